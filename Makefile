@@ -1,0 +1,36 @@
+# make run   the demonstration: compares methods on built-in data (installs into .venv first)
+# make test  everything that is checked before a change lands
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test test-long bench clean
+
+run: .venv/ready
+	$(BIN)/motet compare data=digits
+
+test: .venv/ready-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2 -m "not long"
+
+# Many kills, long fuzzing: by hand, the figures go into docs/.
+test-long: .venv/ready-for-tests
+	$(BIN)/pytest -m long -s --timeout=3600
+
+# Against a plain PyTorch loop, Flower's simulation and pfl, each in an environment of its own.
+bench: .venv/ready
+	$(BIN)/python benchmarks/bench.py
+
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+.venv/ready-for-tests: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
+	touch .venv/ready $@
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,150 @@
+"""A federated method is a conversation that the server holds, and verbs that clients perform at home.
+
+This file knows what may be said between a server and its clients. It does not know tensors,
+where clients live, or how anything is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Literal, Protocol, TypeVar, dataclass_transform, overload
+
+Client = str
+Tree = Any  # nested dicts, lists and tuples of tensors, numbers, text and bytes; () is nothing
+Verb = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]  # (sent, keep, data) -> (reply, keep)
+Talk = Generator[Any, Any, Tree]  # yields an Ask or a list of them, is sent answers, returns a state
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What a hyper-parameter may be; recipes are checked against these words.
+Positive = Annotated[float, "> 0"]
+NotNegative = Annotated[float, ">= 0"]
+Count = Annotated[int, ">= 1"]
+Share = Annotated[float, "0 to 1"]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question to some clients, and how much of the answers the server may learn."""
+
+    verb: Verb
+    to: Sequence[Client]
+    send: Tree = ()  # one message for all of them, or
+    each: Mapping[Client, Tree] | None = None  # a message for each of them
+    learn: Literal["mean", "all"] = "mean"
+    weights: Mapping[Client, float] | None = None  # of the mean; by default, numbers of examples
+
+    def sent_to(self, client: Client) -> Tree:
+        return self.send if self.each is None else self.each[client]
+
+
+def average(
+    verb: Verb,
+    to: Sequence[Client],
+    send: Tree = (),
+    *,
+    each: Mapping[Client, Tree] | None = None,
+    weights: Mapping[Client, float] | None = None,
+) -> Ask:
+    """The server learns only the weighted mean of the replies, so they may be masked or noised."""
+    return Ask(verb, to, send, each, "mean", weights)
+
+
+def collect(
+    verb: Verb, to: Sequence[Client], send: Tree = (), *, each: Mapping[Client, Tree] | None = None
+) -> Ask:
+    """The server learns every reply that came: {client: reply}."""
+    return Ask(verb, to, send, each, "all")
+
+
+@overload
+def verb(f: F) -> F: ...
+@overload
+def verb(*, solo: bool = False) -> Callable[[F], F]: ...
+def verb(f: Any = None, *, solo: bool = False) -> Any:
+    """Mark what may run at a client. A `solo` verb is ordinary Python and is never vectorised."""
+
+    def mark(f: F) -> F:
+        f.verb, f.solo = True, solo  # type: ignore[attr-defined]
+        return f
+
+    return mark(f) if f else mark
+
+
+def is_verb(f: Callable[..., Any]) -> bool:
+    return bool(getattr(f, "verb", False))
+
+
+def is_solo(f: Callable[..., Any]) -> bool:
+    return bool(getattr(f, "solo", False))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What the server knows as a round begins."""
+
+    number: int  # -1 while starting
+    cohort: Sequence[Client]  # who takes part now
+    clients: Sequence[Client]  # who belongs to the federation
+    seed: int  # fresh every round
+    proxy: Any = None  # examples that the server itself holds, if any
+
+
+@dataclass_transform(frozen_default=True)
+class Frozen:
+    """A base whose subclasses become frozen dataclasses: their constructors only store."""
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        dataclass(frozen=True)(cls)
+
+
+class Method(Frozen):
+    """Fields are hyper-parameters. Write `round` and its verbs; override the rest where the paper does."""
+
+    task: Any  # the network, its loss, and the weights w0 that everyone starts from
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        """The server's state before the first round; may talk with clients, say to group them."""
+        return self.task.w0
+
+    def round(self, state: Tree, turn: Turn) -> Tree | Talk:
+        """One round: yield asks, receive answers, return the server's next state."""
+        raise NotImplementedError(f"{type(self).__name__} has no round")
+
+    def general(self, state: Tree) -> Tree | None:
+        """The weights of the provider's one global model, or None where the method has none."""
+        return state
+
+    def view(self, state: Tree, client: Client) -> Tree:
+        """What `client` may download of the server's state."""
+        return state
+
+    def join(self, data: Any) -> Tree:
+        """What a client keeps, and never sends, before it is first asked anything."""
+        return ()
+
+    def personal(self, view: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
+        """This client's own predictor, x -> scores; may first train on `data`.
+
+        It is a `functools.partial` over trees, so that it can be saved as plain data.
+        """
+        return partial(self.task.predict, view)
+
+
+class Engine(Protocol):
+    """Where clients live. The loop engine defines what is right; all others must agree with it."""
+
+    @property
+    def clients(self) -> Sequence[Client]: ...
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        """Which method, round and seed the next asks belong to."""
+
+    def ask(self, ask: Ask) -> Tree:
+        """The answer to one ask: a mean, or every reply."""
+
+
+class NoReply(Exception):
+    """Nobody, or too few, answered an ask."""

@@ -1,0 +1,1 @@
+"""Engines answer asks: they alone know where clients live."""

@@ -1,0 +1,40 @@
+"""A wrapper that counts the bytes every client sends and receives in a round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from motet.core import Ask, Client, Engine, Method, Tree, Turn
+from motet.wire import size
+
+
+class Counted:
+    """Any engine, with a meter. A reply that is averaged is as large as the mean of the replies."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.clients = engine, engine.clients
+        self.up: Counter[Client] = Counter()
+        self.down: Counter[Client] = Counter()
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        self.engine.begin(method, turn)
+
+    def ask(self, ask: Ask) -> Tree:
+        answer = self.engine.ask(ask)
+        letter = size(ask.send) if ask.each is None else 0
+        reply = size(answer) if ask.learn == "mean" else 0
+        for c in ask.to:
+            self.down[c] += letter if ask.each is None else size(ask.each[c])
+            self.up[c] += reply if ask.learn == "mean" else size(answer[c]) if c in answer else 0
+        return answer
+
+    def take(self) -> dict[Client, tuple[int, int]]:
+        """(up, down) of every client since the last call."""
+        taken = {c: (self.up[c], self.down[c]) for c in sorted(self.up | self.down)}
+        self.up.clear()
+        self.down.clear()
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)

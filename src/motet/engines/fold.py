@@ -1,0 +1,53 @@
+"""The one mean: a weighted sum of replies in a fixed order, folded as the replies come.
+
+Knows trees and weights. Does not know clients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from motet.core import Tree
+
+
+class Fold:
+    """Adds replies up one by one, or many stacked ones at once, in double precision."""
+
+    def __init__(self) -> None:
+        self.spec: Any = None
+        self.sums: list[Tensor] = []
+        self.dtypes: list[torch.dtype] = []
+        self.weight = 0.0
+
+    def add(self, reply: Tree, weight: float) -> None:
+        values = [torch.as_tensor(v) for v in self._flat(reply)]
+        self._sum([v.double() * weight for v in values], values)
+        self.weight += weight
+
+    def add_stacked(self, replies: Tree, weights: Tensor) -> None:
+        """Replies stacked along a first axis, one weight for each."""
+        values = self._flat(replies)
+        self._sum([torch.tensordot(weights, v.double(), dims=1) for v in values], values)
+        self.weight += float(weights.sum())
+
+    def mean(self) -> Tree:
+        values = [(s / self.weight).to(d) for s, d in zip(self.sums, self.dtypes, strict=True)]
+        return pytree.tree_unflatten(values, self.spec)
+
+    def _flat(self, tree: Tree) -> list[Any]:
+        values, spec = pytree.tree_flatten(tree)
+        if self.spec is not None and spec != self.spec:
+            raise TypeError(f"replies to be averaged differ in shape: {spec} after {self.spec}")
+        self.spec = spec
+        return values
+
+    def _sum(self, terms: list[Tensor], values: list[Tensor]) -> None:
+        if not self.sums:
+            self.sums = terms
+            self.dtypes = [v.dtype if v.is_floating_point() else torch.float32 for v in values]
+        else:
+            self.sums = [a + b for a, b in zip(self.sums, terms, strict=True)]

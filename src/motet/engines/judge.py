@@ -1,0 +1,54 @@
+"""The judge: the one verb that sees the examples a client is tested on.
+
+It runs where the client lives and lets only sums leave: how many examples, how many right, how wrong.
+Knows methods' predictors and tasks' tallies. Does not know how clients are stored or stacked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from motet.core import Method, Tree
+from motet.local import Batch, Examinee, Task
+
+Sums = dict[str, Tensor]
+_SLICE = 512  # examples predicted at once
+
+
+def judge(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[dict[str, Sums], Tree]:
+    """Sums for the personal model and, where there is one, for the global model."""
+    task: Task = method.task
+    scores: dict[str, Sums] = {}
+    if sent["general"] != ():
+        scores["global"] = tally(task, partial(task.predict, sent["general"]), who.exam)
+    if sent["same"]:
+        return scores | {"personal": scores["global"]}, keep
+    own = method.personal(sent["view"], keep, who.data)
+    return scores | {"personal": tally(task, own, who.exam)}, keep
+
+
+def question(method: Method, state: Tree, view: Tree) -> Tree:
+    """What the judge is sent; `same` says that the personal model is the global one, to score it once."""
+    general = method.general(state)
+    same = general is not None and general is view and type(method).personal is Method.personal
+    return {"general": () if general is None else general, "view": view, "same": same}
+
+
+def portrait(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
+    """The personal model itself as a tree, for saving at the client."""
+    own: Any = method.personal(sent, keep, who.data)
+    return own.args, keep
+
+
+def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> Sums:
+    total: Sums = {}
+    for first in range(0, max(len(exam.x), 1), _SLICE):
+        rows = slice(first, first + _SLICE)
+        part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
+        sums = task.tally(predict(part.x), part)
+        total = {k: total[k] + v if total else v for k, v in sums.items()}
+    return total

@@ -1,0 +1,104 @@
+"""What clients keep: their trees, by client and round, in memory or on disk.
+
+Versions are named by the round that made them. Three rounds can be gone back to: the last one that
+ended, the best one so far, and the last one committed; what none of them needs is forgotten.
+Everything is in one SQLite connection, so that a commit holds all of a round or nothing of it.
+Knows trees and rounds. Does not know what is in the trees.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+
+from motet.core import Client, Tree
+from motet.wire import pack, unpack
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS keeps (
+    client TEXT NOT NULL, round INTEGER NOT NULL, tree BLOB NOT NULL, PRIMARY KEY (client, round)
+) WITHOUT ROWID"""
+
+
+class Keeps:
+    """Trees by client; reads see the newest version, or the newest up to a round."""
+
+    def __init__(self, database: sqlite3.Connection | None = None, *, on_disk: bool = False) -> None:
+        self.database = database or sqlite3.connect("" if on_disk else ":memory:")
+        self.on_disk = on_disk
+        self.round, self.best = -1, -1
+        self.versions: dict[Client, dict[int, Tree]] = {}
+        self.fresh: set[tuple[Client, int]] = set()
+        self.database.execute(TABLE)
+        if not on_disk:
+            for client, number, tree in self.database.execute("SELECT client, round, tree FROM keeps"):
+                self.versions.setdefault(client, {})[number] = unpack(tree)
+
+    def get(self, client: Client, upto: int | None = None) -> Tree | None:
+        """The newest tree, or the newest that a round up to `upto` made; None if there is none."""
+        if self.on_disk:
+            row = self.database.execute(
+                "SELECT tree FROM keeps WHERE client = ? AND round <= ? ORDER BY round DESC LIMIT 1",
+                (client, 1 << 60 if upto is None else upto),
+            ).fetchone()
+            return unpack(row[0]) if row else None
+        known = self.versions.get(client, {})
+        rounds = [r for r in known if upto is None or r <= upto]
+        return known[max(rounds)] if rounds else None
+
+    def put(self, client: Client, tree: Tree) -> None:
+        """Remember what `client` keeps after its part in the current round."""
+        if self.on_disk:
+            self._forget_on_disk(client)
+            self.database.execute("REPLACE INTO keeps VALUES (?, ?, ?)", (client, self.round, pack(tree)))
+            return
+        known = self.versions.setdefault(client, {})
+        for r in set(known) - self._needed(known):
+            del known[r]
+            self.fresh.discard((client, r))
+        known[self.round] = tree
+        self.fresh.add((client, self.round))
+
+    def begin(self, number: int) -> None:
+        self.round = number
+
+    def mark_best(self) -> None:
+        """The current round is the one to report, as things stand."""
+        self.best = self.round
+
+    def rewind(self, number: int) -> None:
+        """Forget all that rounds after `number` made."""
+        self.database.execute("DELETE FROM keeps WHERE round > ?", (number,))
+        for known in self.versions.values():
+            for r in [r for r in known if r > number]:
+                del known[r]
+        self.fresh = {(c, r) for c, r in self.fresh if r <= number}
+        self.round = number
+
+    def write(self, upto: int) -> None:
+        """Put all versions up to a round into the database; the caller commits."""
+        if self.on_disk:
+            return
+        ready = sorted((c, r) for c, r in self.fresh if r <= upto)
+        self.database.executemany(
+            "REPLACE INTO keeps VALUES (?, ?, ?)", ((c, r, pack(self.versions[c][r])) for c, r in ready)
+        )
+        for client in {c for c, _ in ready}:
+            self._forget_on_disk(client, upto)
+        self.fresh -= set(ready)
+
+    def _needed(self, rounds: Iterable[int]) -> set[int]:
+        """Of the rounds that made versions, those that can still be gone back to."""
+        ended, best = self.round - 1, self.best
+        return {
+            max(r for r in rounds if r <= mark) for mark in (ended, best) if any(r <= mark for r in rounds)
+        }
+
+    def _forget_on_disk(self, client: Client, upto: int | None = None) -> None:
+        rows = self.database.execute("SELECT round FROM keeps WHERE client = ?", (client,)).fetchall()
+        rounds = [r for (r,) in rows]
+        needed = self._needed(rounds) | ({max(r for r in rounds if r <= upto)} if upto is not None else set())
+        self.database.executemany(
+            "DELETE FROM keeps WHERE client = ? AND round = ?",
+            [(client, r) for r in rounds if r not in needed and r != self.round],
+        )

@@ -1,0 +1,157 @@
+"""The loop engine: one client after another, in this process. Plain, and the definition of what is right.
+
+Knows where clients' examples and keeps are. Does not know what any verb does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
+from motet.engines.fold import Fold
+from motet.engines.judge import judge, portrait, question
+from motet.engines.keeps import Keeps
+from motet.local import Data, Examinee, Home, seed_of
+from motet.vec import leaves, stack
+
+Part = Literal["val", "test"]
+Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
+
+
+class VerbFailed(Exception):
+    """A verb failed at a client; says which, where and when."""
+
+
+class Loop:
+    """Every engine in this process is a Loop that goes about `replies` in its own way."""
+
+    name = "loop"
+
+    def __init__(self, homes: Mapping[Client, Home], keeps: Keeps | None = None) -> None:
+        self.homes = dict(homes)
+        self.clients = sorted(homes)
+        self.keeps = keeps or Keeps()
+        self.method: Method
+        self.turn: Turn
+
+    # ---- what a run asks ----
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        self.method, self.turn = method, turn
+        self.keeps.begin(turn.number)
+
+    def ask(self, ask: Ask) -> Tree:
+        if not is_verb(ask.verb):
+            raise TypeError(f"{_name(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
+        return self.mean(ask) if ask.learn == "mean" else self.everything(ask)
+
+    def mean(self, ask: Ask) -> Tree:
+        fold = Fold()
+        for client, reply in self.replies(ask):
+            fold.add(self.finite(ask, client, reply), self.weight(ask, client))
+        return self.folded(ask, fold)
+
+    def everything(self, ask: Ask) -> dict[Client, Tree]:
+        return {client: self.finite(ask, client, reply) for client, reply in self.replies(ask)}
+
+    def judge(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
+        """All clients' sums on `part` of their examples, stacked, as they were after `turn`."""
+        self.method, self.turn = method, turn
+        return self.examine(state, part)
+
+    def portraits(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+        """Every client's personal model, as it was after `turn`."""
+        self.method, self.turn = method, turn
+        views = {c: method.view(state, c) for c in self.clients}
+        yield from self.each(partial(portrait, method), self.clients, views, self.examinee)
+
+    # ---- how this engine goes about it ----
+
+    def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
+        """Replies in a fixed order, whatever the order of the ask."""
+        order = sorted(ask.to)
+        sent = {c: ask.sent_to(c) for c in order}
+        yield from self.each(ask.verb, order, sent, self.data, keep_as=ask)
+
+    def each(
+        self,
+        job: Job,
+        clients: Iterable[Client],
+        sent: Mapping[Client, Tree],
+        data: Callable[[Client], Any],
+        keep_as: Ask | None = None,
+    ) -> Iterator[tuple[Client, Tree]]:
+        """Do one job at some clients, one after another; what they keep is stored if `keep_as` is given."""
+        for c in clients:
+            reply, keep = self.guarded(job, c, sent[c], self.keep(c), data(c))
+            if keep_as is not None:
+                self.keeps.put(c, keep)
+            yield c, reply
+
+    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+        method = self.method
+        sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
+        found = self.each(partial(judge, method), self.clients, sent, partial(self.examinee, part=part))
+        names, sums = zip(*found, strict=True)
+        return list(names), stack(list(sums))
+
+    # ---- where things are ----
+
+    def data(self, client: Client) -> Data:
+        home = self.homes[client]
+        seed = torch.tensor(seed_of(self.turn.seed, client))
+        return Data(home.train.x, home.train.y, torch.tensor(home.n), seed, home.val, home.columns)
+
+    def examinee(self, client: Client, part: Part = "val") -> Examinee:
+        home = self.homes[client]
+        return Examinee(self.data(client), home.val if part == "val" else home.test)
+
+    def keep(self, client: Client) -> Tree:
+        kept = self.keeps.get(client, self.turn.number)
+        return self.method.join(self.data(client)) if kept is None else kept
+
+    def weight(self, ask: Ask, client: Client) -> float:
+        return float(self.homes[client].n if ask.weights is None else ask.weights[client])
+
+    # ---- what can go wrong ----
+
+    def guarded(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        try:
+            return job(sent, keep, data)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            raise VerbFailed(f"{self.where(job, client)}: {e}") from e
+
+    def folded(self, ask: Ask, fold: Fold) -> Tree:
+        if fold.weight <= 0:
+            raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
+        return fold.mean()
+
+    def finite(self, ask: Ask, client: Client, reply: Tree) -> Tree:
+        if not all_finite(reply):
+            raise VerbFailed(f"{self.where(ask.verb, client)}: the reply is not finite{self.advice()}")
+        return reply
+
+    def advice(self) -> str:
+        lr = getattr(self.method, "lr", None)
+        return (
+            f" (lr={lr})\nhint: training diverged; try a smaller method.lr or set method.clip" if lr else ""
+        )
+
+    def where(self, job: Callable[..., Any], client: Client | None = None) -> str:
+        who = f"client {client}, " if client else ""
+        return f"{who}verb {_name(job)}, round {self.turn.number}"
+
+
+def _name(job: Any) -> str:
+    return str(getattr(job, "__name__", "")) or _name(job.func)
+
+
+def all_finite(tree: Tree) -> bool:
+    return all(
+        bool(torch.isfinite(v).all()) for v in leaves(tree) if isinstance(v, Tensor) and v.is_floating_point()
+    )

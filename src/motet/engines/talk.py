@@ -1,0 +1,33 @@
+"""Driving a conversation: hand the generator's asks to an engine, and the answers back to it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from motet.core import Engine, Method, Talk, Tree, Turn
+
+
+def converse(engine: Engine, talk: Tree | Talk) -> Tree:
+    """Drive a conversation to its end and return the state that it returns."""
+    if not inspect.isgenerator(talk):
+        return talk
+    answer: Any = None
+    said: Any
+    try:
+        while True:
+            said = talk.send(answer)
+            answer = [engine.ask(a) for a in said] if isinstance(said, list) else engine.ask(said)
+    except StopIteration as end:
+        return end.value
+
+
+def start(engine: Engine, method: Method, turn: Turn) -> Tree:
+    engine.begin(method, turn)
+    return converse(engine, method.start(turn))
+
+
+def play(engine: Engine, method: Method, state: Tree, turn: Turn) -> Tree:
+    """One round: the state before it to the state after it."""
+    engine.begin(method, turn)
+    return converse(engine, method.round(state, turn))

@@ -1,0 +1,60 @@
+"""The threads engine: one client per worker thread, one intra-op thread each.
+
+Convolutions, recurrent nets and ordinary Python want this. Replies are used in the order of the
+clients' names, whoever is ready first, so the number of workers changes no bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from motet.core import Ask, Client, Tree
+from motet.engines.calm import settle
+from motet.engines.keeps import Keeps
+from motet.engines.loop import Job, Loop
+from motet.local import Home
+
+
+class Threads(Loop):
+    """A Loop whose clients work side by side."""
+
+    name = "threads"
+
+    def __init__(
+        self, homes: Mapping[Client, Home], keeps: Keeps | None = None, *, workers: int | None = None
+    ) -> None:
+        super().__init__(homes, keeps)
+        self.workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+
+    def each(
+        self,
+        job: Job,
+        clients: Iterable[Client],
+        sent: Mapping[Client, Tree],
+        data: Callable[[Client], Any],
+        keep_as: Ask | None = None,
+    ) -> Iterator[tuple[Client, Tree]]:
+        """As in the loop; at most two clients per worker are under way, which bounds memory."""
+        pool = ThreadPoolExecutor(self.workers, initializer=settle)
+        ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
+        try:
+            for c in clients:
+                ready.append((c, pool.submit(self.guarded, job, c, sent[c], self.keep(c), data(c))))
+                if len(ready) >= 2 * self.workers:
+                    yield self.finished(*ready.popleft(), keep_as)
+            while ready:
+                yield self.finished(*ready.popleft(), keep_as)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def finished(
+        self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None
+    ) -> tuple[Client, Tree]:
+        reply, keep = work.result()
+        if keep_as is not None:
+            self.keeps.put(client, keep)
+        return client, reply

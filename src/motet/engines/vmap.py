@@ -1,0 +1,175 @@
+"""The vmap engine: many clients at once, as one batched tensor program, in chunks.
+
+Clients of about the same size share a chunk, are padded to the largest of it and stacked; padding
+changes nothing. Knows stacking and padding. Does not know what any verb does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from motet.core import Ask, Client, Tree, is_solo
+from motet.engines.fold import Fold
+from motet.engines.judge import judge, portrait, question
+from motet.engines.keeps import Keeps
+from motet.engines.loop import Job, Loop, Part, VerbFailed, all_finite
+from motet.local import Batch, Data, Examinee, Home, pace, seed_of
+from motet.vec import leaves, stack, unstack
+
+_CACHE = 256 << 20  # bytes of stacked examples that are remembered between rounds
+
+
+class Vmap(Loop):
+    """All clients of a chunk at once."""
+
+    name = "vmap"
+
+    def __init__(
+        self,
+        homes: Mapping[Client, Home],
+        keeps: Keeps | None = None,
+        *,
+        chunk: int = 128,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(homes, keeps)
+        self.chunk, self.compiled = chunk, compiled
+        self.stacks: dict[Any, tuple[Any, ...]] = {}
+        self.room = _CACHE
+
+    def mean(self, ask: Ask) -> Tree:
+        if is_solo(ask.verb):
+            return super().mean(ask)
+        fold = Fold()
+        for clients, replies in self.chunks(ask):
+            if not all_finite(replies):
+                for c, reply in zip(clients, unstack(replies, len(clients)), strict=True):
+                    self.finite(ask, c, reply)
+            weights = torch.tensor([self.weight(ask, c) for c in clients], dtype=torch.float64)
+            fold.add_stacked(replies, weights)
+        return self.folded(ask, fold)
+
+    def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
+        if is_solo(ask.verb):
+            yield from super().replies(ask)
+            return
+        for clients, replies in self.chunks(ask):
+            yield from zip(clients, unstack(replies, len(clients)), strict=True)
+
+    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+        method, names, sums = self.method, [], []
+        views = {c: method.view(state, c) for c in self.clients}
+        for clients, got, _ in self.stacked(
+            partial(_judge, method, state), self.clients, _shared(views), views, part
+        ):
+            names += clients
+            sums.append(got)
+        return names, pytree.tree_map(lambda *s: torch.cat(s), *sums)
+
+    def portraits(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
+        self.method, self.turn = method, turn
+        views = {c: method.view(state, c) for c in self.clients}
+        for clients, models, _ in self.stacked(
+            partial(portrait, method), self.clients, _shared(views), views, "val"
+        ):
+            yield from zip(clients, unstack(models, len(clients)), strict=True)
+
+    # ---- chunks ----
+
+    def chunks(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
+        """The stacked replies to an ask, chunk by chunk; what clients keep is stored."""
+        for clients, replies, keeps in self.stacked(ask.verb, ask.to, ask.each is None, ask):
+            if leaves(keeps):
+                for c, keep in zip(clients, unstack(keeps, len(clients)), strict=True):
+                    self.keeps.put(c, keep)
+            yield clients, replies
+
+    def stacked(
+        self, job: Job, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
+    ) -> Iterator[tuple[list[Client], Tree, Tree]]:
+        """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
+        order = sorted(to, key=lambda c: (self.homes[c].n, c))
+        tell = sent.sent_to if isinstance(sent, Ask) else sent.__getitem__
+        for first in range(0, len(order), self.chunk):
+            clients = order[first : first + self.chunk]
+            letter = tell(clients[0]) if shared else stack([tell(c) for c in clients])
+            keeps = stack([self.keep(c) for c in clients])
+            yield clients, *self.at_once(job, clients, letter, shared, keeps, part)
+
+    def at_once(
+        self, job: Job, clients: list[Client], letter: Tree, shared: bool, keeps: Tree, part: Part | None
+    ) -> tuple[Tree, Tree]:
+        ghosts = _ghosts(len(clients)) if self.compiled else 0
+        args: tuple[Any, ...] = (keeps, self.rows(clients, part))
+        if not shared:
+            args = (letter, *args)
+        if ghosts:
+            args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(ghosts, *t.shape[1:])]), args)
+        one = partial(job, letter) if shared else job
+        try:
+            with pace(self.compiled):
+                out = vmap(one, randomness="error")(*args)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+            who = f"{len(clients)} clients at once, {clients[0]} among them"
+            hint = "hint: engine.name=loop runs clients one by one and names the one that fails"
+            raise VerbFailed(f"{self.where(job)}, {who}: {e}\n{hint}") from e
+        reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if ghosts else out
+        return reply, keep
+
+    # ---- stacking ----
+
+    def rows(self, clients: list[Client], part: Part | None) -> Data | Examinee:
+        """The chunk's examples, padded and stacked, with the seeds of this turn."""
+        x, y, n, val, exam = self.remembered(clients, part)
+        seeds = torch.tensor([seed_of(self.turn.seed, c) for c in clients])
+        data = Data(x, y, n, seeds, val, self.homes[clients[0]].columns)
+        return data if exam is None else Examinee(data, exam)
+
+    def remembered(self, clients: list[Client], part: Part | None) -> tuple[Any, ...]:
+        key = (part, *clients)
+        if key in self.stacks:
+            return self.stacks[key]
+        homes = [self.homes[c] for c in clients]
+        train = pad_all([h.train for h in homes])
+        exam = pad_all([h.val if part == "val" else h.test for h in homes]) if part else None
+        val = exam if part == "val" and exam else pad_all([h.val for h in homes])
+        made = (train.x, train.y, torch.tensor([h.n for h in homes]), val, exam)
+        need = sum(t.numel() * t.element_size() for t in leaves(made) if isinstance(t, Tensor))
+        if need <= self.room:
+            self.stacks[key], self.room = made, self.room - need
+        return made
+
+
+def _judge(method: Any, state: Tree, view: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
+    return judge(method, question(method, state, view), keep, who)
+
+
+def _shared(views: Mapping[Client, Tree]) -> bool:
+    """Whether everyone is told the very same thing."""
+    first = next(iter(views.values()))
+    return all(v is first for v in views.values())
+
+
+def pad_all(batches: list[Batch]) -> Batch:
+    """Batches stacked, each padded with zeros to the longest."""
+    top = max(1, *(len(b.x) for b in batches))
+    first = batches[0]
+    x = first.x.new_zeros((len(batches), top, *first.x.shape[1:]))
+    y = first.y.new_zeros((len(batches), top))
+    live = torch.zeros(len(batches), top)
+    for i, b in enumerate(batches):
+        x[i, : len(b.x)], y[i, : len(b.x)], live[i, : len(b.x)] = b.x, b.y, b.live
+    return Batch(x, y, live)
+
+
+def _ghosts(many: int) -> int:
+    """How many copies to add, so that few sizes of chunks occur and few are compiled."""
+    grain = 1 << max(0, many.bit_length() - 3)
+    return -many % grain

@@ -1,0 +1,19 @@
+"""One client's world: examples, a task, and gradient descent. Safe under vmap; no engine in sight."""
+
+from motet.local.data import Batch, Column, Data, Examinee, Home, seed_of
+from motet.local.descent import descend, pace, sgd
+from motet.local.task import Task, marks
+
+__all__ = [
+    "Batch",
+    "Column",
+    "Data",
+    "Examinee",
+    "Home",
+    "Task",
+    "descend",
+    "marks",
+    "pace",
+    "seed_of",
+    "sgd",
+]

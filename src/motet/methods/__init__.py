@@ -1,0 +1,1 @@
+"""One short file per method, found by its file's name."""

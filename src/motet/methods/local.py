@@ -1,0 +1,38 @@
+"""Local: each client alone. The bar that a federation must clear for every client.
+
+Nothing leaves a client. A client trains in the rounds that it attends; one that never attended
+has the weights that everyone starts from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from motet.core import Talk, Tree, Turn, average, verb
+from motet.local import Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class Local(FedAvg):
+    def start(self, turn: Turn) -> Tree | Talk:
+        return ()
+
+    def round(self, state: Tree, turn: Turn) -> Tree | Talk:
+        return (yield average(self.alone, turn.cohort))
+
+    def general(self, state: Tree) -> None:
+        return None
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0
+
+    @verb
+    def alone(self, sent: Tree, w: Vec, data: Data) -> tuple[Tree, Tree]:
+        return (), self.descend(self.task.loss, w, data)
+
+    def personal(self, view: Tree, w: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, w)

@@ -1,0 +1,1 @@
+"""Runs: recipes, stores, scores, and what makes a run survive being killed."""

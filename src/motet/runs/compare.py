@@ -1,0 +1,72 @@
+"""Several methods and seeds on one federation. Runs that are already done are used as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from motet.runs import recipe as recipes
+from motet.runs.course import settle
+from motet.runs.recipe import Recipe, RecipeError, Settings
+from motet.runs.run import RunError, folder_for, run
+
+STANDARD = ("local", "fedavg", "fedprox", "finetune", "centralised")
+REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
+
+
+def plan(
+    source: str | Path | None,
+    words: Iterable[str],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    more: Settings | None = None,
+) -> list[Recipe]:
+    """A recipe for every method and seed. `method.lr=…` is for all that have an lr, `fedprox.mu=…` for one."""
+    settings: Settings = recipes.parse_file(Path(source)) if source else {}
+    for word in words:
+        recipes.merge(settings, recipes.parse_word(word))
+    recipes.merge(settings, dict(more or {}))
+    wanted = list(dict.fromkeys([*methods, *REFERENCES]))
+    special = {m: settings.pop(m, {}) for m in recipes.method_names()}
+    shared = dict(settings.pop("method", {}))
+    shared.pop("name", None)
+    known = {m: recipes.known_fields("method", {"name": m})[1] for m in wanted}
+    if stray := [k for k in shared if not any(k in fields for fields in known.values())]:
+        everything = {k for fields in known.values() for k in fields}
+        raise RecipeError("\n".join(recipes.unknown("setting", f"method.{k}", everything, k) for k in stray))
+    return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for m in wanted for s in seeds]
+
+
+def recipe_for(
+    settings: Settings, name: str, special: Settings, shared: Settings, known: Settings, seed: int
+) -> Recipe:
+    fitting = {k: v for k, v in shared.items() if k in known}
+    train = dict(settings.get("train", {}))
+    if name == "local":
+        train.pop("by", None)  # it has no global model to go by
+    return recipes.check(
+        settings | {"method": {"name": name} | fitting | special, "train": train, "seed": seed}
+    )
+
+
+def compare(
+    recipes_: Sequence[Recipe],
+    base: str | Path = "runs",
+    watch: Callable[[Recipe, int, int], Any] | None = None,
+    failed: Callable[[Recipe, str], None] | None = None,
+) -> list[Path]:
+    """Run them all, and return their folders. One that fails says so, and the others go on."""
+    folders = []
+    for i, recipe in enumerate(recipes_):
+        recipe, _ = settle(recipe)
+        folder = folder_for(recipe, base)
+        try:
+            run(recipe, folder, watch(recipe, i, len(recipes_)) if watch else None)
+        except RunError as e:
+            if not (folder / "run.sqlite").exists():
+                raise
+            if failed:
+                failed(recipe, str(e))
+        folders.append(folder)
+    return folders

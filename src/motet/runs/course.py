@@ -1,0 +1,240 @@
+"""The course of one run: from its recipe to its last round, checkpoint by checkpoint.
+
+Every decision (best round, stopping) sees validation examples only. A kill at any moment loses at most
+what was done since the last checkpoint; going on from there gives the same bits.
+Knows rounds, checkpoints and choices. Does not know how results are shown.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from motet.core import Method, Tree, Turn
+from motet.engines.choose import Choice, choose
+from motet.engines.counted import Counted
+from motet.engines.keeps import Keeps
+from motet.engines.loop import Loop, Part
+from motet.engines.talk import play, start
+from motet.local import Task, marks, seed_of
+from motet.local.task import better
+from motet.runs.fields import fields_of
+from motet.runs.recipe import Recipe, method_class
+from motet.runs.store import Store
+from motet.tasks import nets
+from motet.tasks.federation import Federation
+from motet.tasks.load import load
+from motet.wire import pack, unpack
+
+
+class Watch(Protocol):
+    """Somebody who looks on."""
+
+    def began(self, course: Course) -> None: ...
+    def ended(self, course: Course, seconds: float) -> None: ...
+    def stop(self) -> bool: ...
+
+
+@dataclass
+class Best:
+    """The round to report, as things stand."""
+
+    round: int
+    score: float
+    state: Tree
+
+
+def federation_of(recipe: Recipe) -> Federation:
+    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)
+
+
+@lru_cache(maxsize=1)
+def _federation(data: str, seed: int) -> Federation:
+    options = json.loads(data)
+    return load(options.pop("name"), options, seed)
+
+
+def task_of(recipe: Recipe, federation: Federation) -> Task:
+    name = recipe["net"]["name"]
+    net = nets.build(
+        name, recipe.options("net"), federation.shape, federation.outputs, federation.kind, recipe.seed
+    )
+    return Task(net, federation.kind, federation.outputs, federation.scale)
+
+
+def method_of(recipe: Recipe, task: Task) -> Method:
+    return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
+
+
+def settle(recipe: Recipe) -> tuple[Recipe, str]:
+    """The recipe with nothing left open, and why its engine was chosen."""
+    federation = federation_of(recipe)
+    settings = json.loads(json.dumps(recipe.settings))
+    if settings["net"]["name"] == "auto":
+        name = nets.default_net(federation.kind, federation.shape)
+        settings["net"] = {"name": name} | {
+            k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()
+        }
+    settled = replace(recipe, settings=settings)
+    task = task_of(settled, federation)
+    method = method_of(settled, task)
+    most = max(h.n for h in federation.homes.values())
+    steps = -(-most // getattr(method, "batch", most)) * getattr(method, "epochs", 1) * recipe.train.rounds
+    homes = trainees(settled, federation).homes
+    e = recipe.engine
+    choice = choose(e.name, task, homes, steps, e.chunk, e.compile)
+    settings["engine"] |= {
+        "name": choice.name,
+        "chunk": choice.chunk,
+        "compile": "yes" if choice.compiled else "no",
+    }
+    return settled, choice.why
+
+
+def trainees(recipe: Recipe, federation: Federation) -> Federation:
+    """Who trains: the clients, or one that holds all their rows."""
+    return federation.pooled() if recipe["method"]["name"] == "centralised" else federation
+
+
+class Course:
+    """One run, on its way."""
+
+    def __init__(self, recipe: Recipe, store: Store) -> None:
+        self.recipe, self.store = recipe, store
+        self.federation = federation_of(recipe)
+        self.task = task_of(recipe, self.federation)
+        self.method = method_of(recipe, self.task)
+        e = recipe.engine
+        self.choice = Choice(e.name, e.chunk, e.compile == "yes")
+        self.keeps = Keeps(store.db, on_disk=e.keep == "disk")
+        training = trainees(recipe, self.federation)
+        self.engine = Counted(self.choice.build(training.homes, self.keeps, e.workers))
+        pooled = training is not self.federation
+        self.bench: Loop = (
+            self.choice.build(self.federation.homes, workers=e.workers) if pooled else self.engine.engine  # type: ignore[assignment]
+        )
+        self.state: Tree = ()
+        self.number = -2  # the last round that ended; -1 is the start
+        self.best: Best | None = None
+        self.latest: dict[str, float] = {}  # mean validation scores, by side
+        self.saved_at = time.monotonic()
+
+    # ---- going ----
+
+    def go(self, watch: Watch) -> None:
+        """Train to the end, or until somebody says stop."""
+        self.load()
+        watch.began(self)
+        if self.number == -2:
+            self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
+            self.engine.take()
+            self.save()
+        while not self.over() and not watch.stop():
+            began = time.perf_counter()
+            self.state = play(self.engine, self.method, self.state, self.turn(self.number + 1))
+            self.number += 1
+            if (
+                self.number + 1
+            ) % self.recipe.train.evaluate == 0 or self.number + 1 == self.recipe.train.rounds:
+                self.evaluate()
+            seconds = time.perf_counter() - began
+            self.store.ended(self.number, seconds, self.engine.take())
+            if time.monotonic() - self.saved_at >= self.recipe.save.checkpoint:
+                self.save()
+            watch.ended(self, seconds)
+        self.save()
+
+    def over(self) -> bool:
+        t = self.recipe.train
+        stuck = self.best is not None and t.patience > 0 and self.number - self.best.round >= t.patience
+        return self.number + 1 >= t.rounds or stuck
+
+    def turn(self, number: int) -> Turn:
+        clients = self.engine.clients
+        return Turn(
+            number,
+            self.cohort(number),
+            clients,
+            seed_of(self.recipe.seed, "turn", number),
+            self.federation.proxy,
+        )
+
+    def cohort(self, number: int) -> list[str]:
+        """Who takes part: a draw that depends on seed, round and name alone."""
+        clients, asked = list(self.engine.clients), self.recipe.train.cohort
+        many = max(1, round(asked * len(clients))) if asked <= 1 else min(int(asked), len(clients))
+        if many == len(clients):
+            return clients
+        return sorted(sorted(clients, key=lambda c: seed_of(self.recipe.seed, "cohort", number, c))[:many])
+
+    # ---- choosing ----
+
+    def evaluate(self) -> None:
+        """Score everyone on validation examples, and see whether this is the best round so far."""
+        self.latest = self.score(self.bench, self.state, self.turn(self.number), "val")
+        by = self.recipe.train.by
+        if by in self.latest:
+            score = self.latest[by] * better(self.task.kind)
+            if self.best is None or score > self.best.score:
+                self.best = Best(self.number, score, self.state)
+                self.keeps.mark_best()
+
+    def score(
+        self, engine: Loop, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
+    ) -> dict[str, float]:
+        """Write down everyone's scores under `sides` (all of them by default); return their means."""
+        clients, sums = engine.judge(self.method, state, turn, part)
+        means = {}
+        for side, label in (sides or {s: s for s in sums}).items():
+            if side not in sums:
+                continue
+            n = sums[side]["n"].long().numpy()
+            some = np.flatnonzero(n)  # clients that have examples of this part
+            if len(some):
+                scores = {k: v[some] for k, v in marks(self.task.kind, sums[side]).items()}
+                names = [clients[i] for i in some]
+                self.store.scored(turn.number, part, label, names, n[some].tolist(), scores)
+                means[label] = float(next(iter(scores.values())).mean())
+        return means
+
+    def reported(self) -> Best:
+        """The round whose models count."""
+        if self.recipe.train.report == "best" and self.best is not None:
+            return self.best
+        return Best(self.number, 0.0, self.state)
+
+    # ---- checkpoints ----
+
+    def save(self) -> None:
+        """All of the rounds so far, in one transaction."""
+        self.store.checkpoint("latest", self.number, pack(self.state))
+        if self.best is not None:
+            tree = {"score": self.best.score, "state": self.best.state}
+            self.store.checkpoint("best", self.best.round, pack(tree))
+        self.keeps.write(self.number)
+        self.store.commit()
+        self.saved_at = time.monotonic()
+
+    def load(self) -> None:
+        """Go back to the last checkpoint, if there is one."""
+        if (latest := self.store.saved("latest")) is None:
+            return
+        self.number, self.state = latest[0], unpack(latest[1])
+        if best := self.store.saved("best"):
+            tree: dict[str, Any] = unpack(best[1])
+            self.best = Best(best[0], tree["score"], tree["state"])
+            self.keeps.best = best[0]
+        self.store.rewind(self.number)
+        self.keeps.rewind(self.number)
+
+    def give_up_round(self) -> None:
+        """Forget what the round that was interrupted has done so far, and save the rounds before it."""
+        self.engine.take()
+        self.keeps.rewind(self.number)
+        if self.number >= -1:
+            self.save()

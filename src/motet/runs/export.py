@@ -1,0 +1,104 @@
+"""A client's final model as a file of its own: safetensors, or ONNX for use without motet or torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor, nn
+
+from motet.runs.recipe import Recipe, unknown
+from motet.runs.run import Run, RunError
+from motet.tasks import nets
+
+
+def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path:
+    source = model_file(folder, client)
+    to = to or Path(f"{source.stem}.{form}")
+    if form == "safetensors":
+        shutil.copyfile(source, to)
+    else:
+        to_onnx(folder, source, to)
+    return to
+
+
+def model_file(folder: Path, client: str) -> Path:
+    run = Run(folder)
+    models = folder / "models"
+    name = "global model" if client == "global" else quote(client, safe=" ")
+    path = models / f"{name}.safetensors"
+    if not path.exists():
+        if run.facts["status"] != "done":
+            raise RunError(
+                f"{folder} is not done yet; models are written at the end.\nhint: motet run goes on with it"
+            )
+        if not models.exists():
+            raise RunError(f"{folder} has no models.\nhint: run it with save.models=all")
+        names = run.clients.query("seen == 1")["client"].tolist()
+        raise RunError(unknown("client", client, [*names, "global"]))
+    return path
+
+
+def to_onnx(folder: Path, source: Path, to: Path) -> None:
+    """The network with the model's weights, and with the scaling of inputs and target built in."""
+    try:
+        import onnx
+    except ImportError as e:
+        raise RunError("ONNX needs more packages.\nhint: pip install 'motet[onnx]'") from e
+    net, facts = portable(folder, source)
+    example = torch.zeros(2, *facts["shape"])
+    batch = torch.export.Dim("batch")
+    program = torch.onnx.export(
+        net,
+        (example,),
+        dynamo=True,
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_shapes=({0: batch},),
+        verbose=False,
+    )
+    model = program.model_proto  # type: ignore[union-attr]
+    onnx.helper.set_model_props(model, {"motet": json.dumps(facts)})
+    onnx.checker.check_model(model)
+    onnx.save(model, str(to))
+
+
+def portable(folder: Path, source: Path) -> tuple[nn.Module, dict[str, Any]]:
+    """A plain torch module that takes raw rows and gives class scores or numbers in the target's unit."""
+    from safetensors import safe_open
+
+    with safe_open(str(source), "pt") as file:
+        weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        facts = json.loads(file.metadata()["motet"])
+    recipe = Recipe(Run(folder).facts["settings"])
+    outputs = len(facts["classes"]) or 1
+    net = nets.build(
+        recipe["net"]["name"],
+        recipe.options("net"),
+        tuple(facts["shape"]),
+        outputs,
+        facts["kind"],
+        recipe.seed,
+    )
+    if set(weights) != {k for k, _ in net.named_parameters()}:
+        raise RunError(f"{source.stem}'s model is not a single network, and only one can be written as ONNX")
+    net.load_state_dict(weights)
+    return Scaled(net, facts["inputs"], facts["target"]).eval(), facts
+
+
+class Scaled(nn.Module):
+    """A network between raw rows and the target's own unit."""
+
+    def __init__(self, net: nn.Module, inputs: dict[str, list[float]], target: dict[str, float]) -> None:
+        super().__init__()
+        self.net, self.target = net, target
+        self.mean = torch.tensor(inputs.get("mean", [0.0]))
+        self.std = torch.tensor(inputs.get("std", [1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.net((x - self.mean) / self.std)
+        return scores * self.target["scale"] + self.target["offset"]

@@ -1,0 +1,134 @@
+"""What can be set: the fields of a class or the parameters of a function, with types, defaults and comments.
+
+The comment behind a field in its source is its documentation: here it becomes a comment in a recipe.
+Knows Python signatures. Does not know recipes.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import io
+import textwrap
+import tokenize
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_BOUNDS: dict[str, Callable[[float], bool]] = {
+    "> 0": lambda v: v > 0,
+    ">= 0": lambda v: v >= 0,
+    ">= 1": lambda v: v >= 1,
+    "0 to 1": lambda v: 0 <= v <= 1,
+}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that can be set."""
+
+    name: str
+    type: Any
+    default: Any
+    comment: str = ""
+
+    def check(self, value: Any) -> tuple[Any, str]:
+        """The value as it is to be used, and what is wrong with it ("" if nothing)."""
+        return _check(value, self.type)
+
+
+def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:
+    """The settable fields of a dataclass or parameters of a function, in order."""
+    if inspect.isclass(thing):
+        owners = [c for c in reversed(thing.__mro__) if dataclasses.is_dataclass(c)]
+        comments = {k: v for c in owners for k, v in _comments(c).items()}
+        hints = get_type_hints(thing, include_extras=True)
+        found = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]  # type: ignore[arg-type]
+    else:
+        comments, hints = _comments(thing), get_type_hints(thing, include_extras=True)
+        found = [(p.name, p.default) for p in inspect.signature(thing).parameters.values()]
+    missing = (inspect.Parameter.empty, dataclasses.MISSING)
+    return {
+        name: Field(name, hints.get(name, Any), default, comments.get(name, ""))
+        for name, default in found
+        if default not in missing and name != "seed"
+    }
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
+
+
+def _comments(thing: Any) -> dict[str, str]:
+    """The comment that stands behind each field or parameter in the source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(thing))
+    except (OSError, TypeError):
+        return {}
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    node = ast.parse(source).body[0]
+    found = {}
+    for name, first, last in _spans(node):
+        lines = [said[i] for i in range(first, last + 1) if i in said]
+        if lines:
+            found[name] = " ".join(lines)
+    return found
+
+
+def _spans(node: ast.stmt) -> list[tuple[str, int, int]]:
+    """(name, first line, last line) of what can be set."""
+    if isinstance(node, ast.ClassDef):
+        rows = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+        return [
+            (n.target.id, n.lineno, n.end_lineno or n.lineno) for n in rows if isinstance(n.target, ast.Name)
+        ]
+    if not isinstance(node, ast.FunctionDef):
+        return []
+    args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    ends = [a.lineno - 1 for a in args[1:]] + [node.body[0].lineno - 1]
+    return [(a.arg, a.lineno, max(a.lineno, e)) for a, e in zip(args, ends, strict=False)]
+
+
+def _check(value: Any, kind: Any) -> tuple[Any, str]:
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value, ""
+    if origin is Annotated:
+        value, wrong = _check(value, inside[0])
+        allowed = _BOUNDS.get(inside[1], lambda v: True)
+        return value, wrong or ("" if allowed(value) else f"is {value!r}; it must be {inside[1]}")
+    if origin is Literal:
+        words = ", ".join(map(str, inside))
+        return value, "" if value in inside else f"is {value!r}; it must be one of {words}"
+    if origin in (Union, UnionType):
+        tried = [_check(value, k) for k in inside]
+        return next(((v, w) for v, w in tried if not w), tried[0])
+    if origin in (list, tuple):
+        return _check_list(value, inside[0])
+    return _check_plain(value, kind)
+
+
+def _check_list(value: Any, inside: Any) -> tuple[Any, str]:
+    if not isinstance(value, list | tuple):
+        return value, f"is {value!r}; it must be a list"
+    checked = [_check(v, inside) for v in value]
+    return [v for v, _ in checked], next((w for _, w in checked if w), "")
+
+
+def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        NoneType: "nothing",
+    }
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value), ""
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value), ""
+    right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"

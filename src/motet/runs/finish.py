@@ -1,0 +1,161 @@
+"""The end of a run: test examples are scored once, newcomers are met, models are written.
+
+All of it can be done again: a run that is killed here ends the same when it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from motet.core import Tree, Turn
+from motet.engines.judge import tally
+from motet.engines.talk import play
+from motet.local import marks
+from motet.runs.course import Best, Course
+from motet.vec import Vec
+
+
+def finish(course: Course, folder: Path) -> None:
+    best = course.reported()
+    turn = course.turn(best.round)
+    course.score(course.bench, best.state, turn, "test")
+    newcomers(course, best)
+    server_exam(course, best)
+    if course.recipe.save.models == "all":
+        write_models(course, best, turn, folder / "models")
+    course.store.tell(status="done", reported=best.round, failure="")
+    course.store.event("done", f"reported round {best.round}")
+    course.store.commit()
+    for table in ("scores", "rounds", "traffic", "clients"):
+        course.store.frame(table).to_parquet(folder / f"{table}.parquet")
+
+
+def newcomers(course: Course, best: Best) -> None:
+    """Clients never seen in training: as they arrive, and after one visit whose replies are discarded."""
+    homes = course.federation.unseen
+    if not homes:
+        return
+    engine = course.choice.build(homes)
+    names = engine.clients
+    arrival = course.turn(best.round)
+    course.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
+    visit = Turn(best.round + 1, names, names, course.turn(best.round + 1).seed, course.federation.proxy)
+    play(engine, course.method, best.state, visit)
+    course.score(engine, best.state, visit, "test", {"personal": "visit"})
+
+
+def server_exam(course: Course, best: Best) -> None:
+    """The global model on the federation's own test set, where there is one."""
+    exam, general = course.federation.exam, course.method.general(best.state)
+    if exam is None or general is None:
+        return
+    sums = tally(course.task, lambda x: course.task.predict(general, x), exam)
+    stacked = {k: v[None] for k, v in sums.items()}
+    course.store.tell(exam={k: float(v[0]) for k, v in marks(course.task.kind, stacked).items()})
+
+
+# ---- models ----
+
+
+def write_models(course: Course, best: Best, turn: Turn, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    scores = test_scores(course, best.round)
+    general = course.method.general(best.state)
+    if general is not None:
+        write_model(folder / "global model", named(general), card_facts(course, best, "", {}))
+    for client, tree in course.bench.portraits(course.method, best.state, turn):
+        facts = card_facts(course, best, client, scores.get(client, {}))
+        write_model(folder / quote(client, safe=" "), named(tree), facts)
+
+
+def named(tree: Tree) -> dict[str, Tensor]:
+    """A tree's tensors by name; one Vec keeps the network's own names."""
+    while isinstance(tree, tuple | list) and len(tree) == 1:
+        tree = tree[0]
+    if isinstance(tree, Vec):
+        return {k: v.contiguous() for k, v in tree.items()}
+    found = torch.utils._pytree.tree_flatten_with_path(tree)[0]
+    return {torch.utils._pytree.keystr(path): v.contiguous() for path, v in found if isinstance(v, Tensor)}
+
+
+def test_scores(course: Course, number: int) -> dict[str, dict[str, float]]:
+    frame = course.store.frame_now("scores")
+    rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
+    kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
+    return {str(c): {str(k): float(v) for k, v in row.items()} for c, row in kept.iterrows()}
+
+
+def card_facts(course: Course, best: Best, client: str, scores: Mapping[str, float]) -> dict[str, Any]:
+    f, home = course.federation, course.federation.homes.get(client)
+    ruler = f.rulers.get(client or next(iter(f.homes)))
+    return {
+        "client": client,
+        "method": course.recipe["method"],
+        "data": course.recipe["data"]["name"],
+        "net": course.recipe["net"],
+        "seed": course.recipe.seed,
+        "round": best.round,
+        "kind": f.kind,
+        "classes": list(f.classes),
+        "columns": [c.name for c in f.columns],
+        "shape": list(f.shape),
+        "inputs": {"mean": ruler.middle.tolist(), "std": ruler.spread.tolist()} if ruler else {},
+        "target": {"scale": f.scale, "offset": f.offset},
+        "examples": {"train": home.n, "val": len(home.val.x), "test": len(home.test.x)} if home else {},
+        "test": dict(scores),
+    }
+
+
+def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    """A safetensors file and a model card beside it, each put in place in one go."""
+    from safetensors.torch import save
+
+    put(path.with_name(path.name + ".safetensors"), save(tensors, {"motet": json.dumps(facts)}))
+    put(path.with_name(path.name + ".md"), card(facts).encode())
+
+
+def put(path: Path, content: bytes) -> None:
+    draft = path.with_name(path.name + ".part")
+    draft.write_bytes(content)
+    os.replace(draft, path)
+
+
+def card(f: dict[str, Any]) -> str:
+    """A model card that a person can read."""
+    method = ", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name")
+    whose = (
+        f"the personal model of client {f['client']}" if f["client"] else "the global model of the federation"
+    )
+    lines = [
+        f"# {whose[0].upper()}{whose[1:]}",
+        "",
+        f"- Trained by motet's {f['method']['name']} ({method}) on {f['data']}, seed {f['seed']}; "
+        f"this is round {f['round']}, chosen on validation examples.",
+        f"- Network: {f['net']['name']}, input {tuple(f['shape'])}.",
+        f"- Predicts: {', '.join(f['classes']) if f['kind'] == 'classes' else 'a number'}.",
+    ]
+    if f["columns"]:
+        lines.append(f"- Features, in order: {', '.join(f['columns'])}.")
+    if f["inputs"]:
+        lines.append(
+            "- Features are standardised first; mean and std are in the file's metadata under `inputs`."
+        )
+    if f["examples"]:
+        e = f["examples"]
+        lines.append(
+            f"- The client's examples: {e['train']} training, {e['val']} validation, {e['test']} test."
+        )
+    if f["test"]:
+        lines.append(
+            "- On its own test examples: " + ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items()) + "."
+        )
+    lines += ["", "It knows only what this federation held. It was not tested on anybody else's examples."]
+    return "\n".join(lines) + "\n"

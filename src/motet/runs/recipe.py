@@ -1,0 +1,322 @@
+"""Recipes: what a run is made of, read from TOML and from `section.name=value` words.
+
+Everything that is wrong with a recipe is said at once, each with what would be right.
+Knows which sections there are and what can be set in them. Does not run anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Literal
+
+from motet.core import Count, Method, NotNegative
+from motet.runs.fields import Field, fields_of
+from motet.tasks import load as data_sets
+from motet.tasks import nets
+from motet.tasks.choices import fetch
+from motet.tasks.federation import DataError
+
+Settings = dict[str, Any]
+SECTIONS = ("data", "net", "method", "train", "engine", "save")
+
+
+class RecipeError(ValueError):
+    """What is wrong with a recipe, all of it at once."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """How long, with whom, and what is reported."""
+
+    rounds: Count = 50  # rounds of the federation
+    cohort: float = 1.0  # share of the clients (up to 1), or number of them (2 and more), in a round
+    evaluate: Count = 1  # score all clients on validation examples every so many rounds
+    patience: int = 0  # stop when validation has not improved for so many rounds; 0 = never
+    report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
+    by: Literal["personal", "global"] = "personal"  # whose validation score says which round is best
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where clients live. `auto` is settled at the first start, and then stays."""
+
+    name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto picks by the network
+    chunk: int = 0  # clients stacked at once by vmap; 0 = as memory allows
+    compile: Literal["auto", "yes", "no"] = (
+        "auto"  # vmap only; auto = if the run is long enough to pay for it
+    )
+    workers: int = 0  # threads only; 0 = one for each core; changes no result
+    keep: Literal["memory", "disk"] = "memory"  # where clients' own trees are between rounds
+
+
+@dataclass(frozen=True)
+class Save:
+    """What is written besides the scores; changes no result."""
+
+    models: Literal["all", "none"] = "all"  # every client's final model, with a model card
+    checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
+
+
+PLAIN: dict[str, type[Any]] = {"train": Train, "engine": Engine, "save": Save}
+
+
+@dataclass
+class Recipe:
+    """A checked recipe: every value is there and is of the right kind."""
+
+    settings: Settings
+    given: Settings = field(default_factory=dict)
+
+    def __getitem__(self, section: str) -> Any:
+        return self.settings[section]
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings["seed"])
+
+    @property
+    def train(self) -> Train:
+        return Train(**self["train"])
+
+    @property
+    def engine(self) -> Engine:
+        return Engine(**self["engine"])
+
+    @property
+    def save(self) -> Save:
+        return Save(**self["save"])
+
+    def options(self, section: str) -> Settings:
+        """A section without its name."""
+        return {k: v for k, v in self[section].items() if k != "name"}
+
+    def identity(self) -> str:
+        """A short hash of all that may change a result: runs with the same one are the same run."""
+        what = deepcopy(self.settings)
+        del what["save"], what["engine"]["workers"]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+
+    def federation_identity(self) -> str:
+        """A short hash of what makes the federation: data, split and seed."""
+        what = [self["data"], self.seed]
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+
+    def folder_name(self) -> str:
+        data = Path(self["data"]["name"].replace(":", "-")).stem
+        return f"{data}-{self['method']['name']}-seed{self.seed}-{self.identity()}"
+
+    def toml(self, command: str = "motet run recipe.toml") -> str:
+        return to_toml(self.settings, command)
+
+
+# ---- reading ----
+
+
+def read(
+    source: str | Path | None = None, words: Iterable[str] = (), more: Mapping[str, Any] | None = None
+) -> Recipe:
+    """A recipe from a TOML file, `section.name=value` words and a dict, in rising order of importance."""
+    settings: Settings = {}
+    if source is not None:
+        merge(settings, parse_file(Path(source)))
+    for word in words:
+        merge(settings, parse_word(word))
+    merge(settings, dict(more or {}))
+    return check(settings)
+
+
+def parse_file(path: Path) -> Settings:
+    if not path.exists():
+        raise RecipeError(
+            f"there is no recipe {path}\nhint: `motet recipe > {path}` writes one to start from"
+        )
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as e:
+        raise RecipeError(f"{path} is not valid TOML: {e}") from e
+
+
+def parse_word(word: str) -> Settings:
+    """`method.lr=0.05` as {"method": {"lr": 0.05}}; what is no TOML value is text."""
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise RecipeError(f"cannot read {word!r}; expected section.name=value, say method.lr=0.05")
+    try:
+        value = tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    for part in reversed(key.strip().split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def merge(into: Settings, extra: Mapping[str, Any]) -> None:
+    """Sections are merged; a section given as text is its name (`method = "ditto"`)."""
+    for key, value in extra.items():
+        if key in ("data", "net", "method", "engine") and isinstance(value, str):
+            value = {"name": value}
+        if isinstance(value, dict):
+            into.setdefault(key, {})
+            if isinstance(into[key], dict):
+                into[key].update(value)
+                continue
+        into[key] = value
+
+
+# ---- checking ----
+
+
+def check(given: Settings) -> Recipe:
+    """The recipe with every default filled in, or all that is wrong with it."""
+    wrong: list[str] = []
+    settings: Settings = {"seed": given.get("seed", 0)}
+    if not isinstance(settings["seed"], int) or isinstance(settings["seed"], bool):
+        wrong.append(f"seed is {settings['seed']!r}; it must be a whole number")
+    for section in given:
+        if section not in (*SECTIONS, "seed"):
+            wrong.append(unknown("section", section, (*SECTIONS, "seed")))
+    for section in SECTIONS:
+        part = given.get(section, {})
+        if not isinstance(part, dict):
+            wrong.append(f"{section} is {part!r}; it must be a section, say {section}.name=value")
+            continue
+        settings[section] = check_section(section, part, wrong)
+    if not wrong:
+        wrong += impossible(settings)
+    if wrong:
+        raise RecipeError("\n".join(wrong))
+    return Recipe(settings, deepcopy(given))
+
+
+def check_section(section: str, part: Settings, wrong: list[str]) -> Settings:
+    try:
+        name, known = known_fields(section, part)
+    except (RecipeError, DataError, nets.NetError) as e:
+        wrong.append(str(e))
+        return dict(part)
+    out: Settings = {"name": name} if name is not None else {}
+    for key, value in part.items():
+        if key == "name" and name is not None:
+            continue
+        if key not in known:
+            what = f"{section}.{key}" + (f" of {name}" if name else "")
+            wrong.append(unknown("setting", what, known, key))
+            continue
+        _, problem = known[key].check(value)
+        if problem:
+            wrong.append(f"{section}.{key} {problem}")
+    for key, f in known.items():
+        out[key] = f.check(part.get(key, f.default))[0]
+    return out
+
+
+def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Field]]:
+    """The section's name, if it has one, and what can be set in it."""
+    if section in PLAIN:
+        return None, fields_of(PLAIN[section])
+    name = part.get("name", {"data": "digits", "net": "auto", "method": "fedavg"}[section])
+    if not isinstance(name, str):
+        raise RecipeError(f"{section}.name is {name!r}; it must be text")
+    if section == "method":
+        return name, fields_of(method_class(name))
+    if section == "net":
+        return name, {} if name == "auto" else fields_of(nets.source(name))
+    own = fields_of(data_sets.source(name))
+    return name, {**fields_of(data_sets.Common), **own}
+
+
+def impossible(s: Settings) -> list[str]:
+    """Values that are right one by one and wrong together."""
+    wrong, cohort = [], s["train"]["cohort"]
+    if not (0 < cohort <= 1 or (cohort >= 2 and float(cohort).is_integer())):
+        wrong.append(
+            f"train.cohort is {cohort}; it must be a share (0 to 1) or a number of clients (2 and more)"
+        )
+    if s["train"]["patience"] < 0 or s["engine"]["chunk"] < 0 or s["engine"]["workers"] < 0:
+        wrong.append("train.patience, engine.chunk and engine.workers must be 0 or more")
+    if s["train"]["by"] == "global" and s["method"]["name"] == "local":
+        wrong.append("train.by is global, and the method local has no global model\nhint: train.by=personal")
+    return wrong
+
+
+def unknown(what: str, said: str, known: Iterable[str], word: str | None = None) -> str:
+    names = sorted(known)
+    near = get_close_matches(word or said, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    return f"unknown {what} {said}\nhint: {hint}"
+
+
+# ---- methods by name ----
+
+
+def method_names() -> list[str]:
+    """Every method there is: the names of the files in motet/methods."""
+    package = import_module("motet.methods")
+    return sorted(m.name for m in iter_modules(package.__path__))
+
+
+def method_class(name: str) -> type[Method]:
+    """A method by the name of its file, or `module:Class` for one's own."""
+    if ":" in name:
+        found: Any = fetch(name, RecipeError)
+        if not (inspect.isclass(found) and issubclass(found, Method)):
+            raise RecipeError(
+                f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
+            )
+        return found
+    if name not in method_names():
+        raise RecipeError(unknown("method", name, method_names()))
+    module_ = import_module(f"motet.methods.{name}")
+    own = [
+        c
+        for c in vars(module_).values()
+        if inspect.isclass(c) and issubclass(c, Method) and c.__module__ == module_.__name__
+    ]
+    return own[-1]
+
+
+# ---- writing ----
+
+
+def to_toml(settings: Settings, command: str) -> str:
+    """A recipe as TOML with a comment behind every value, and the command that runs it on top."""
+    lines = [f"# {command}", "", f"seed = {settings['seed']}  # of everything that is drawn"]
+    for section in SECTIONS:
+        part = settings[section]
+        _, known = known_fields(section, part)
+        rows = [
+            (k, toml_value(v), known[k].comment if k in known else comment_on(section))
+            for k, v in part.items()
+        ]
+        wide = max((len(k) + len(v) for k, v, _ in rows), default=0)
+        lines += ["", f"[{section}]"]
+        lines += [f"{k} = {v}{' ' * (wide - len(k) - len(v))}  # {c}".rstrip(" #") if not c
+                  else f"{k} = {v}{' ' * (wide - len(k) - len(v))}  # {c}" for k, v, c in rows]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def comment_on(section: str) -> str:
+    listed: dict[str, Callable[[], list[str]]] = {
+        "data": lambda: [*data_sets.names(), "a path", "module:function"],
+        "net": lambda: ["auto", *nets.names(), "module:function"],
+        "method": lambda: [*method_names(), "module:Class"],
+    }
+    return ", ".join(listed[section]())
+
+
+def toml_value(v: Any) -> str:
+    if isinstance(v, bool):
+        return "true" if v else "false"
+    if isinstance(v, list | tuple):
+        return f"[{', '.join(map(toml_value, v))}]"
+    return json.dumps(v, ensure_ascii=False) if isinstance(v, str) else repr(v)

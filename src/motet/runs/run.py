@@ -1,0 +1,286 @@
+"""Starting, resuming, verifying and reading runs. A run is a folder.
+
+Knows folders, locks and what can go wrong around a run. The training itself is in course.py.
+"""
+
+from __future__ import annotations
+
+import platform
+import signal
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from motet.core import NoReply
+from motet.engines.calm import calm
+from motet.engines.loop import VerbFailed
+from motet.runs.course import Course, federation_of, settle
+from motet.runs.finish import finish
+from motet.runs.recipe import Recipe
+from motet.runs.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class RunError(Exception):
+    """A run that cannot start, go on or end; what it had is still there."""
+
+
+class Stopped(Exception):
+    """Somebody stopped the run; the same command goes on with it."""
+
+
+class Quiet:
+    """Nobody looks on."""
+
+    def began(self, course: Course) -> None:
+        pass
+
+    def ended(self, course: Course, seconds: float) -> None:
+        pass
+
+    def stop(self) -> bool:
+        return False
+
+
+class Run:
+    """A run's folder, for reading."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._store = Store(self.folder)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self._store.facts()
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """Every score of every client: round, part, side, client, n and the marks."""
+        return self._store.frame("scores")
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        return self._store.frame("rounds")
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        return self._store.frame("clients")
+
+    @property
+    def traffic(self) -> pd.DataFrame:
+        return self._store.frame("traffic")
+
+    @property
+    def test(self) -> pd.DataFrame:
+        """The reported test scores, one row per client and side."""
+        frame = self.scores
+        return frame[frame["part"] == "test"].drop(columns=["part"]).reset_index(drop=True)
+
+    def __repr__(self) -> str:
+        f = self.facts
+        return f"Run({str(self.folder)!r}, {f.get('method')} on {f.get('data')}, {f.get('status')})"
+
+
+def run(
+    recipe: Recipe, folder: str | Path | None = None, watch: Any = None, base: str | Path = "runs"
+) -> Run:
+    """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
+    recipe, why = settle(recipe)
+    folder, watch = Path(folder) if folder else folder_for(recipe, base), watch or Quiet()
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder), writable(folder), calm():
+        store = Store(folder, writing=True)
+        try:
+            if store.facts().get("status") != "done" or store.facts().get("identity") != recipe.identity():
+                begin(recipe, why, store, folder)
+                train(store, folder, watch)
+        finally:
+            store.close()
+    return Run(folder)
+
+
+def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
+    """Write down what this run is, or check that it is the one that the folder holds."""
+    facts = store.facts()
+    if "identity" in facts:
+        if facts["identity"] != recipe.identity():
+            raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
+        check_data(recipe, facts)
+        store.event("resumed", "going on")
+        return
+    federation = federation_of(recipe)
+    text = recipe.toml(f"motet run {folder / 'recipe.toml'}")
+    store.clients(client_rows(federation.homes, True) + client_rows(federation.unseen, False))
+    store.tell(
+        identity=recipe.identity(), fingerprint=federation.fingerprint(), recipe=text,
+        settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
+        net=recipe["net"]["name"], seed=recipe.seed, kind=federation.kind, classes=list(federation.classes),
+        metric="accuracy" if federation.kind == "classes" else "rmse",
+        better=1 if federation.kind == "classes" else -1, rounds=recipe.train.rounds,
+        engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federation.notes,
+        status="running", failure="", created=time.time(),
+    )  # fmt: skip
+    store.event("started", why)
+    store.commit()
+    (folder / "recipe.toml").write_text(text)
+
+
+def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
+    if federation_of(recipe).fingerprint() != facts["fingerprint"]:
+        raise RunError(
+            f"the data {recipe['data']['name']} changed since this run started.\n"
+            "hint: bring the old data back, or start a new run with --out"
+        )
+
+
+def train(store: Store, folder: Path, watch: Any) -> None:
+    facts = store.facts()
+    course = Course(Recipe(facts["settings"]), store)
+    with interruptible(watch) as polite:
+        try:
+            course.go(polite)
+            if not course.over():
+                store.event("stopped", f"after round {course.number}")
+                store.commit()
+                raise Stopped(f"stopped after round {course.number + 1} of {facts['rounds']}")
+            store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
+            finish(course, folder)
+        except (VerbFailed, NoReply) as e:
+            store.tell(status="failed", failure=str(e))
+            store.event("failed", str(e))
+            course.give_up_round()
+            raise RunError(str(e)) from e
+
+
+def client_rows(homes: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
+    return [(c, int(seen), h.n, len(h.val.x), len(h.test.x), labels(h)) for c, h in homes.items()]
+
+
+def labels(home: Any) -> dict[str, int]:
+    """How many training examples of each class; nothing for numbers."""
+    if home.train.y.is_floating_point():
+        return {}
+    found, counts = home.train.y.unique(return_counts=True)
+    return {str(k): int(n) for k, n in zip(found.tolist(), counts.tolist(), strict=True)}
+
+
+def versions() -> dict[str, str]:
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    names = ("motet", "torch", "numpy", "scikit-learn", "pandas")
+    return {"python": platform.python_version(), "machine": platform.machine()} | {n: of(n) for n in names}
+
+
+# ---- around a run ----
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / "lock", timeout=0)
+    try:
+        with lock:
+            yield
+    except Timeout as e:
+        raise RunError(
+            f"another process is writing {folder}.\nhint: wait for it, or choose another folder"
+        ) from e
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Says so if the disk is full; the last checkpoint is whole in any case."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError, sqlite3.DatabaseError) as e:
+        if isinstance(e, FileNotFoundError):
+            raise
+        raise RunError(
+            f"cannot write to {folder}: {e}.\n"
+            "The last checkpoint is intact.\nhint: make room, then give the same command to go on"
+        ) from e
+
+
+class Polite:
+    """A watch that also stops when it is asked to: once after the round, twice at once."""
+
+    def __init__(self, watch: Any) -> None:
+        self.watch, self.asked = watch, False
+
+    def began(self, course: Course) -> None:
+        self.watch.began(course)
+
+    def ended(self, course: Course, seconds: float) -> None:
+        self.watch.ended(course, seconds)
+
+    def stop(self) -> bool:
+        return self.asked or bool(self.watch.stop())
+
+    def interrupt(self, *_: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nstopping after this round; once more: at once, back to the last checkpoint", file=sys.stderr)
+
+
+@contextmanager
+def interruptible(watch: Any) -> Iterator[Polite]:
+    polite = Polite(watch)
+    if threading.current_thread() is not threading.main_thread():
+        yield polite
+        return
+    before = {s: signal.signal(s, polite.interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield polite
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+# ---- verifying ----
+
+
+def verify(folder: str | Path, watch: Any = None) -> list[str]:
+    """Run it again and compare: what differs, nothing if all bits are the same."""
+    old = Run(folder)
+    if old.facts["status"] != "done":
+        raise RunError(
+            f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
+        )
+    given = Recipe(old.facts["settings"])
+    with tempfile.TemporaryDirectory() as again:
+        new = run(given, again, watch)
+        return differences(old._store, new._store)
+
+
+def differences(old: Store, new: Store) -> list[str]:
+    found = []
+    for table, columns in {
+        "checkpoints": "name, round, tree",
+        "keeps": "client, round, tree",
+        "scores": "*",
+        "traffic": "*",
+        "clients": "*",
+    }.items():
+        rows = [set(s.db.execute(f"SELECT {columns} FROM {table}")) for s in (old, new)]
+        if many := len(rows[0] ^ rows[1]):
+            found.append(f"{table}: {many} rows differ")
+    return found
+
+
+def folder_for(recipe: Recipe, base: str | Path = "runs") -> Path:
+    return Path(base) / recipe.folder_name()

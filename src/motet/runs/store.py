@@ -1,0 +1,140 @@
+"""A run's database: one SQLite file with everything that a run knows about itself.
+
+Rounds, scores of every client, traffic, events and checkpoints go into one transaction, so that
+a kill at any moment leaves all of a round or nothing of it. Numbers are buffered until `commit`.
+Readers (reports, the dashboard) may look at it while it is written. Knows SQL. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "run.sqlite"
+MARKS = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS clients (
+    client TEXT PRIMARY KEY, seen INTEGER NOT NULL, train INTEGER NOT NULL, val INTEGER NOT NULL,
+    test INTEGER NOT NULL, labels TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rounds (
+    round INTEGER PRIMARY KEY, seconds REAL NOT NULL, cohort INTEGER NOT NULL,
+    up INTEGER NOT NULL, down INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS traffic (
+    round INTEGER NOT NULL, client TEXT NOT NULL, up INTEGER NOT NULL, down INTEGER NOT NULL,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scores (
+    round INTEGER NOT NULL, part TEXT NOT NULL, side TEXT NOT NULL, client TEXT NOT NULL, n INTEGER NOT NULL,
+    {", ".join(f"{m} REAL" for m in MARKS)},
+    PRIMARY KEY (round, part, side, client)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS checkpoints (name TEXT PRIMARY KEY, round INTEGER NOT NULL, tree BLOB NOT NULL);
+"""
+
+
+class Store:
+    """One run's database, open for writing (by the run) or for reading (by anybody)."""
+
+    def __init__(self, folder: Path, *, writing: bool = False) -> None:
+        self.path = Path(folder) / FILE
+        if not writing and not self.path.exists():
+            raise FileNotFoundError(f"{folder} is not a run: it has no {FILE}")
+        target = str(self.path) if writing else f"{self.path.absolute().as_uri()}?mode=ro"
+        self.db = sqlite3.connect(target, uri=not writing, timeout=30)
+        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": []}
+        if writing:
+            self.db.execute("PRAGMA journal_mode = WAL")
+            self.db.execute("PRAGMA synchronous = FULL")
+            self.db.executescript(SCHEMA)
+
+    # ---- writing ----
+
+    def tell(self, **facts: Any) -> None:
+        """Remember facts about the run as a whole."""
+        self.db.executemany("REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()])
+
+    def event(self, kind: str, text: str) -> None:
+        self.db.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, text))
+
+    def clients(self, rows: Iterable[Sequence[Any]]) -> None:
+        """(client, seen, train, val, test, {label: count})."""
+        self.db.executemany(
+            "REPLACE INTO clients VALUES (?, ?, ?, ?, ?, ?)", [(*r[:5], json.dumps(r[5])) for r in rows]
+        )
+
+    def ended(self, number: int, seconds: float, traffic: dict[str, tuple[int, int]]) -> None:
+        """A round has ended: how long it took, and (up, down) bytes of each client in it."""
+        up, down = (sum(b[i] for b in traffic.values()) for i in (0, 1))
+        self.rows["rounds"].append((number, seconds, len(traffic), up, down))
+        self.rows["traffic"] += [(number, c, *b) for c, b in traffic.items()]
+
+    def scored(
+        self,
+        number: int,
+        part: str,
+        side: str,
+        clients: Sequence[str],
+        n: Sequence[int],
+        marks: dict[str, Any],
+    ) -> None:
+        """Scores of some clients: `marks` has a sequence of numbers for each name."""
+        blank = [None] * len(clients)
+        columns = [marks[m].tolist() if m in marks else blank for m in MARKS]
+        many = len(clients)
+        rows = zip([number] * many, [part] * many, [side] * many, clients, n, *columns, strict=True)
+        self.rows["scores"] += rows
+
+    def checkpoint(self, name: str, number: int, tree: bytes) -> None:
+        self.db.execute("REPLACE INTO checkpoints VALUES (?, ?, ?)", (name, number, tree))
+
+    def commit(self) -> None:
+        self.flush()
+        self.db.commit()
+
+    def flush(self) -> None:
+        for table, rows in self.rows.items():
+            if rows:
+                marks = ", ".join("?" * len(rows[0]))
+                self.db.executemany(f"REPLACE INTO {table} VALUES ({marks})", rows)
+            rows.clear()
+
+    def rewind(self, number: int) -> None:
+        """Forget all rounds after `number`."""
+        for table in ("rounds", "traffic", "scores"):
+            self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
+
+    def close(self) -> None:
+        self.db.close()
+
+    # ---- reading ----
+
+    def facts(self) -> dict[str, Any]:
+        return {k: json.loads(v) for k, v in self.db.execute("SELECT key, value FROM meta")}
+
+    def saved(self, name: str) -> tuple[int, bytes] | None:
+        """(round, tree) of a checkpoint."""
+        row = self.db.execute("SELECT round, tree FROM checkpoints WHERE name = ?", (name,)).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def frame_now(self, table: str) -> pd.DataFrame:
+        """As `frame`, with what is still buffered."""
+        self.flush()
+        return self.frame(table)
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """One of clients, rounds, traffic, scores or events, as a data frame."""
+        import pandas as pd
+
+        frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
+        return frame.dropna(axis="columns", how="all") if table == "scores" else frame

@@ -1,0 +1,95 @@
+"""Finding data by name: a built-in set, a person's file or folder, or a function of theirs.
+
+Knows names and options. Does not know what is in the data, nor how they are dealt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet.tasks import datasets, targets
+from motet.tasks.choices import complaints, fetch, nearest, options_of
+from motet.tasks.deal import Common, deal
+from motet.tasks.federation import DataError, Federation, Pool, refuse
+
+__all__ = ["Common", "load", "names", "source"]
+_FILES = (".csv", ".parquet")
+
+
+def names() -> list[str]:
+    """The built-in data sets."""
+    return sorted(m.name for m in pkgutil.iter_modules(datasets.__path__) if not m.name.startswith("_"))
+
+
+def source(name: str) -> Callable[..., Any]:
+    """The function that reads the data; its parameters with a default are the data's own options."""
+    if name in names():
+        return importlib.import_module(f"{datasets.__name__}.{name}").load  # type: ignore[no-any-return]
+    if is_path(name):
+        return importlib.import_module("motet.tasks.tables").load  # type: ignore[no-any-return]
+    if ":" in name:
+        return fetch(name, DataError)
+    raise DataError(
+        f"there is no data set {name!r}.\nhint: {nearest(name, names())}; "
+        "or a path to a .csv or .parquet file, a folder of them, or module:function"
+    )
+
+
+def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Federation:
+    """Every client's data. An option that a data set and Common both have is the data set's."""
+    f = source(name)
+    own, common = options_of(f), options_of(Common)
+    refuse(complaints(options or {}, common | own, f"data {name!r}"))
+    chosen = common | own | (options or {})
+    words = {k: chosen[k] for k in own}
+    if "seed" in signature(f).parameters:
+        words["seed"] = seed
+    found = f(name, **words) if is_path(name) and name not in names() else f(**words)
+    if isinstance(found, Federation):
+        return found
+    return deal(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), seed)
+
+
+def is_path(name: str) -> bool:
+    return name.endswith(_FILES) or Path(name).is_dir() or (":" not in name and "/" in name)
+
+
+def as_pool(found: Any, name: str) -> Pool:
+    """A Pool as it is; {client: (x, y)} as one pool."""
+    if isinstance(found, Pool):
+        return found
+    if not isinstance(found, dict) or not found:
+        raise DataError(
+            f"{name} returned {type(found).__name__}; expected a Pool, a Federation, "
+            "or a dict {client: (x, y)} that is not empty"
+        )
+    refuse(_bad_clients(found))
+    pairs = [(np.asarray(x, np.float32), np.asarray(y)) for x, y in found.values()]
+    y, kind, classes = targets.encode(np.concatenate([y for _, y in pairs]), "auto")
+    owner = np.repeat(np.arange(len(pairs)), [len(x) for x, _ in pairs])
+    x = np.concatenate([x for x, _ in pairs])
+    return Pool(x, y, kind, classes, owner=owner, names=tuple(map(str, found)))
+
+
+def _bad_clients(found: dict[Any, Any]) -> list[str]:
+    wrong, shapes = [], set()
+    for client, pair in found.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            wrong.append(f"client {client} has {type(pair).__name__}; expected a pair (x, y)")
+            continue
+        x, y = map(np.asarray, pair)
+        if len(x) == 0:
+            wrong.append(f"client {client} has no examples")
+        elif y.shape != (len(x),):
+            wrong.append(f"client {client} has {len(x)} examples and targets of shape {y.shape}")
+        shapes.add(x.shape[1:])
+    if len(shapes) > 1:
+        wrong.append(f"examples have different shapes: {', '.join(map(str, sorted(shapes)))}")
+    return wrong

@@ -1,0 +1,39 @@
+"""A small federation that all tests share: twelve clients of different sizes, of two kinds that disagree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from motet.local import Batch, Home, Task
+
+FEATURES, CLASSES = 6, 3
+
+
+def examples(kind: int, many: int, generator: torch.Generator) -> Batch:
+    centres = torch.linspace(-1.5, 1.5, CLASSES * FEATURES).reshape(CLASSES, FEATURES).roll(kind, 0)
+    y = torch.randint(0, CLASSES, (many,), generator=generator)
+    return Batch.of(centres[y] + torch.randn(many, FEATURES, generator=generator), y)
+
+
+def make_homes(sizes: list[int], seed: int = 0) -> dict[str, Home]:
+    g = torch.Generator().manual_seed(seed)
+    return {
+        f"c{i:02}": Home(examples(i % 2, n, g), examples(i % 2, 6, g), examples(i % 2, 9, g))
+        for i, n in enumerate(sizes)
+    }
+
+
+torch.set_num_threads(1)  # small tensors want one
+
+
+@pytest.fixture
+def homes() -> dict[str, Home]:
+    return make_homes([5 + 3 * i for i in range(12)])
+
+
+@pytest.fixture(scope="session")
+def task() -> Task:
+    torch.manual_seed(7)
+    net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, CLASSES))
+    return Task(net, "classes", CLASSES)

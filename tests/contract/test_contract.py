@@ -1,0 +1,194 @@
+"""What every method must keep on every engine. A method is tested because its file is there."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from motet.core import Method, Turn
+from motet.engines.faulty import Faulty
+from motet.engines.keeps import Keeps
+from motet.engines.loop import Loop
+from motet.engines.talk import play, start
+from motet.engines.threads import Threads
+from motet.engines.vmap import Vmap
+from motet.local import Batch, Home, seed_of
+from motet.runs.recipe import method_class, method_names
+from motet.vec import leaves
+from motet.wire import pack, unpack
+
+ROUNDS = 4
+ENGINES: dict[str, Any] = {
+    "loop": Loop,
+    "vmap": Vmap,
+    "vmap in chunks": partial(Vmap, chunk=5),
+    "one thread": partial(Threads, workers=1),
+    "threads": partial(Threads, workers=3),
+}
+
+
+@pytest.fixture(params=method_names())
+def method(request: pytest.FixtureRequest, task: Any) -> Method:
+    return method_class(request.param)(task)
+
+
+def turn(engine: Any, number: int, *, backwards: bool = False, seed: int = 1) -> Turn:
+    """Half of the clients, others in every round."""
+    cohort = list(engine.clients)[number % 3 :: 2]
+    return Turn(number, cohort[::-1] if backwards else cohort, engine.clients, seed_of(seed, number))
+
+
+def go(method: Method, engine: Any, first: int = 0, last: int = ROUNDS, state: Any = None, **how: Any) -> Any:
+    if first == 0:
+        state = start(engine, method, turn(engine, -1, **how))
+    for number in range(first, last):
+        state = play(engine, method, state, turn(engine, number, **how))
+    return state
+
+
+def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
+    """Everything that matters: the state, what clients keep, and how everyone scores."""
+    keeps = [leaves(engine.keeps.get(c)) for c in engine.clients if engine.keeps.get(c) is not None]
+    clients, sums = engine.judge(method, state, turn(engine, ROUNDS - 1), "test")
+    order = torch.tensor([clients.index(c) for c in engine.clients])
+    scores = [v[order] for v in leaves(sums)]
+    return [torch.as_tensor(v).double() for v in [*leaves(state), *(v for k in keeps for v in k), *scores]]
+
+
+def gap(a: list[Tensor], b: list[Tensor]) -> float:
+    assert len(a) == len(b)
+    return max([float((p - q).abs().max()) for p, q in zip(a, b, strict=True) if p.numel()], default=0.0)
+
+
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e != "loop"])
+def test_every_engine_agrees_with_the_loop(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    reference, other = Loop(homes), ENGINES[engine](homes)
+    expected = outcome(method, reference, go(method, reference))
+    assert gap(expected, outcome(method, other, go(method, other))) < 2e-5
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
+    method: Method, engine: str, homes: dict[str, Home]
+) -> None:
+    results = []
+    for seed in (1, 1, 2):
+        e = ENGINES[engine](homes)
+        results.append(outcome(method, e, go(method, e, seed=seed)))
+    assert gap(results[0], results[1]) == 0
+    assert gap(results[0], results[2]) > 0
+
+
+def test_any_number_of_threads_gives_the_same_bits(method: Method, homes: dict[str, Home]) -> None:
+    one, three = ENGINES["one thread"](homes), ENGINES["threads"](homes)
+    assert gap(outcome(method, one, go(method, one)), outcome(method, three, go(method, three))) == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_order_of_clients_does_not_matter(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    there, back = ENGINES[engine](homes), ENGINES[engine](dict(reversed(list(homes.items()))))
+    a = outcome(method, there, go(method, there))
+    assert gap(a, outcome(method, back, go(method, back, backwards=True))) == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_pause_changes_nothing_and_all_that_matters_survives_the_wire(
+    method: Method, engine: str, homes: dict[str, Home]
+) -> None:
+    whole = ENGINES[engine](homes)
+    expected = outcome(method, whole, go(method, whole))
+    before = ENGINES[engine](homes)
+    state = unpack(pack(go(method, before, last=2)))
+    after = ENGINES[engine](homes)
+    after.keeps.begin(1)
+    for c in before.clients:
+        if (keep := before.keeps.get(c)) is not None:
+            after.keeps.put(c, unpack(pack(keep)))
+    assert gap(expected, outcome(method, after, go(method, after, first=2, state=state))) == 0
+
+
+def test_keeps_on_disk_are_keeps_in_memory(method: Method, homes: dict[str, Home]) -> None:
+    memory, disk = Vmap(homes), Vmap(homes, Keeps(on_disk=True))
+    assert gap(outcome(method, memory, go(method, memory)), outcome(method, disk, go(method, disk))) == 0
+
+
+class Overheard(Loop):
+    """A loop that writes down what each client came with and what left it."""
+
+    def guarded(self, job: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
+        reply, after = super().guarded(job, client, sent, keep, data)
+        self.heard = [*getattr(self, "heard", []), (client, keep, reply)]
+        return reply, after
+
+
+def test_what_a_client_keeps_never_appears_in_a_message(method: Method, homes: dict[str, Home]) -> None:
+    engine = Overheard(homes)
+    go(method, engine)
+    joined = set()
+    for client, keep, reply in engine.heard:
+        secrets = [v for v in leaves(keep) if isinstance(v, Tensor) and v.numel() > 1 and client in joined]
+        for said in leaves(reply):
+            assert not any(isinstance(said, Tensor) and torch.equal(said, s) for s in secrets)
+        joined.add(client)
+
+
+def test_nothing_learns_from_test_examples(method: Method, homes: dict[str, Home]) -> None:
+    ruined = {
+        c: Home(h.train, h.val, Batch(h.test.x * torch.nan, h.test.y, h.test.live)) for c, h in homes.items()
+    }
+    a, b = Loop(homes), Loop(ruined)
+    assert gap(leaves(go(method, a)), leaves(go(method, b))) == 0
+    kept = [[t for c in e.clients for t in leaves(e.keeps.get(c) or ())] for e in (a, b)]
+    assert gap(*kept) == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_silent_client_is_borne(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    faulty = Faulty(ENGINES[engine](homes), lambda client, number: client == "c04" and number >= 0)
+    state = go(method, faulty)
+    assert all(torch.isfinite(v).all() for v in outcome(method, faulty, state))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_with_one_example_is_a_client(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    h = homes["c00"]
+    one = Home(Batch.of(h.train.x[:1], h.train.y[:1]), Batch.of(h.val.x[:0], h.val.y[:0]), h.test)
+    reference, other = Loop(homes | {"c00": one}), ENGINES[engine](homes | {"c00": one})
+    expected = outcome(method, reference, go(method, reference))
+    assert gap(expected, outcome(method, other, go(method, other))) < 2e-5
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_may_join_late(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    few = {c: h for c, h in homes.items() if c != "c11"}
+    early, late = ENGINES[engine](few), ENGINES[engine](homes)
+    state = go(method, early, last=2)
+    late.keeps.begin(1)
+    for c in early.clients:
+        if (keep := early.keeps.get(c)) is not None:
+            late.keeps.put(c, keep)
+    state = go(method, late, first=2, state=state)
+    assert all(torch.isfinite(v).all() for v in outcome(method, late, state))
+
+
+def test_a_personal_model_is_plain_data(method: Method, homes: dict[str, Home]) -> None:
+    engine = Loop(homes)
+    state = go(method, engine)
+    for client, tree in engine.portraits(method, state, turn(engine, ROUNDS - 1)):
+        assert client in homes
+        assert unpack(pack(tree)) is not None and leaves(tree)
+
+
+def test_personal_models_are_the_same_on_every_engine(method: Method, homes: dict[str, Home]) -> None:
+    found = []
+    for name in ("loop", "vmap", "threads"):
+        engine = ENGINES[name](homes)
+        state = go(method, engine)
+        models = dict(engine.portraits(method, state, turn(engine, ROUNDS - 1)))
+        found.append([v for c in sorted(models) for v in leaves(models[c])])
+    assert gap(found[0], found[1]) < 2e-5
+    assert gap(found[0], found[2]) == 0

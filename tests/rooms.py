@@ -1,0 +1,86 @@
+"""The rooms of the house: which may import which. Walks the imports and says which sentence was broken."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "motet"
+# room: what of ours it may import, what of others it must not import, and the sentence
+RULES: dict[str, tuple[set[str], set[str], str]] = {
+    "core": (set(), {"torch", "numpy"}, "core knows the standard library and nothing of ours"),
+    "vec": (set(), {"ray", "nvflare"}, "vec knows tensors only"),
+    "local": ({"vec"}, {"ray", "nvflare"}, "local is one client's world: no core, no engine in sight"),
+    "parts": (
+        {"vec", "local"},
+        {"ray", "nvflare"},
+        "parts serve methods and know neither methods nor engines",
+    ),
+    "methods": (
+        {"core", "vec", "local", "parts"},
+        {"ray", "nvflare", "os", "pathlib", "socket", "time", "logging", "random", "sqlite3"},
+        "a method knows no engine, wire, file, network, clock or log",
+    ),
+    "guard": ({"core", "vec"}, {"ray", "nvflare"}, "guards protect replies of any method on any engine"),
+    "wire": (
+        {"vec"},
+        {"pickle", "marshal", "dill", "cloudpickle"},
+        "the wire knows trees, and unpickles nothing",
+    ),
+    "engines": ({"core", "vec", "local", "wire", "guard"}, set(), "engines know no method and no run"),
+    "tasks": ({"vec", "local"}, {"ray", "nvflare"}, "tasks know data and networks, no method and no engine"),
+    "runs": (
+        {"core", "vec", "local", "wire", "guard", "engines", "tasks"},
+        set(),
+        "runs know methods by name only, and neither the web nor the command line",
+    ),
+    "report": ({"runs.store"}, {"torch"}, "a report reads the store, and needs no torch"),
+    "web": ({"report", "runs.store"}, {"torch"}, "the web reads the store, and needs no torch"),
+}
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path: Path) -> list[str]:
+    """Full names of what a file imports, also inside functions; not what only type checkers see."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [a.name for a in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports hide which room they come from"
+            found += [f"{node.module}.{a.name}" for a in node.names]
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_arrows_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    if room not in RULES:
+        return  # the front door: __init__, the command line
+    ours, never, sentence = RULES[room]
+    for name in imports(path):
+        top, _, rest = name.partition(".")
+        if top != "motet":
+            assert top not in never, f"{path} imports {name}, but {sentence}"
+        else:
+            allowed = rest.startswith(tuple(sorted(ours | {room})))
+            assert allowed, f"{path} imports {name}, but {sentence}"
+
+
+def test_every_room_is_guarded() -> None:
+    front_door = {"__init__", "cli", "progress"}
+    assert {room_of(p) for p in SOURCE.rglob("*.py")} <= set(RULES) | front_door
+
+
+def test_the_store_needs_no_torch() -> None:
+    assert not any(n.startswith(("torch", "motet.")) for n in imports(SOURCE / "runs" / "store.py"))
