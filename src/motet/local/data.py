@@ -139,7 +139,7 @@ pytree.register_pytree_node(
 pytree.register_pytree_node(
     Data,
     lambda d: ([d.x, d.y, d.n, d.seed, d.val], d.columns),
-    lambda values, columns: Data(*values[:5], columns),
+    lambda values, columns: Data(*values, **{"columns": columns}),
     serialized_type_name="motet.Data",
 )
 pytree.register_pytree_node(

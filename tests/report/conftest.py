@@ -1,0 +1,78 @@
+"""Small runs with scores given by hand, written as a run writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from motet.runs.store import Store
+
+REPORTED = 1
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """make(method, {client: personal score}, …): the folder of a finished run of three rounds."""
+    return partial(made, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def make_once(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """As `make`, for runs that all tests of a file share."""
+    return partial(made, tmp_path_factory.mktemp("runs"))
+
+
+def made(
+    root: Path, method: str, personal: Mapping[str, float], seed: int = 0, folder: str = "", **more: Any
+) -> Path:
+    place = root / (folder or f"{method}-{seed}")
+    place.mkdir()
+    write(place, method, personal, seed, **more)
+    return place
+
+
+def write(
+    place: Path,
+    method: str,
+    personal: Mapping[str, float],
+    seed: int,
+    shared: Mapping[str, float] | None = None,
+    unseen: Mapping[str, tuple[float, float]] | None = None,
+    metric: str = "accuracy",
+    rows: Mapping[str, int] | None = None,
+    **facts: Any,
+) -> None:
+    store, newcomers = Store(place, writing=True), unseen or {}
+    kind, better = ("classes", 1) if metric == "accuracy" else ("numbers", -1)
+    told: dict[str, Any] = {
+        "method": method, "data": "toy", "net": "mlp", "seed": seed, "kind": kind, "metric": metric,
+        "better": better, "rounds": 3, "reported": REPORTED, "status": "done", "failure": "",
+        "engine": "loop", "engine_why": "asked for", "versions": {"motet": "0"}, "classes": ["cat", "dog"],
+        "recipe": f'# motet run recipe.toml\nseed = {seed}\n[method]\nname = "{method}"\n',
+        "notes": ["a note"], "seconds": 6.0,
+    }  # fmt: skip
+    store.tell(**told | facts)
+    labels = {"0": 3, "1": 4} if kind == "classes" else {}
+    held = {c: (rows or {}).get(c, 7) for c in [*personal, *newcomers]}
+    store.clients([(c, int(c in personal), n, 2, 2, labels) for c, n in held.items()])
+    for number in range(3):
+        store.ended(number, 2.0, {c: (2048, 1024) for c in personal})
+        score(store, number, "val", "personal", personal, metric)
+    if told["status"] == "done":
+        score(store, REPORTED, "test", "personal", personal, metric)
+        score(store, REPORTED, "test", "global", shared or {}, metric)
+        score(store, REPORTED, "test", "arrival", {c: v[0] for c, v in newcomers.items()}, metric)
+        score(store, REPORTED + 1, "test", "visit", {c: v[1] for c, v in newcomers.items()}, metric)
+    store.commit()
+    store.close()
+
+
+def score(store: Store, number: int, part: str, side: str, scores: Mapping[str, float], metric: str) -> None:
+    values = np.array(list(scores.values()), dtype=float)
+    store.scored(number, part, side, list(scores), [2] * len(scores), {metric: values})

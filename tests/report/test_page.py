@@ -1,0 +1,164 @@
+"""The page: true sentences, nothing unescaped, nothing fetched."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from motet.report.page import write
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+EVIL = '<script>alert("x")</script> & $a_b$'
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [
+            v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "action", "srcset", "data")
+        ]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def folders(make_once):
+    make = make_once
+    names = ["a", "b", "c", EVIL]
+    alone = dict(zip(names, (0.5, 0.9, 0.4, 0.6), strict=True))
+    return [
+        make("local", alone),
+        make(
+            "fedavg", dict.fromkeys(names, 0.6), shared=dict.fromkeys(names, 0.6), unseen={"u": (0.5, 0.75)}
+        ),
+        make("finetune", {n: v + 0.2 if n != "b" else 0.8 for n, v in alone.items()}),
+        make("centralised", dict.fromkeys(names, 0.95)),
+        make(
+            "scaffold",
+            dict.fromkeys(names, 0.1),
+            status="failed",
+            failure=f"loss is nan at {EVIL}",
+            reported=None,
+        ),
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(folders, tmp_path_factory) -> str:
+    return page_of(folders, tmp_path_factory.mktemp("page"), title=EVIL)
+
+
+def page_of(folders, tmp_path: Path, **more) -> str:
+    return write(folders, tmp_path / "out" / "report.html", **more).read_text()
+
+
+def test_the_finding_counts_who_is_served_and_who_is_not(page):
+    text = re.sub(r"\s+", " ", Tags(page).text)
+    assert "finetune has the best mean accuracy of the clients' own models (72.5 %)" in text
+    assert "it serves the most clients best, 2.5 of 4, ties shared out" in text  # c: 0.6 and 0.6
+    assert "1 client is better off training alone than with any federated method here" in text
+    assert "centralised, upper bound" in text
+    assert "scaffold: 1 of 1 runs failed." in text
+
+
+def test_names_from_a_store_are_escaped_everywhere(page):
+    found = Tags(page)
+    assert "<script>alert" not in page
+    assert found.tags.count("script") == 1  # our own, for sorting
+    assert found.text.count(EVIL) >= 3  # title, failure, table
+
+
+def test_a_page_fetches_nothing(page):
+    assert all(link.startswith("#") for link in Tags(page).links)
+    assert not re.search(r"@import|url\((?!#)", page)
+    assert "default-src &#39;none&#39;" in page
+
+
+def test_the_same_runs_give_the_same_bytes(page, folders, tmp_path):
+    assert page == page_of(folders, tmp_path, title=EVIL)
+
+
+def test_ids_of_pictures_do_not_clash(page):
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids)) > 50
+
+
+def test_text_in_pictures_is_text_and_ink_is_the_pages(page):
+    svg = page.split("<svg")[1]
+    assert ">finetune</text>" in svg and "fill: currentColor" in svg and "#010203" not in svg
+
+
+def test_a_single_run_has_a_page(make, tmp_path):
+    page = page_of([make("ditto", {"a": 0.5, "b": 1.0}, shared={"a": 0.75, "b": 0.5})], tmp_path)
+    text = re.sub(r"\s+", " ", Tags(page).text)
+    assert "Clients' own models of ditto reach a mean accuracy of 75.0 %" in text
+    assert "62.5 %; 1 of 2 clients do better with their own model, 1 do worse" in text
+    assert "cannot say whether federating pays" in text
+
+
+def test_runs_that_all_failed_have_a_page(make, tmp_path):
+    page = page_of(
+        [make("ditto", {"a": 0.1}, status="failed", failure="no space left", reported=None)], tmp_path
+    )
+    assert "No method has test scores yet" in page and "no space left" in page
+
+
+def test_errors_have_a_page(make, tmp_path):
+    folders = [make(m, {"a": s, "b": s}, metric="rmse") for m, s in (("local", 2.0), ("ditto", 1.5))]
+    text = Tags(page_of(folders, tmp_path)).text
+    assert "ditto has the best mean rmse of the clients' own models (1.50)" in text
+    assert "smaller is better" in text
+
+
+def test_methods_that_serve_as_many_clients_are_both_named(make, tmp_path):
+    folders = [make("fedavg", {"a": 0.5, "b": 0.9}), make("ditto", {"a": 0.8, "b": 0.7})]
+    assert "ditto and fedavg serve the most clients best, 1 of 2 each" in page_of(folders, tmp_path)
+
+
+def test_ten_thousand_clients_fit_in_two_megabytes(make, tmp_path):
+    scores = {f"client-{i}": (i % 997) / 1000 for i in range(10_000)}
+    page = page_of([make(m, scores) for m in ("local", "ditto")], tmp_path)
+    assert len(page.encode()) < 2_000_000
+    assert "Shown are 200 of 10,000 clients" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_browser_shows_the_page_and_asks_nobody(page, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(page)
+    shot, log = tmp_path / "shot.png", tmp_path / "net.json"
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", "--window-size=1100,2400",
+        f"--screenshot={shot}", file.as_uri(),
+    ]  # fmt: skip
+    browser = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        browser.wait(timeout=60)
+    finally:
+        if browser.poll() is None:
+            os.killpg(browser.pid, signal.SIGKILL)
+            browser.wait()
+    assert shot.read_bytes().startswith(b"\x89PNG") and shot.stat().st_size > 20_000
+    wanted = re.findall(r'"url":"(https?://[^"]+)"', log.read_text())
+    errands = re.compile(r"https?://[\w.-]+\.(google|googleapis|gstatic|gvt1)\.com/")  # the browser's own
+    assert not [url for url in wanted if not errands.match(url)]

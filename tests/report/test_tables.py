@@ -1,0 +1,222 @@
+"""Tables against numbers computed by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from motet.report.tables import (
+    as_records,
+    as_text,
+    by_client,
+    comparison,
+    history,
+    read,
+    summary,
+    summary_text,
+)
+
+
+def row(table, method):
+    return table.set_index("method").loc[method]
+
+
+# ---- one run ----
+
+
+def test_summary_has_mean_population_sd_and_worst_tenth_rounded_up(make):
+    personal = {f"c{i}": i / 20 for i in range(11)}  # 0, 0.05 … 0.5; a tenth of 11 clients is two of them
+    found = summary(read([make("ditto", personal, shared={c: 0.25 for c in personal})])[0])
+    assert found["personal"] == pytest.approx(0.25)
+    assert found["personal_sd"] == pytest.approx(math.sqrt(10) / 20)  # variance of 0…10 is 10
+    assert found["personal_worst"] == pytest.approx((0 + 0.05) / 2)
+    assert (found["global"], found["global_sd"]) == (0.25, 0)
+
+
+def test_worst_tenth_of_errors_are_the_largest(make):
+    found = summary(read([make("ditto", {f"c{i}": float(i) for i in range(11)}, metric="rmse")])[0])
+    assert found["personal_worst"] == pytest.approx(9.5)
+
+
+def test_summary_has_costs_and_unseen_clients(make):
+    found = summary(read([make("ditto", {"a": 1.0, "b": 0.0}, unseen={"u": (0.5, 1.0), "v": (0.0, 0.5)})])[0])
+    assert (found["arrival"], found["visit"], found["unseen"]) == (0.25, 0.75, 2)
+    assert (found["up"], found["down"]) == (2048, 1024)  # of a client in a round
+    assert (found["total_up"], found["seconds"], found["reported"]) == (2048 * 2 * 3, 6.0, 1)
+
+
+def test_summary_is_valid_json_and_text(make):
+    found = summary(read([make("local", {"a": 1.0})])[0])
+    assert json.loads(json.dumps(found, allow_nan=False))["global"] is None
+    assert "personal  100.0 ± 0.0" in summary_text(found)
+
+
+def test_clients_without_test_rows_are_left_out(make):
+    from motet.runs.store import Store
+
+    folder = make("ditto", {"a": 1.0, "b": 0.5})
+    store = Store(folder, writing=True)
+    store.db.execute("UPDATE scores SET n = 0, accuracy = NULL WHERE client = 'b'")
+    store.commit()
+    run = read([folder])[0]
+    assert (summary(run)["personal"], summary(run)["clients"], run.trouble) == (1.0, 1, "")
+
+
+# ---- methods side by side ----
+
+
+@pytest.fixture
+def three(make):
+    local = {"a": 0.5, "b": 0.9, "c": 0.4, "d": 0.6}
+    return [
+        make("local", local),
+        make("fedavg", {"a": 0.6, "b": 0.7, "c": 0.6, "d": 0.6}),
+        make("ditto", {"a": 0.8, "b": 0.8, "c": 0.6, "d": 0.6}),
+        make("centralised", {"a": 0.3, "b": 1.0, "c": 1.0, "d": 1.0}),
+    ]
+
+
+def test_gains_are_paired_and_say_how_many_gain(three):
+    table = comparison(read(three))
+    ditto = row(table, "ditto")
+    assert ditto["gain_local"] == pytest.approx((0.3 - 0.1 + 0.2 + 0.0) / 4)
+    assert (ditto["gainers_local"], ditto["pairs_local"]) == (2, 4)
+    assert ditto["gain_fedavg"] == pytest.approx((0.2 + 0.1 + 0 + 0) / 4)
+    assert math.isnan(row(table, "local")["gain_local"])
+
+
+def test_ties_are_shared_out_and_the_upper_bound_does_not_compete(three):
+    table = comparison(read(three))
+    # a: ditto; b: local; c: ditto and fedavg; d: all three
+    assert row(table, "ditto")["best_for"] == pytest.approx(1 + 1 / 2 + 1 / 3)
+    assert row(table, "fedavg")["best_for"] == pytest.approx(1 / 2 + 1 / 3)
+    assert row(table, "local")["best_for"] == pytest.approx(1 + 1 / 3)
+    assert row(table, "ditto")["best_or_tied"] == 3
+    assert math.isnan(row(table, "centralised")["best_for"])
+
+
+def test_rows_are_best_first_and_the_upper_bound_last(three):
+    table = comparison(read(three))
+    assert list(table["method"]) == ["ditto", "fedavg", "local", "centralised"]
+    assert list(table["role"]) == ["", "", "", "upper bound"]
+
+
+def test_smaller_errors_are_better(make):
+    folders = [
+        make("local", {"a": 2.0, "b": 1.0}, metric="rmse"),
+        make("ditto", {"a": 1.0, "b": 1.5}, metric="rmse"),
+    ]
+    table = comparison(read(folders))
+    assert list(table["method"]) == ["ditto", "local"]
+    ditto = row(table, "ditto")
+    assert (ditto["gain_local"], ditto["gainers_local"]) == (0.25, 1)
+    assert list(by_client(read(folders))["best"]) == ["ditto", "local"]
+
+
+def test_seeds_are_averaged_after_clients_and_have_their_own_spread(make):
+    folders = [make("ditto", {"a": 0.2, "b": 0.4}), make("ditto", {"a": 0.5, "b": 0.9}, seed=1)]
+    folders += [make("local", {"a": 0.1, "b": 0.5}), make("local", {"a": 0.5, "b": 0.5}, seed=1)]
+    ditto = row(comparison(read(folders)), "ditto")
+    assert ditto["personal"] == pytest.approx((0.3 + 0.7) / 2)
+    assert ditto["sd"] == pytest.approx((0.1 + 0.2) / 2)
+    assert ditto["seed_sd"] == pytest.approx(math.sqrt(2 * 0.2**2))
+    assert ditto["gain_local"] == pytest.approx((0.1 - 0.1 + 0.0 + 0.4) / 4)
+    assert (ditto["gainers_local"], ditto["pairs_local"]) == (2, 2)  # over both seeds, each client gains
+
+
+def test_a_failed_run_is_shown_and_does_not_count(make):
+    why = "client a, verb train, round 2: loss is nan (lr=0.5)"
+    folders = [
+        make("ditto", {"a": 0.6}), make("ditto", {"a": 0.1}, seed=1, status="failed", failure=why),
+        make("scaffold", {"a": 0.1}, status="failed", failure=why, reported=None),
+    ]  # fmt: skip
+    table = comparison(read(folders))
+    assert list(table["failed"]) == [1, 1]
+    assert row(table, "ditto")["personal"] == 0.6
+    assert math.isnan(row(table, "scaffold")["personal"])
+    text = as_text(table)
+    assert f"scaffold: seed 0: {why}" in text and f"ditto: seed 1: {why}" in text
+
+
+def test_a_diverged_run_is_failed_and_an_unfinished_one_is_not(make):
+    folders = [
+        make("ditto", {"a": math.inf, "b": 1.0}, metric="rmse"),
+        make("fedavg", {"a": 1.0, "b": 1.0}, metric="rmse", status="running", reported=None),
+        make("local", {"a": math.nan, "b": math.nan}, metric="rmse"),
+    ]
+    table = comparison(read(folders))
+    assert "diverged: test scores of 1 of 2" in row(table, "ditto")["trouble"]
+    assert "diverged: test scores of 2 of 2" in row(table, "local")["trouble"]
+    assert "not finished: 3 of 3 rounds" in row(table, "fedavg")["trouble"]
+    assert [row(table, m)["failed"] for m in ("ditto", "local", "fedavg")] == [1, 1, 0]
+
+
+def test_runs_of_one_method_with_other_settings_are_rows_of_their_own(make):
+    def settings(lam):
+        return {"method": {"name": "ditto", "lam": lam}, "engine": {"name": f"any {lam}"}}
+
+    folders = [make("ditto", {"a": 0.5}, folder=f"r{x}", settings=settings(x)) for x in (0.1, 1.0)]
+    assert set(comparison(read(folders))["method"]) == {"ditto (lam=0.1)", "ditto (lam=1.0)"}
+
+
+def test_a_repeated_run_is_named_by_its_folder(make):
+    folders = [make("ditto", {"a": 0.5}, folder=name) for name in ("one", "two")]
+    assert set(comparison(read(folders))["method"]) == {"ditto [one]", "ditto [two]"}
+
+
+def test_runs_on_other_data_are_not_compared(make):
+    runs = read([make("ditto", {"a": 0.5}), make("local", {"a": 0.5}, data="other")])
+    with pytest.raises(ValueError, match=r"data differs \(other, toy\)\nhint:"):
+        comparison(runs)
+
+
+def test_a_seed_that_a_method_lacks_is_not_used_to_say_who_is_best(make):
+    folders = [make("ditto", {"a": 0.5}), make("ditto", {"a": 0.9}, seed=1), make("local", {"a": 0.6})]
+    runs = read(folders)
+    assert list(by_client(runs)["best"]) == ["local"]
+    assert any("seed 0 only" in w for w in comparison(runs).attrs["warnings"])
+
+
+# ---- clients, rounds, words ----
+
+
+def test_by_client_has_rows_in_natural_order(make):
+    scores, rows = {"client-10": 0.5, "client-2": 1.0}, {"client-2": 40}
+    frame = by_client(
+        read([make("ditto", scores, rows=rows), make("local", dict.fromkeys(scores, 0.5), rows=rows)])
+    )
+    assert list(frame["client"]) == ["client-2", "client-10"]
+    assert list(frame["train"]) == [40, 7]
+    assert list(frame["best"]) == ["ditto", "ditto = local"]
+
+
+def test_history_is_the_mean_over_clients_and_then_seeds(make):
+    runs = read([make("ditto", {"a": 0.2, "b": 0.4}), make("ditto", {"a": 0.5, "b": 0.9}, seed=1)])
+    past = history(runs)
+    assert list(past["round"]) == [0, 1, 2]
+    assert past["score"].to_list() == pytest.approx([0.5] * 3)
+    assert set(past["seeds"]) == {2}
+
+
+def test_text_is_at_most_a_hundred_columns_and_has_no_colour(make):
+    long = {f"client-{i}": 0.5 for i in range(12)}
+    folders = [
+        make(m, long, seed=s) for m in ("local", "fedavg", "a_method_with_a_long_name") for s in (0, 1)
+    ]
+    folders.append(make("ditto", long, status="failed", failure="x " * 200))
+    text = as_text(comparison(read(folders)))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "\x1b" not in text and "50.0 ± 0.0" in text and "failed" in text
+
+
+def test_errors_have_three_significant_digits(make):
+    text = as_text(comparison(read([make("ditto", {"a": 1234.5, "b": 1234.5}, metric="rmse")])))
+    assert "1230 ± 0" in text
+
+
+def test_records_are_valid_json(three):
+    records = as_records(comparison(read(three)))
+    assert json.loads(json.dumps(records, allow_nan=False))[0]["method"] == "ditto"
+    assert records[-1]["best_for"] is None
