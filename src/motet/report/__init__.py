@@ -1,0 +1,1 @@
+"""What runs found, for people: tables, figures and one HTML page. Reads stores only."""

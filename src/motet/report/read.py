@@ -1,0 +1,181 @@
+"""Runs as a report sees them: what the store says, and a name for each row of a table.
+
+Knows the store's tables, and which settings of a recipe tell two runs of one method apart.
+Does not know how runs are made. Validation scores are averaged over clients while reading,
+because with many clients they are by far the largest table.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from motet.runs.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UPPER_BOUND = "centralised"  # all rows in one place: a bound to compare with, not a competitor
+ALONE = "local"  # training alone
+TELLING = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its facts, and the frames that reports are made of."""
+
+    folder: Path
+    label: str  # the row that it belongs to: its method, and settings where two runs of it differ
+    facts: dict[str, Any]
+    clients: pd.DataFrame  # client, seen, train, val, test, labels
+    rounds: pd.DataFrame  # round, seconds, cohort, up, down
+    test: pd.DataFrame  # side, client, seen, n, score: reported models; no clients without test rows
+    val: pd.DataFrame  # round, side, score: mean over clients
+
+    @property
+    def method(self) -> str:
+        return str(self.facts.get("method", "unknown"))
+
+    @property
+    def seed(self) -> int:
+        return int(self.facts.get("seed", 0))
+
+    @property
+    def metric(self) -> str:
+        return str(self.facts.get("metric", "accuracy"))
+
+    @property
+    def better(self) -> int:
+        """+1 where a larger score is better, -1 where a smaller one is."""
+        return int(self.facts.get("better", 1))
+
+    @property
+    def trouble(self) -> str:
+        """Why this run counts in no average; empty for a sound run."""
+        status = self.facts.get("status", "running")
+        if status == "failed":
+            return str(self.facts.get("failure") or "failed, and left no reason")
+        if status != "done":
+            return f"not finished: {len(self.rounds)} of {self.facts.get('rounds', '?')} rounds"
+        return self._missing_scores()
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.trouble) and self.facts.get("status") in ("failed", "done")
+
+    def _missing_scores(self) -> str:
+        import numpy as np
+
+        if not (self.test["side"] == "personal").any():
+            return "done, and has no test scores of personal models"
+        bad = self.test.loc[~np.isfinite(self.test["score"].astype(float)), "client"].nunique()
+        many = self.test["client"].nunique()
+        return f"diverged: test scores of {bad} of {many} clients are no numbers" if bad else ""
+
+    def of(self, side: str, *, seen: bool = True) -> pd.Series[float]:
+        """Test scores of one side by client, of the clients that took part or of those never seen."""
+        rows = self.test[(self.test["side"] == side) & (self.test["seen"] == int(seen))]
+        return rows.set_index("client")["score"].astype(float)
+
+
+def read(folders: Sequence[Path]) -> list[Run]:
+    """The runs in these folders, in the order given, named so that every row of a table is one experiment."""
+    if not folders:
+        raise ValueError("no runs given\nhint: name the folders of one or more runs")
+    runs = [_read(Path(folder)) for folder in folders]
+    return [replace(run, label=label) for run, label in zip(runs, _labels(runs), strict=True)]
+
+
+def _read(folder: Path) -> Run:
+    store = Store(folder)
+    try:
+        facts, clients, rounds = store.facts(), store.frame("clients"), store.frame("rounds")
+        scores = store.frame("scores")
+    finally:
+        store.close()
+    metric = str(facts.get("metric", "accuracy"))
+    # a column without any number is not in the frame
+    scores["score"] = scores[metric] if metric in scores else float("nan")
+    scores = scores[scores["n"] > 0]
+    return Run(
+        folder, str(facts.get("method", "unknown")), facts, clients, rounds,
+        _test(scores, clients, facts.get("reported")), _val(scores),
+    )  # fmt: skip
+
+
+def _test(scores: pd.DataFrame, clients: pd.DataFrame, reported: int | None) -> pd.DataFrame:
+    """Scores of the reported round; a visit of newcomers is a round of its own, after it."""
+    rows = scores[scores["part"] == "test"]
+    if reported is not None:
+        rows = rows[(rows["round"] == reported) | (rows["side"] == "visit")]
+    seen = rows["client"].map(clients.set_index("client")["seen"]).fillna(1).astype(int)
+    return rows.assign(seen=seen)[["side", "client", "seen", "n", "score"]]
+
+
+def _val(scores: pd.DataFrame) -> pd.DataFrame:
+    rows = scores.loc[scores["part"] == "val", ["round", "side", "score"]]
+    means = rows.groupby(["round", "side"])["score"].agg(lambda s: s.mean(skipna=False))
+    return means.astype(float).reset_index()
+
+
+def _labels(runs: Sequence[Run]) -> list[str]:
+    """The method's name, with the settings in which its runs differ, and the folder of repeated runs."""
+    settings = [_settings(run) for run in runs]
+    names = []
+    for run, own in zip(runs, settings, strict=True):
+        peers = [s for r, s in zip(runs, settings, strict=True) if r.method == run.method]
+        telling = sorted({k for s in peers for k in s.keys() | own.keys() if s.get(k) != own.get(k)})
+        told = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling[:3])
+        names.append(f"{run.method} ({told})" if told else run.method)
+    many = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    return [
+        f"{name} [{run.folder.name}]" if many[name, run.seed] > 1 else name
+        for name, run in zip(names, runs, strict=True)
+    ]
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """`section.name: value` of the telling sections; seed, engine and saving make no other experiment."""
+    recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
+    parts = {s: recipe[s] for s in TELLING if isinstance(recipe.get(s), dict)}
+    flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items()}
+    return flat or {"net": run.facts.get("net")}
+
+
+def _parsed(recipe: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(recipe)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def check_comparable(runs: Sequence[Run]) -> None:
+    """Runs on other data or with another score do not belong in one table."""
+    for what in ("data", "metric"):
+        found = sorted({str(run.facts[what]) for run in runs if run.facts.get(what) is not None})
+        if len(found) > 1:
+            raise ValueError(
+                f"these runs cannot be compared: their {what} differs ({', '.join(found)})\n"
+                f"hint: make one report for each {what}"
+            )
+
+
+def differing_clients(runs: Sequence[Run]) -> list[int]:
+    """Seeds on which the runs did not divide the rows among clients in the same way."""
+    splits: dict[int, set[str]] = {}
+    for run in runs:
+        rows = run.clients[["client", "train", "val", "test"]].sort_values("client")
+        mark = run.facts.get("fingerprint") or rows.to_csv(index=False)
+        splits.setdefault(run.seed, set()).add(str(mark))
+    return sorted(seed for seed, found in splits.items() if len(found) > 1)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Sort key under which client-2 comes before client-10."""
+    parts = re.split(r"(\d+)", name)
+    return tuple((0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts if p)
