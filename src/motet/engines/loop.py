@@ -113,7 +113,9 @@ class Loop:
 
     def keep(self, client: Client) -> Tree:
         kept = self.keeps.get(client, self.turn.number)
-        return self.method.join(self.data(client)) if kept is None else kept
+        if kept is not None:
+            return kept
+        return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
         return float(self.homes[client].n if ask.weights is None else ask.weights[client])

@@ -6,8 +6,10 @@ changes nothing. Knows stacking and padding. Does not know what any verb does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +43,8 @@ class Vmap(Loop):
     ) -> None:
         super().__init__(homes, keeps)
         self.chunk, self.compiled = chunk, compiled
+        if compiled:
+            keep_what_is_compiled()
         self.stacks: dict[Any, tuple[Any, ...]] = {}
         self.room = _CACHE
 
@@ -71,7 +75,7 @@ class Vmap(Loop):
         ):
             names += clients
             sums.append(got)
-        return names, pytree.tree_map(lambda *s: torch.cat(s), *sums)
+        return names, pytree.tree_map(lambda *s: torch.cat(s), *sums) if len(sums) > 1 else sums[0]
 
     def portraits(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
         self.method, self.turn = method, turn
@@ -100,13 +104,21 @@ class Vmap(Loop):
         for first in range(0, len(order), self.chunk):
             clients = order[first : first + self.chunk]
             letter = tell(clients[0]) if shared else stack([tell(c) for c in clients])
-            keeps = stack([self.keep(c) for c in clients])
-            yield clients, *self.at_once(job, clients, letter, shared, keeps, part)
+            kept = [self.keep(c) for c in clients]
+            keeps = stack(kept) if leaves(kept[0]) else kept[0]
+            ghosts = _ghosts(len(clients)) if self.compiled and len(order) < len(self.clients) else 0
+            yield clients, *self.at_once(job, clients, letter, shared, keeps, part, ghosts)
 
     def at_once(
-        self, job: Job, clients: list[Client], letter: Tree, shared: bool, keeps: Tree, part: Part | None
+        self,
+        job: Job,
+        clients: list[Client],
+        letter: Tree,
+        shared: bool,
+        keeps: Tree,
+        part: Part | None,
+        ghosts: int,
     ) -> tuple[Tree, Tree]:
-        ghosts = _ghosts(len(clients)) if self.compiled else 0
         args: tuple[Any, ...] = (keeps, self.rows(clients, part))
         if not shared:
             args = (letter, *args)
@@ -145,6 +157,12 @@ class Vmap(Loop):
         if need <= self.room:
             self.stacks[key], self.room = made, self.room - need
         return made
+
+
+def keep_what_is_compiled() -> None:
+    """Inductor's cache is by default in a folder that restarts empty; ours lasts from run to run."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches / "motet" / "inductor"))
 
 
 def _judge(method: Any, state: Tree, view: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:

@@ -247,20 +247,35 @@ class Compiled:
     """A function traced and compiled once for each set of shapes it meets.
 
     make_fx records what the function does to tensors, so that any Python that runs under vmap
-    compiles; torch.compile alone stumbles over a tensor times a Vec.
+    compiles, and inductor compiles the record. Going through torch.compile instead stumbles over a
+    tensor times a Vec, and checks its guards at every call.
     """
 
     def __init__(self, f: Callable[..., Any]) -> None:
         self.f = f
-        self.made: dict[Any, Callable[..., Any]] = {}
+        self.made: dict[Any, tuple[Callable[..., Any], Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
-        shapes = tuple(a.shape for a in pytree.tree_leaves(args))
+        values, spec = pytree.tree_flatten(args)
+        shapes = tuple(v.shape for v in values)
         if shapes not in self.made:
-            from torch.fx.experimental.proxy_tensor import make_fx  # a second to import, rarely needed
+            self.made[shapes] = self.build(values, spec)
+        run, out = self.made[shapes]
+        return pytree.tree_unflatten(run(*values), out)
 
-            self.made[shapes] = torch.compile(make_fx(self.f)(*args), dynamic=False, fullgraph=True)
-        return self.made[shapes](*args)
+    def build(self, values: list[Tensor], spec: Any) -> tuple[Callable[..., Any], Any]:
+        from torch._inductor import compile  # seconds to import, and rarely needed
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        shape: list[Any] = []
+
+        def flat(*values: Tensor) -> list[Tensor]:
+            out, to = pytree.tree_flatten(self.f(*pytree.tree_unflatten(list(values), spec)))
+            shape.append(to)
+            return out
+
+        graph = make_fx(flat, tracing_mode="fake")(*values)
+        return compile(graph, list(values)), shape[0]
 
 
 def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int) -> Iterator[Window]:

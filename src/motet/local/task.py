@@ -63,9 +63,12 @@ class Task:
         live = batch.live
         sums = {"n": live.sum(), "loss": (self.blame(scores, batch.y) * live).sum()}
         if self.kind == "classes":
-            truth = F.one_hot(batch.y, self.outputs) * live[:, None]
-            right = (scores.argmax(-1) == batch.y).float()
-            return sums | {"right": (truth * right[:, None]).sum(0), "truth": truth.sum(0)}
+            right = (scores.argmax(-1) == batch.y) * live
+            none = torch.zeros(self.outputs)
+            return sums | {
+                "right": none.scatter_add(0, batch.y, right),
+                "truth": none.scatter_add(0, batch.y, live),
+            }
         miss, y = (scores - batch.y) * self.scale, batch.y * self.scale
         return sums | {
             "abs": (miss.abs() * live).sum(),

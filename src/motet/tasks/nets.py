@@ -111,11 +111,16 @@ def cnn(
         )
     layers: dict[str, nn.Module] = {}
     for i, many in enumerate(channels, 1):
-        layers |= {f"conv{i}": nn.Conv2d(colours, many, kernel, padding=kernel // 2), f"relu{i}": nn.ReLU()}
+        layers |= {
+            f"conv{i}": nn.Conv2d(colours, many, kernel, padding=kernel // 2),
+            f"relu{i}": nn.ReLU(inplace=True),
+        }
         layers |= {f"pool{i}": nn.MaxPool2d(2)}
         colours, high, wide = many, high // 2, wide // 2
     full = nn.Linear(colours * high * wide, hidden)
-    return _chain(**layers, flat=nn.Flatten(), fc=full, relu=nn.ReLU(), head=nn.Linear(hidden, outputs))
+    return _chain(
+        **layers, flat=nn.Flatten(), fc=full, relu=nn.ReLU(inplace=True), head=nn.Linear(hidden, outputs)
+    )
 
 
 def resnet18(
@@ -146,7 +151,7 @@ class ResNet18(nn.Module):
         kernel, stride = (7, 2) if large else (3, 1)
         conv = nn.Conv2d(colours, 64, kernel, stride, kernel // 2, bias=False)
         pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
-        self.stem = _chain(conv=conv, norm=nn.GroupNorm(groups, 64), relu=nn.ReLU(), pool=pool)
+        self.stem = _chain(conv=conv, norm=nn.GroupNorm(groups, 64), relu=nn.ReLU(inplace=True), pool=pool)
         widths = (64, 64, 128, 256, 512)
         stages = [
             nn.Sequential(Block(a, b, 1 if i == 0 else 2, groups), Block(b, b, 1, groups))
@@ -176,8 +181,8 @@ class Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
-        return torch.relu(z + self.short(x))
+        z = self.norm2(self.conv2(torch.relu_(self.norm1(self.conv1(x)))))
+        return torch.relu_(z + self.short(x))
 
 
 def _chain(**layers: nn.Module) -> nn.Sequential:
