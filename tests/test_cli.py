@@ -37,7 +37,7 @@ def write(path: Path, *rows: str) -> str:
         (("a,b,y", "1,2,x", "3,4,z"), ("data.target=why",), "y"),
         (("a,b,y", "1,2,x", "n/a,4,z", "5,6,x", "7,8,z"), ("data.target=y",), "n/a"),
         (("a,b,y", "1,2,x", ",4,z", "5,6,x"), ("data.target=y",), "hint"),
-        (("a,b,y", "1,2,x", "3,4,x"), ("data.target=y",), "class"),
+        (("a,b,y", "1,2,x", "3,4,x"), ("data.target=y",), "nothing to learn"),
         (("a,b,y",), ("data.target=y",), "no examples"),
     ],
     ids=["missing column", "text in numbers", "missing value", "one class", "empty"],

@@ -140,6 +140,8 @@ def do_run(args: Any) -> None:
 
     path, words = split_words(args.words)
     recipe = recipes.read(path, words)
+    if not args.quiet:
+        say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
         done = run(recipe, args.out, progress.watch(recipe))
     summary = tables.summary(tables.read([done.folder])[0])

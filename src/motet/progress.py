@@ -17,6 +17,7 @@ class Progress:
         self.quiet = quiet
         self.live: Any = None
         self.terminal = sys.stderr.isatty()
+        self.said: set[str] = set()
 
     def __enter__(self) -> Progress:
         if self.terminal and not self.quiet:
@@ -38,6 +39,13 @@ class Progress:
         if self.live:
             self.live.stop()
 
+    def say_once(self, text: str) -> None:
+        """Something to know before the rounds begin, not said again for the next run."""
+        if not self.quiet and text not in self.said:
+            self.said.add(text)
+            show = self.live.console.print if self.live else print
+            show(text, **({"highlight": False} if self.live else {"file": sys.stderr, "flush": True}))
+
     def watch(self, recipe: Any, place: int = 0, of: int = 1) -> Watching:
         return Watching(self, f"[{place + 1}/{of}] " if of > 1 else "")
 
@@ -53,6 +61,9 @@ class Watching:
 
     def began(self, course: Course) -> None:
         self.first = max(course.number + 1, 0)
+        for note in course.federation.notes:
+            self.screen.say_once(f"data: {note}")
+        self.screen.say_once(f"engine {course.choice.name}: {course.store.facts()['engine_why']}")
         name, rounds = course.recipe["method"]["name"], course.recipe.train.rounds
         if self.screen.live:
             self.bar = self.screen.live.add_task(name, total=rounds, completed=self.first, scores="")

@@ -25,13 +25,20 @@ class Fold:
 
     def add(self, reply: Tree, weight: float) -> None:
         values = [torch.as_tensor(v) for v in self._flat(reply)]
-        self._sum([v.double() * weight for v in values], values)
+        if not self.sums:
+            self._begin([torch.zeros(v.shape, dtype=torch.float64) for v in values], values)
+        for total, v in zip(self.sums, values, strict=True):
+            total.add_(v, alpha=weight)
         self.weight += weight
 
     def add_stacked(self, replies: Tree, weights: Tensor) -> None:
         """Replies stacked along a first axis, one weight for each."""
         values = self._flat(replies)
-        self._sum([torch.tensordot(weights, v.double(), dims=1) for v in values], values)
+        terms = [torch.tensordot(weights, v.double(), dims=1) for v in values]
+        if not self.sums:
+            self._begin([torch.zeros_like(t) for t in terms], values)
+        for total, term in zip(self.sums, terms, strict=True):
+            total.add_(term)
         self.weight += float(weights.sum())
 
     def mean(self) -> Tree:
@@ -45,9 +52,6 @@ class Fold:
         self.spec = spec
         return values
 
-    def _sum(self, terms: list[Tensor], values: list[Tensor]) -> None:
-        if not self.sums:
-            self.sums = terms
-            self.dtypes = [v.dtype if v.is_floating_point() else torch.float32 for v in values]
-        else:
-            self.sums = [a + b for a, b in zip(self.sums, terms, strict=True)]
+    def _begin(self, zeros: list[Tensor], values: list[Tensor]) -> None:
+        self.sums = zeros
+        self.dtypes = [v.dtype if v.is_floating_point() else torch.float32 for v in values]

@@ -28,7 +28,8 @@ class Threads(Loop):
         self, homes: Mapping[Client, Home], keeps: Keeps | None = None, *, workers: int | None = None
     ) -> None:
         super().__init__(homes, keeps)
-        self.workers = workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+        self.workers = workers or cores()
+        self.pool = ThreadPoolExecutor(self.workers, initializer=settle)
 
     def each(
         self,
@@ -39,17 +40,17 @@ class Threads(Loop):
         keep_as: Ask | None = None,
     ) -> Iterator[tuple[Client, Tree]]:
         """As in the loop; at most two clients per worker are under way, which bounds memory."""
-        pool = ThreadPoolExecutor(self.workers, initializer=settle)
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c in clients:
-                ready.append((c, pool.submit(self.guarded, job, c, sent[c], self.keep(c), data(c))))
+                ready.append((c, self.pool.submit(self.guarded, job, c, sent[c], self.keep(c), data(c))))
                 if len(ready) >= 2 * self.workers:
                     yield self.finished(*ready.popleft(), keep_as)
             while ready:
                 yield self.finished(*ready.popleft(), keep_as)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for _, work in ready:
+                work.cancel()
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None
@@ -58,3 +59,8 @@ class Threads(Loop):
         if keep_as is not None:
             self.keeps.put(client, keep)
         return client, reply
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

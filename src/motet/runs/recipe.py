@@ -115,6 +115,15 @@ class Recipe:
         data = Path(self["data"]["name"].replace(":", "-")).stem
         return f"{data}-{self['method']['name']}-seed{self.seed}-{self.identity()}"
 
+    def digest(self) -> str:
+        """All values, a line for each section."""
+
+        def line(part: Settings) -> str:
+            return "  ".join(f"{k}={toml_value(v)}" for k, v in part.items())
+
+        lines = [f"{section:<7} {line(self[section])}" for section in SECTIONS]
+        return "\n".join([f"seed    {self.seed}", *lines])
+
     def toml(self, command: str = "motet run recipe.toml") -> str:
         return to_toml(self.settings, command)
 

@@ -117,7 +117,9 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
         if facts["identity"] != recipe.identity():
             raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
         check_data(recipe, facts)
+        store.tell(status="running", failure="")
         store.event("resumed", "going on")
+        store.commit()
         return
     federation = federation_of(recipe)
     text = recipe.toml(f"motet run {folder / 'recipe.toml'}")

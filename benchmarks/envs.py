@@ -1,0 +1,48 @@
+"""The environments of the sides: which python runs which script, made on first use under .envs/.
+
+Knows venv and pip, with pip's own configuration. torch is pinned and installed first, because the peers'
+own requirements would pull another build. plain and motet run with the python that runs bench.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ENVS = Path(__file__).parent / ".envs"
+TORCH = "torch==2.13.0"
+PACKAGES: dict[str, list[str]] = {"flwr": ["flwr[simulation]==1.41.*"], "pfl": ["pfl==0.6.*"]}
+
+
+class CannotInstall(RuntimeError):
+    """pip failed; the message is its last line."""
+
+
+def python(env: str) -> str:
+    """The interpreter of an environment, "" being our own; installs it if it is not there yet."""
+    if not env:
+        return sys.executable
+    home, wanted = ENVS / env, [TORCH, "numpy", *PACKAGES[env]]
+    done = home / "installed.json"
+    if not done.exists() or json.loads(done.read_text()) != wanted:
+        install(home, env)
+        done.write_text(json.dumps(wanted))  # last, so that a broken install is tried again
+    return str(home / "bin" / "python")
+
+
+def install(home: Path, env: str) -> None:
+    print(f"installing {env} into {home}", file=sys.stderr)
+    venv.create(home, with_pip=True)
+    for packages in ([TORCH, "numpy"], [TORCH, *PACKAGES[env]]):
+        pip(home, packages)
+
+
+def pip(home: Path, packages: list[str]) -> None:
+    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if ran.returncode:
+        said = [row for row in ran.stderr.splitlines() if row.startswith("ERROR")] or ["pip failed"]
+        raise CannotInstall(f"cannot install {' '.join(packages)}: {said[-1]}")
