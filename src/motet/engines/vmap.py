@@ -106,7 +106,7 @@ class Vmap(Loop):
             letter = tell(clients[0]) if shared else stack([tell(c) for c in clients])
             kept = [self.keep(c) for c in clients]
             keeps = stack(kept) if leaves(kept[0]) else kept[0]
-            ghosts = _ghosts(len(clients)) if self.compiled and len(order) < len(self.clients) else 0
+            ghosts = _ghosts(len(clients)) if len(order) < len(self.clients) else 0
             yield clients, *self.at_once(job, clients, letter, shared, keeps, part, ghosts)
 
     def at_once(
@@ -188,6 +188,6 @@ def pad_all(batches: list[Batch]) -> Batch:
 
 
 def _ghosts(many: int) -> int:
-    """How many copies to add, so that few sizes of chunks occur and few are compiled."""
+    """How many copies to add to part of the clients, so that few sizes occur and few are recorded."""
     grain = 1 << max(0, many.bit_length() - 3)
     return -many % grain

@@ -195,19 +195,34 @@ def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched:
     def wide(leaf: tuple[Tensor, bool]) -> Tensor:
         return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
 
-    names, u = tuple(w), [wide(a).contiguous() for a in w.values()]
     x, y, n, seed = map(wide, rows)
-    each = [leaf[0] for leaf in _pairs(given)]
-    dims = tuple(0 if leaf[1] else None for leaf in _pairs(given))
-    given_spec = pytree.tree_structure(given, is_leaf=_is_pair)
-    m = [torch.zeros_like(a) for a in u] if rule.momentum else []
-    compiled = _pace[-1].compiled and not torch._C._functorch.is_batchedtensor(u[0])
+    told = pytree.tree_leaves(given, is_leaf=_is_pair)
+    shape = Shape(
+        tuple(w),
+        pytree.tree_structure(given, is_leaf=_is_pair),
+        tuple(0 if leaf[1] else None for leaf in told),
+        bool(rule.momentum),
+    )
+    u = [wide(a).contiguous() for a in w.values()]
+    state = u + [torch.zeros_like(a) for a in u] if shape.heavy else u
+    fixed = [leaf[0] for leaf in told] + [wide(lr).contiguous()]
+    compiled = _pace[-1].compiled
     size = _UNROLL if compiled else 1
-    march = marching(rule, names, given_spec, dims, size, compiled)
-    flat, targets, lr_wide = x.flatten(0, 1), y.flatten(0, 1), wide(lr).contiguous()
+    march = marching(rule, shape, size, compiled)
+    all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
     for at, live, go in windows(rule, n, seed, wide(epochs), x.shape[1], size):
-        u, m = march(u, m, each, lr_wide, rows_at(flat, at), rows_at(targets, at), live, go)
-    return u
+        state = march(*state, *fixed, rows_at(all_x, at), rows_at(all_y, at), live, go)
+    return list(state[: len(u)])
+
+
+class Shape(NamedTuple):
+    """What a step's arguments are: names of weights, the tree that the loss is given and which of its
+    leaves differ by client, and whether there is momentum."""
+
+    names: tuple[str, ...]
+    given: Any
+    dims: tuple[int | None, ...]
+    heavy: bool
 
 
 def rows_at(all_rows: Tensor, at: Tensor) -> Tensor:
@@ -218,64 +233,60 @@ def _is_pair(t: Any) -> bool:
     return isinstance(t, tuple) and len(t) == 2 and isinstance(t[1], bool)
 
 
-def _pairs(tree: Any) -> list[tuple[Tensor, bool]]:
-    return pytree.tree_leaves(tree, is_leaf=_is_pair)
-
-
 @cache
-def marching(
-    rule: Rule, names: tuple[str, ...], given_spec: Any, dims: tuple[Any, ...], size: int, compiled: bool
-) -> Callable[..., Any]:
-    """A function that takes all clients `size` steps further."""
+def marching(rule: Rule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
+    """A function that takes all clients `size` steps further: (weights, momentum, given, lr, batch) to weights."""
+    many, more = len(shape.names), len(shape.names) * (1 + shape.heavy)
 
-    def one(u: Any, m: Any, given: Any, lr: Tensor, x: Tensor, y: Tensor, live: Tensor, go: Tensor) -> Any:
-        v, slow = Vec(zip(names, u, strict=True)), Vec(zip(names, m, strict=True)) if m else None
-        told = pytree.tree_unflatten(given, given_spec)
+    def one(*values: Tensor) -> list[Tensor]:
+        u = Vec(zip(shape.names, values[:many], strict=True))
+        m = Vec(zip(shape.names, values[many:more], strict=True)) if shape.heavy else None
+        told = pytree.tree_unflatten(list(values[more:-5]), shape.given)
+        lr, x, y, live, go = values[-5:]
         for s in range(size):
-            g = grad(rule.blame)(v, Batch(x[s], y[s], live[s]), told)
-            g, fresh = rule.shape(g, v, slow)
-            v = rule.step(v, g, told, lr).where(go[s], v)
-            slow = fresh.where(go[s], slow) if fresh is not None and slow is not None else None
-        return list(v.values()), list(slow.values()) if slow is not None else []
+            g = grad(rule.blame)(u, Batch(x[s], y[s], live[s]), told)
+            g, fresh = rule.shape(g, u, m)
+            u = rule.step(u, g, told, lr).where(go[s], u)
+            m = fresh.where(go[s], m) if fresh is not None and m is not None else None
+        return [*u.values(), *(m.values() if m is not None else ())]
 
     # Steps come first in x, y, live and go, clients second.
-    many = vmap(one, in_dims=(0, 0, list(dims), 0, 1, 1, 1, 1), randomness="error")
-    return Compiled(many) if compiled else many
+    dims = (*(0,) * more, *shape.dims, 0, 1, 1, 1, 1)
+    return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
 
 
-class Compiled:
-    """A function traced and compiled once for each set of shapes it meets.
+class Traced:
+    """A function recorded once for each set of shapes it meets, and played from the record.
 
-    make_fx records what the function does to tensors, so that any Python that runs under vmap
-    compiles, and inductor compiles the record. Going through torch.compile instead stumbles over a
-    tensor times a Vec, and checks its guards at every call.
+    make_fx records what the function does to tensors, so that any Python that runs under vmap will
+    do. Playing the record skips the work of vmap and grad; compiling it also skips memory traffic.
+    Going through torch.compile instead stumbles over a tensor times a Vec.
     """
 
-    def __init__(self, f: Callable[..., Any]) -> None:
-        self.f = f
-        self.made: dict[Any, tuple[Callable[..., Any], Any]] = {}
+    def __init__(self, f: Callable[..., list[Tensor]], compiled: bool) -> None:
+        self.f, self.compiled = f, compiled
+        self.made: dict[Any, Callable[..., Any]] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        values, spec = pytree.tree_flatten(args)
-        shapes = tuple(v.shape for v in values)
+    def __call__(self, *values: Tensor) -> Any:
+        if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
+            return self.f(*values)  # there is another vmap around this one
+        shapes = values[-4].shape  # of x: all other shapes follow from it
         if shapes not in self.made:
-            self.made[shapes] = self.build(values, spec)
-        run, out = self.made[shapes]
-        return pytree.tree_unflatten(run(*values), out)
+            self.made[shapes] = self.build(values)
+        return self.made[shapes](*values)
 
-    def build(self, values: list[Tensor], spec: Any) -> tuple[Callable[..., Any], Any]:
-        from torch._inductor import compile  # seconds to import, and rarely needed
-        from torch.fx.experimental.proxy_tensor import make_fx
+    def build(self, values: tuple[Tensor, ...]) -> Callable[..., Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second to import
 
-        shape: list[Any] = []
+        record = make_fx(self.f, tracing_mode="fake")(*values)
+        if not self.compiled:
+            record.graph.eliminate_dead_code()
+            record.recompile()
+            return record.forward
+        from torch._inductor import compile
 
-        def flat(*values: Tensor) -> list[Tensor]:
-            out, to = pytree.tree_flatten(self.f(*pytree.tree_unflatten(list(values), spec)))
-            shape.append(to)
-            return out
-
-        graph = make_fx(flat, tracing_mode="fake")(*values)
-        return compile(graph, list(values)), shape[0]
+        compiled: Callable[..., Any] = compile(record, list(values))
+        return compiled
 
 
 def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int) -> Iterator[Window]:
@@ -289,13 +300,14 @@ def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size
         epoch = torch.arange(first, min(first + group, most))
         order = orders(seed[:, None, None], epoch[None, :, None], n[:, None, None], top)
         pad = steps * rule.batch - top
-        at = torch.nn.functional.pad(order, (0, pad)).reshape(clients, -1, rule.batch)
+        at = torch.nn.functional.pad(order, (0, pad)).reshape(clients, -1, rule.batch) + home[:, :, None]
         place = torch.arange(steps * rule.batch).reshape(steps, rule.batch)
         live = (place[None] < n[:, None, None]).float().repeat(1, len(epoch), 1)
         full = (place[None, :, -1] < n[:, None]) | (n[:, None] < rule.batch)
         go = (full if rule.drop_last else torch.ones_like(full)) & (place[None, :, 0] < n[:, None])
         go = (go[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
-        yield from _cut((at + home[:, :, None]).transpose(0, 1), live.transpose(0, 1), go.T, size)
+        at, live, go = (t.transpose(0, 1).contiguous() for t in (at, live, go))
+        yield from _cut(at, live, go, size)
 
 
 def _cut(at: Tensor, live: Tensor, go: Tensor, size: int) -> Iterator[Window]:
@@ -303,6 +315,7 @@ def _cut(at: Tensor, live: Tensor, go: Tensor, size: int) -> Iterator[Window]:
         at = torch.cat([at, at[:1].expand(spare, -1, -1)])
         live = torch.cat([live, live[:1].expand(spare, -1, -1)])
         go = torch.cat([go, torch.zeros_like(go[:1]).expand(spare, -1)])
-    for s in range(0, len(at), size):
-        if go[s : s + size].any():
-            yield Window(at[s : s + size], live[s : s + size].contiguous(), go[s : s + size].contiguous())
+    busy = go.reshape(-1, size * go.shape[1]).any(1).tolist()
+    for s, some in zip(range(0, len(at), size), busy, strict=True):
+        if some:
+            yield Window(at[s : s + size], live[s : s + size], go[s : s + size])

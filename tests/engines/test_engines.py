@@ -1,0 +1,167 @@
+"""Engines: which is chosen and why, memory that stays bounded, keeps that can be gone back to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from motet.core import NoReply, Turn, average, collect, verb
+from motet.engines.choose import choose
+from motet.engines.counted import Counted
+from motet.engines.fold import Fold
+from motet.engines.keeps import Keeps
+from motet.engines.loop import Loop, VerbFailed
+from motet.engines.talk import play, start
+from motet.engines.threads import Threads
+from motet.engines.vmap import Vmap
+from motet.local import Home, Task
+from motet.methods.fedavg import FedAvg
+from motet.methods.local import Local
+from motet.vec import Vec
+from motet.wire import size
+
+
+def turn(engine: Any, number: int = 0) -> Turn:
+    return Turn(number, engine.clients, engine.clients, 7)
+
+
+def test_auto_picks_by_the_network_and_says_why(task: Task, homes: dict[str, Home]) -> None:
+    dense = choose("auto", task, homes, steps=10)
+    assert dense.name == "vmap" and "dense network" in dense.why and "too few" in dense.why
+    conv = Task(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), "classes", 2)
+    assert choose("auto", conv, homes, steps=10).name == "threads"
+    one = {"c00": homes["c00"]}
+    assert choose("auto", task, one, steps=10).name == "loop"
+
+
+def test_long_runs_are_compiled_if_there_is_a_compiler(
+    task: Task, homes: dict[str, Home], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert choose("vmap", task, homes, steps=10**6).compiled
+    assert not choose("vmap", task, homes, steps=10**6, compiled="no").compiled
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    without = choose("vmap", task, homes, steps=10**6)
+    assert not without.compiled and "no C++ compiler" in without.why
+
+
+def test_a_chunk_holds_as_many_clients_as_memory_allows(homes: dict[str, Home]) -> None:
+    big = Task(nn.Linear(6, 2_000_000), "classes", 2_000_000)
+    assert choose("vmap", big, homes, steps=1).chunk == 1
+
+
+def test_a_mean_is_weighted_and_keeps_its_type() -> None:
+    fold = Fold()
+    fold.add({"a": torch.tensor([1.0, 2.0]), "b": 3}, 1.0)
+    fold.add({"a": torch.tensor([4.0, 5.0]), "b": 6}, 2.0)
+    mean = fold.mean()
+    assert mean["a"].tolist() == [3.0, 4.0] and mean["a"].dtype == torch.float32
+    assert float(mean["b"]) == 5.0
+
+
+def test_replies_of_different_shape_cannot_be_averaged() -> None:
+    fold = Fold()
+    fold.add({"a": torch.zeros(1)}, 1.0)
+    with pytest.raises(TypeError, match="differ in shape"):
+        fold.add({"b": torch.zeros(1)}, 1.0)
+
+
+class Odd(FedAvg):
+    """Asks what must not be asked, or fails."""
+
+    what: str = "no verb"
+
+    def round(self, w: Any, turn: Turn) -> Any:
+        return (yield average(getattr(self, self.what.replace(" ", "_")), turn.cohort, send=w))
+
+    def no_verb(self, w: Any, keep: Any, data: Any) -> Any:
+        return w, keep
+
+    @verb(solo=True)
+    def breaks(self, w: Any, keep: Any, data: Any) -> Any:
+        raise ValueError("something is off")
+
+    @verb
+    def infinite(self, w: Any, keep: Any, data: Any) -> Any:
+        return w * torch.where(data.n == 20, torch.inf, 1.0), keep
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
+def test_only_verbs_run_at_clients(engine: Any, task: Task, homes: dict[str, Home]) -> None:
+    e = engine(homes)
+    with pytest.raises(TypeError, match="not a verb"):
+        play(e, Odd(task), start(e, Odd(task), turn(e, -1)), turn(e))
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
+def test_a_failure_names_client_verb_and_round(engine: Any, task: Task, homes: dict[str, Home]) -> None:
+    e = engine(homes)
+    with pytest.raises(VerbFailed, match="client c00, verb breaks, round 3: something is off"):
+        play(e, Odd(task, what="breaks"), task.w0, turn(e, 3))
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
+def test_a_reply_that_is_not_finite_names_its_client(engine: Any, task: Task, homes: dict[str, Home]) -> None:
+    e = engine(homes)
+    with pytest.raises(VerbFailed, match=r"client c05, verb infinite, round 0: .*not finite \(lr=0.1\)"):
+        play(e, Odd(task, what="infinite"), task.w0, turn(e))
+
+
+def test_an_empty_cohort_is_told(task: Task, homes: dict[str, Home]) -> None:
+    e = Loop(homes)
+    with pytest.raises(NoReply, match="nobody answered"):
+        play(e, FedAvg(task), task.w0, Turn(0, [], e.clients, 1))
+
+
+def test_bytes_are_those_of_the_wire(task: Task, homes: dict[str, Home]) -> None:
+    e = Counted(Vmap(homes))
+    play(e, FedAvg(task), task.w0, turn(e))
+    assert set(e.take().values()) == {(size(task.w0), size(task.w0))}
+    assert e.take() == {}
+    e.begin(FedAvg(task), turn(e))
+    e.ask(collect(FedAvg(task).train, ["c01"], each={"c01": task.w0}))
+    assert e.take() == {"c01": (size(task.w0), size(task.w0))}
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_keeps_can_be_gone_back_to(on_disk: bool) -> None:
+    keeps = Keeps(on_disk=on_disk)
+    for number in range(5):
+        keeps.begin(number)
+        if number != 3:
+            keeps.put("a", {"v": torch.tensor(float(number))})
+        if number == 1:
+            keeps.mark_best()
+    assert keeps.get("a")["v"] == 4 and keeps.get("a", 3)["v"] == 2 and keeps.get("a", 1)["v"] == 1
+    assert keeps.get("b") is None
+    keeps.rewind(3)
+    assert keeps.get("a")["v"] == 2
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_old_versions_are_forgotten(on_disk: bool) -> None:
+    keeps = Keeps(on_disk=on_disk)
+    for number in range(30):
+        keeps.begin(number)
+        keeps.put("a", {"v": torch.zeros(3)})
+        keeps.write(number)
+    (rows,) = keeps.database.execute("SELECT COUNT(*) FROM keeps").fetchone()
+    assert rows <= 3 and len(keeps.versions.get("a", {})) <= 3
+
+
+def test_what_a_client_keeps_does_not_hold_on_to_its_neighbours(task: Task, homes: dict[str, Home]) -> None:
+    """A row of a stack would keep the whole stack in memory."""
+    e = Vmap(homes)
+    play(e, Local(task), (), turn(e))
+    keep: Vec = e.keeps.get("c03")
+    assert all(v.untyped_storage().nbytes() == v.numel() * 4 for v in keep.values())
+
+
+def test_stacked_examples_are_remembered_up_to_a_limit(task: Task, homes: dict[str, Home]) -> None:
+    e = Vmap(homes, chunk=4)
+    e.room = 3000
+    play(e, FedAvg(task), task.w0, turn(e))
+    assert 0 <= e.room < 3000 and len(e.stacks) < 3
