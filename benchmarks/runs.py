@@ -53,6 +53,7 @@ SIDES = [
     Side("motet", "motet_side.py", ("W1", "W2", "W3", "W4")),
     Side("motet-compiled", "motet_side.py", ("W1", "W4"), extra=("--compiled",)),
     Side("flwr", "flwr_side.py", ("W1", "W2"), env="flwr"),
+    Side("flwr-optim", "flwr_side.py", ("W1",), env="flwr", extra=("--variant", "optim")),
     Side("pfl", "pfl_side.py", ("W1", "W2"), env="pfl"),
     Side("pfl-single", "pfl_side.py", ("W1", "W2"), env="pfl", extra=("--variant", "single")),
 ]

@@ -19,7 +19,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from workloads import Arrays, load
 
-WORK, DATA = "BENCH_WORK", "BENCH_DATA"  # environment variables that tell workers what they work on
+# Environment variables that tell workers what they work on, and how.
+WORK, DATA, VARIANT = "BENCH_WORK", "BENCH_DATA", "BENCH_VARIANT"
 
 app = ClientApp()
 
@@ -58,7 +59,8 @@ def train(message: Message, context: Context) -> Message:
     client = int(context.node_config["partition-id"])
     x, y = examples("train", client)
     model, number = received(message), int(message.content["config"]["server-round"])
-    steps.train(model, x, y, work(), steps.shuffle(number, client))
+    learn = steps.train_with_optimizer if os.environ[VARIANT] == "optim" else steps.train
+    learn(model, x, y, work(), steps.shuffle(number, client))
     reply = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
     return Message(content=RecordDict(reply), reply_to=message)
 

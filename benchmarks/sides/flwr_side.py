@@ -1,7 +1,8 @@
 """Flower: its simulation with the Ray backend, one CPU per client, FedAvg and federated evaluation.
 
-Knows flwr. The clients are in flwr_clients.py and run the same training lines as plain_side.py. The first
-round includes the start of Ray's workers, because Flower starts them while the server is already running.
+Knows flwr. The clients are in flwr_clients.py and run the same training lines as plain_side.py, with
+`--variant optim` those with torch.optim.SGD. The first round includes the start of Ray's workers, because
+Flower starts them while the server is already running.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def server(asked: Order, strategy: TimedFedAvg) -> ServerApp:
 
 
 def main() -> None:
-    asked, out, peak = order(), OwnStdout(), TreePeak(os.getpid())
-    os.environ |= {flwr_clients.WORK: asked.work.name, flwr_clients.DATA: str(asked.data)}
+    asked, out, peak = order(("", "optim")), OwnStdout(), TreePeak(os.getpid())
+    told = {flwr_clients.WORK: asked.work.name, flwr_clients.DATA: str(asked.data)}
+    os.environ |= {**told, flwr_clients.VARIANT: asked.variant}
     strategy = TimedFedAvg(asked.work.clients, Clock())
     run_simulation(server(asked, strategy), flwr_clients.app, asked.work.clients, backend_config=RESOURCES)
     if len(strategy.clock.seconds) < asked.rounds:

@@ -23,7 +23,8 @@ def run(recipe: str | Path | None = None, *, out: str | Path | None = None, **se
     """Run one method on one federation, or go on with a run that was stopped.
 
     `settings` are a recipe's sections (`method={"name": "fedavg", "lr": 0.05}`), a section's name
-    alone (`data="digits"`), `seed`, and for short any value of the section train (`rounds=20`).
+    alone (`data="digits"`), a function or class of your own (`data=my_load`, `method=MyMethod`),
+    `seed`, and for short any value of the section train (`rounds=20`).
     """
     from motet.runs import recipe as recipes
     from motet.runs.run import run as go
@@ -58,6 +59,9 @@ def _sections(settings: dict[str, Any]) -> dict[str, Any]:
     from motet.runs.fields import fields_of
     from motet.runs.recipe import Train
 
+    for section, value in settings.items():
+        if callable(value):  # a function or class of one's own is named as in a recipe
+            settings[section] = f"{value.__module__}:{value.__qualname__}"
     short = {k: settings.pop(k) for k in list(settings) if k in fields_of(Train)}
     if short:
         settings["train"] = settings.get("train", {}) | short

@@ -37,15 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("interrupted; the last checkpoint is intact, the same command goes on from it")
         return 130
     except Exception as e:
+        if type(e).__name__ == "Stopped":
+            say(f"{e}; the same command goes on from there")
+            return 130
         if args.trace or not expected(e):
             raise
         say(f"error: {e}")
-        return 130 if type(e).__name__ == "Stopped" else 2
+        return 2
 
 
 def expected(e: Exception) -> bool:
     """Errors that are meant for people; anything else is a bug and shows where it happened."""
-    mine = ("RecipeError", "RunError", "Stopped", "DataError", "NetError")
+    mine = ("RecipeError", "RunError", "DataError", "NetError")
     named = any(c.__name__ in mine for c in type(e).__mro__)
     return (
         named

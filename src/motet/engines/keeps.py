@@ -46,6 +46,11 @@ class Keeps:
         rounds = [r for r in known if upto is None or r <= upto]
         return known[max(rounds)] if rounds else None
 
+    @property
+    def nothing(self) -> bool:
+        """Whether it is plain that nobody keeps anything."""
+        return not self.on_disk and not self.versions
+
     def put(self, client: Client, tree: Tree) -> None:
         """Remember what `client` keeps after its part in the current round."""
         if self.on_disk:
@@ -76,16 +81,16 @@ class Keeps:
         self.round = number
 
     def write(self, upto: int) -> None:
-        """Put all versions up to a round into the database; the caller commits."""
-        if self.on_disk:
-            return
+        """Put all versions up to a round into the database, and no others; the caller commits."""
         ready = sorted((c, r) for c, r in self.fresh if r <= upto)
         self.database.executemany(
             "REPLACE INTO keeps VALUES (?, ?, ?)", ((c, r, pack(self.versions[c][r])) for c, r in ready)
         )
-        for client in {c for c, _ in ready}:
-            self._forget_on_disk(client, upto)
         self.fresh -= set(ready)
+        newest = "(SELECT MAX(k.round) FROM keeps k WHERE k.client = keeps.client AND k.round <= ?)"
+        self.database.execute(
+            f"DELETE FROM keeps WHERE round IS NOT {newest} AND round IS NOT {newest}", (upto, self.best)
+        )
 
     def _needed(self, rounds: Iterable[int]) -> set[int]:
         """Of the rounds that made versions, those that can still be gone back to."""
@@ -94,11 +99,10 @@ class Keeps:
             max(r for r in rounds if r <= mark) for mark in (ended, best) if any(r <= mark for r in rounds)
         }
 
-    def _forget_on_disk(self, client: Client, upto: int | None = None) -> None:
+    def _forget_on_disk(self, client: Client) -> None:
         rows = self.database.execute("SELECT round FROM keeps WHERE client = ?", (client,)).fetchall()
-        rounds = [r for (r,) in rows]
-        needed = self._needed(rounds) | ({max(r for r in rounds if r <= upto)} if upto is not None else set())
+        rounds = {r for (r,) in rows}
+        gone = rounds - self._needed(rounds) - {self.round}
         self.database.executemany(
-            "DELETE FROM keeps WHERE client = ? AND round = ?",
-            [(client, r) for r in rounds if r not in needed and r != self.round],
+            "DELETE FROM keeps WHERE client = ? AND round = ?", [(client, r) for r in gone]
         )

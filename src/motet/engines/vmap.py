@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from motet.core import Ask, Client, Tree, is_solo
+from motet.core import Ask, Client, Method, Tree, is_solo
 from motet.engines.fold import Fold
 from motet.engines.judge import judge, portrait, question
 from motet.engines.keeps import Keeps
@@ -45,7 +45,9 @@ class Vmap(Loop):
         self.chunk, self.compiled = chunk, compiled
         if compiled:
             keep_what_is_compiled()
+        self.by_size = sorted(self.clients, key=lambda c: (self.homes[c].n, c))
         self.stacks: dict[Any, tuple[Any, ...]] = {}
+        self.seeds_are_of, self.seeds = -1, dict[tuple[Client, ...], Tensor]()
         self.room = _CACHE
 
     def mean(self, ask: Ask) -> Tree:
@@ -56,9 +58,11 @@ class Vmap(Loop):
             if not all_finite(replies):
                 for c, reply in zip(clients, unstack(replies, len(clients)), strict=True):
                     self.finite(ask, c, reply)
-            weights = torch.tensor([self.weight(ask, c) for c in clients], dtype=torch.float64)
-            fold.add_stacked(replies, weights)
+            fold.add_stacked(replies, self.weights(ask, clients))
         return self.folded(ask, fold)
+
+    def weights(self, ask: Ask, clients: list[Client]) -> Tensor:
+        return torch.tensor([self.weight(ask, c) for c in clients], dtype=torch.float64)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         if is_solo(ask.verb):
@@ -99,15 +103,21 @@ class Vmap(Loop):
         self, job: Job, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
     ) -> Iterator[tuple[list[Client], Tree, Tree]]:
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
-        order = sorted(to, key=lambda c: (self.homes[c].n, c))
+        wanted = set(to)
+        order = [c for c in self.by_size if c in wanted]
         tell = sent.sent_to if isinstance(sent, Ask) else sent.__getitem__
         for first in range(0, len(order), self.chunk):
             clients = order[first : first + self.chunk]
             letter = tell(clients[0]) if shared else stack([tell(c) for c in clients])
-            kept = [self.keep(c) for c in clients]
-            keeps = stack(kept) if leaves(kept[0]) else kept[0]
             ghosts = _ghosts(len(clients)) if len(order) < len(self.clients) else 0
-            yield clients, *self.at_once(job, clients, letter, shared, keeps, part, ghosts)
+            yield clients, *self.at_once(job, clients, letter, shared, self.kept(clients), part, ghosts)
+
+    def kept(self, clients: list[Client]) -> Tree:
+        """What some clients keep, stacked."""
+        if self.keeps.nothing and type(self.method).join is Method.join:
+            return ()
+        kept = [self.keep(c) for c in clients]
+        return stack(kept) if leaves(kept[0]) else kept[0]
 
     def at_once(
         self,
@@ -140,9 +150,17 @@ class Vmap(Loop):
     def rows(self, clients: list[Client], part: Part | None) -> Data | Examinee:
         """The chunk's examples, padded and stacked, with the seeds of this turn."""
         x, y, n, val, exam = self.remembered(clients, part)
-        seeds = torch.tensor([seed_of(self.turn.seed, c) for c in clients])
-        data = Data(x, y, n, seeds, val, self.homes[clients[0]].columns)
+        data = Data(x, y, n, self.seeds_of(clients), val, self.homes[clients[0]].columns)
         return data if exam is None else Examinee(data, exam)
+
+    def seeds_of(self, clients: list[Client]) -> Tensor:
+        """The clients' seeds of this turn; training and judging ask for the same ones."""
+        if self.seeds_are_of != self.turn.seed:
+            self.seeds_are_of, self.seeds = self.turn.seed, {}
+        key = tuple(clients)
+        if key not in self.seeds:
+            self.seeds[key] = torch.tensor([seed_of(self.turn.seed, c) for c in clients])
+        return self.seeds[key]
 
     def remembered(self, clients: list[Client], part: Part | None) -> tuple[Any, ...]:
         key = (part, *clients)

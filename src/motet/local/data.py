@@ -38,7 +38,20 @@ def mix(key: Tensor) -> Tensor:
 
 def hashes(seed: Tensor, salt: Tensor | int, position: Tensor) -> Tensor:
     """62-bit whole numbers, one for each (seed, salt, position); the arguments broadcast."""
-    return mix(mix(seed + (torch.as_tensor(salt) + 1) * _GOLDEN) + (position + 1) * _GOLDEN) & (_LAST - 1)
+    key = mix(seed + (torch.as_tensor(salt) + 1) * _GOLDEN) + (position + 1) * _GOLDEN
+    if torch._C._functorch.is_functorch_wrapped_tensor(key):
+        return mix(key) & (_LAST - 1)
+    mix_in_place(key.numpy().view(np.uint64))
+    return key.bitwise_and_(_LAST - 1)
+
+
+def mix_in_place(key: np.ndarray) -> None:
+    """As `mix`, several times faster where the numbers may be looked at and changed."""
+    key ^= key >> np.uint64(30)
+    key *= np.uint64(0xBF58476D1CE4E5B9)
+    key ^= key >> np.uint64(27)
+    key *= np.uint64(0x94D049BB133111EB)
+    key ^= key >> np.uint64(31)
 
 
 def orders(seed: Tensor, epoch: Tensor | int, n: Tensor, rows: int) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -162,21 +162,17 @@ def take(x: Tensor, at: Tensor) -> Tensor:
 # ---- many clients, stacked ----
 
 
-class Pace(NamedTuple):
-    compiled: bool = False
-
-
-_pace = [Pace()]
+_compiling = [False]  # innermost last
 
 
 @contextmanager
 def pace(compiled: bool) -> Iterator[None]:
     """How batched descents inside this block run; set by the engine."""
-    _pace.append(Pace(compiled))
+    _compiling.append(compiled)
     try:
         yield
     finally:
-        _pace.pop()
+        _compiling.pop()
 
 
 class Window(NamedTuple):
@@ -206,7 +202,7 @@ def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched:
     u = [wide(a).contiguous() for a in w.values()]
     state = u + [torch.zeros_like(a) for a in u] if shape.heavy else u
     fixed = [leaf[0] for leaf in told] + [wide(lr).contiguous()]
-    compiled = _pace[-1].compiled
+    compiled = _compiling[-1]
     size = _UNROLL if compiled else 1
     march = marching(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
@@ -233,7 +229,7 @@ def _is_pair(t: Any) -> bool:
     return isinstance(t, tuple) and len(t) == 2 and isinstance(t[1], bool)
 
 
-@cache
+@lru_cache(maxsize=64)
 def marching(rule: Rule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
     """A function that takes all clients `size` steps further: (weights, momentum, given, lr, batch) to weights."""
     many, more = len(shape.names), len(shape.names) * (1 + shape.heavy)
@@ -270,7 +266,7 @@ class Traced:
     def __call__(self, *values: Tensor) -> Any:
         if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
             return self.f(*values)  # there is another vmap around this one
-        shapes = values[-4].shape  # of x: all other shapes follow from it
+        shapes = tuple((v.shape, v.dtype) for v in values)
         if shapes not in self.made:
             self.made[shapes] = self.build(values)
         return self.made[shapes](*values)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
 
 from motet.local.data import Batch
 from motet.vec import Vec
@@ -40,12 +40,12 @@ class Task:
         self.head = last_layer(net)
         self.body = tuple(k for k in self.w0 if k not in self.head)
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
-        self._owner, self._copies = threading.get_ident(), threading.local()
+        self._own = threading.local()
         net.requires_grad_(False)
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         """Scores of shape (examples, classes), or numbers of shape (examples,)."""
-        z: Tensor = functional_call(self._mine(), dict(w), (x,))
+        z = self._mine().predict(w, x)
         return z if self.kind == "classes" else z.squeeze(-1)
 
     def loss(self, w: Vec, batch: Batch) -> Tensor:
@@ -76,14 +76,35 @@ class Task:
             "yy": (y**2 * live).sum(),
         }
 
-    def _mine(self) -> nn.Module:
-        """functional_call swaps parameters in place: every thread needs a network of its own."""
-        if torch.compiler.is_compiling() or threading.get_ident() == self._owner:
-            return self.net
-        if not hasattr(self._copies, "net"):
-            self._copies.net = copy.deepcopy(self.net)
-        own: nn.Module = self._copies.net
-        return own
+    def _mine(self) -> Puppet:
+        """Weights are put in place of the network's own: every thread needs a network to itself."""
+        if not hasattr(self._own, "puppet"):
+            with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
+                self._own.puppet = Puppet(copy.deepcopy(self.net))
+        mine: Puppet = self._own.puppet
+        return mine
+
+
+class Puppet:
+    """A network that any weights can be put into: torch's functional_call without its checks,
+    which take as long as a small network."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+        owners = dict(net.named_modules())
+        places = [(name, *name.rpartition(".")[::2]) for name, _ in net.named_parameters()]
+        self.slots = [(name, owners[owner]._parameters, key) for name, owner, key in places]
+        self.blank = [params[key] for _, params, key in self.slots]
+
+    def predict(self, w: Vec, x: Tensor) -> Tensor:
+        for name, params, key in self.slots:
+            params[key] = w[name]
+        try:
+            z: Tensor = self.net(x)
+        finally:
+            for (_, params, key), blank in zip(self.slots, self.blank, strict=True):
+                params[key] = blank
+        return z
 
 
 def marks(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:

@@ -11,7 +11,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -122,7 +122,7 @@ class Course:
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
         self.latest: dict[str, float] = {}  # mean validation scores, by side
-        self.saved_at = time.monotonic()
+        self.next_save = 0.0
 
     # ---- going ----
 
@@ -144,7 +144,7 @@ class Course:
                 self.evaluate()
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
-            if time.monotonic() - self.saved_at >= self.recipe.save.checkpoint:
+            if time.monotonic() >= self.next_save:
                 self.save()
             watch.ended(self, seconds)
         self.save()
@@ -212,23 +212,30 @@ class Course:
 
     def save(self) -> None:
         """All of the rounds so far, in one transaction."""
-        self.store.checkpoint("latest", self.number, pack(self.state))
-        if self.best is not None:
-            tree = {"score": self.best.score, "state": self.best.state}
-            self.store.checkpoint("best", self.best.round, pack(tree))
+        began, b = time.monotonic(), self.best
+
+        def state(number: int) -> bytes:
+            return pack(self.state if number == self.number or b is None else b.state)
+
+        best, score = (b.round, b.score) if b else (None, None)
+        self.store.checkpoint(self.number, best, score, state)
         self.keeps.write(self.number)
         self.store.commit()
-        self.saved_at = time.monotonic()
+        now = time.monotonic()
+        # What takes long to save is saved less often: at most a thirtieth of the time goes into it.
+        self.next_save = now + max(
+            self.recipe.save.checkpoint, 30 * (now - began) if self.recipe.save.checkpoint else 0
+        )
 
     def load(self) -> None:
         """Go back to the last checkpoint, if there is one."""
-        if (latest := self.store.saved("latest")) is None:
+        if (saved := self.store.saved()) is None:
             return
-        self.number, self.state = latest[0], unpack(latest[1])
-        if best := self.store.saved("best"):
-            tree: dict[str, Any] = unpack(best[1])
-            self.best = Best(best[0], tree["score"], tree["state"])
-            self.keeps.best = best[0]
+        self.number, best, score = saved
+        self.state = unpack(self.store.state(self.number))
+        if best is not None and score is not None:
+            self.best = Best(best, score, unpack(self.store.state(best)))
+            self.keeps.best = best
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
 

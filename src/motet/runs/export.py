@@ -29,8 +29,9 @@ def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path
 def model_file(folder: Path, client: str) -> Path:
     run = Run(folder)
     models = folder / "models"
-    name = "global model" if client == "global" else quote(client, safe=" ")
-    path = models / f"{name}.safetensors"
+    path = models / f"{quote(client, safe=' ')}.safetensors"
+    if client == "global" and not path.exists():
+        path = folder / "global.safetensors"
     if not path.exists():
         if run.facts["status"] != "done":
             raise RunError(

@@ -30,12 +30,12 @@ def finish(course: Course, folder: Path) -> None:
     newcomers(course, best)
     server_exam(course, best)
     if course.recipe.save.models == "all":
-        write_models(course, best, turn, folder / "models")
+        write_models(course, best, turn, folder)
+    for table in ("scores", "rounds", "traffic", "clients"):
+        course.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
     course.store.tell(status="done", reported=best.round, failure="")
     course.store.event("done", f"reported round {best.round}")
     course.store.commit()
-    for table in ("scores", "rounds", "traffic", "clients"):
-        course.store.frame(table).to_parquet(folder / f"{table}.parquet")
 
 
 def newcomers(course: Course, best: Best) -> None:
@@ -66,14 +66,15 @@ def server_exam(course: Course, best: Best) -> None:
 
 
 def write_models(course: Course, best: Best, turn: Turn, folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+    """Clients' models go into models/, the global one beside it, so that no client's name can clash with it."""
+    (folder / "models").mkdir(exist_ok=True)
     scores = test_scores(course, best.round)
     general = course.method.general(best.state)
     if general is not None:
-        write_model(folder / "global model", named(general), card_facts(course, best, "", {}))
+        write_model(folder / "global", named(general), card_facts(course, best, "", {}))
     for client, tree in course.bench.portraits(course.method, best.state, turn):
         facts = card_facts(course, best, client, scores.get(client, {}))
-        write_model(folder / quote(client, safe=" "), named(tree), facts)
+        write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
 
 
 def named(tree: Tree) -> dict[str, Tensor]:

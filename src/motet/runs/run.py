@@ -272,7 +272,8 @@ def verify(folder: str | Path, watch: Any = None) -> list[str]:
 def differences(old: Store, new: Store) -> list[str]:
     found = []
     for table, columns in {
-        "checkpoints": "name, round, tree",
+        "states": "*",
+        "checkpoint": "*",
         "keeps": "client, round, tree",
         "scores": "*",
         "traffic": "*",

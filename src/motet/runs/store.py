@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,8 @@ CREATE TABLE IF NOT EXISTS scores (
     {", ".join(f"{m} REAL" for m in MARKS)},
     PRIMARY KEY (round, part, side, client)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS checkpoints (name TEXT PRIMARY KEY, round INTEGER NOT NULL, tree BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, tree BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS checkpoint (latest INTEGER NOT NULL, best INTEGER, score REAL);
 """
 
 
@@ -95,8 +96,18 @@ class Store:
         rows = zip([number] * many, [part] * many, [side] * many, clients, n, *columns, strict=True)
         self.rows["scores"] += rows
 
-    def checkpoint(self, name: str, number: int, tree: bytes) -> None:
-        self.db.execute("REPLACE INTO checkpoints VALUES (?, ?, ?)", (name, number, tree))
+    def checkpoint(
+        self, latest: int, best: int | None, score: float | None, state: Callable[[int], bytes]
+    ) -> None:
+        """The rounds that can be gone back to; `state` is asked for those that are not stored yet."""
+        wanted = {latest} | ({best} if best is not None else set())
+        there = {r for (r,) in self.db.execute("SELECT round FROM states")}
+        self.db.executemany("DELETE FROM states WHERE round = ?", [(r,) for r in there - wanted])
+        self.db.executemany(
+            "INSERT INTO states VALUES (?, ?)", [(r, state(r)) for r in sorted(wanted - there)]
+        )
+        self.db.execute("DELETE FROM checkpoint")
+        self.db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (latest, best, score))
 
     def commit(self) -> None:
         self.flush()
@@ -122,10 +133,15 @@ class Store:
     def facts(self) -> dict[str, Any]:
         return {k: json.loads(v) for k, v in self.db.execute("SELECT key, value FROM meta")}
 
-    def saved(self, name: str) -> tuple[int, bytes] | None:
-        """(round, tree) of a checkpoint."""
-        row = self.db.execute("SELECT round, tree FROM checkpoints WHERE name = ?", (name,)).fetchone()
-        return (row[0], row[1]) if row else None
+    def saved(self) -> tuple[int, int | None, float | None] | None:
+        """(latest round, best round, its score), if there is a checkpoint."""
+        row = self.db.execute("SELECT latest, best, score FROM checkpoint").fetchone()
+        return tuple(row) if row else None
+
+    def state(self, number: int) -> bytes:
+        """The server's state after a round that can be gone back to."""
+        (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()
+        return bytes(tree)
 
     def frame_now(self, table: str) -> pd.DataFrame:
         """As `frame`, with what is still buffered."""

@@ -1,6 +1,6 @@
 """Synthetic classification with clients that differ in their inputs (page) or in everything (fedprox).
 
-page: Xu et al. 2024 (PAGE), after FedDyn (Acar et al. 2021). One labeller W, b ~ N(0, 1) for all;
+page: Chen et al. 2024 (PAGE), after FedDyn (Acar et al. 2021). One labeller W, b ~ N(0, 1) for all;
     client i: B_i ~ N(0, beta), m_i ~ N(B_i, 1)^dim, x ~ N(m_i, diag(j^-1.2)), y = argmax(W'x + b).
     Of 375 rows a client, 300 are its own and the last 75 are pooled. Differs from the paper: it
     tests on what it chooses by; here the 300 are 210 train, 30 validation, 60 test, and the pooled

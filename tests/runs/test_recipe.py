@@ -1,0 +1,102 @@
+"""Recipes: every value explained, everything that is wrong said at once."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from motet.runs import compare, recipe
+from motet.runs.recipe import RecipeError, read
+
+
+def test_a_recipe_has_a_comment_behind_every_value_and_reads_back_the_same() -> None:
+    first = read(words=["method=fedprox", "net=mlp", "data=synthetic"])
+    text = first.toml()
+    values = [line for line in text.splitlines() if "=" in line and not line.startswith("#")]
+    assert all("  # " in line for line in values), [line for line in values if "  # " not in line]
+    again = recipe.check(tomllib.loads(text))
+    assert again.settings == first.settings
+    assert again.identity() == first.identity()
+
+
+def test_words_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('seed = 1\n[method]\nname = "fedprox"\nlr = 0.5\nmu = 0.3\n')
+    r = read(path, ["method.lr=0.05", "seed=3", "data=wine", "train.rounds=7"])
+    assert (r.seed, r["method"]["lr"], r["method"]["mu"]) == (3, 0.05, 0.3)
+    assert (r["data"]["name"], r.train.rounds) == ("wine", 7)
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(RecipeError) as e:
+        read(
+            words=["method=fedproxx", "data=digts", "train.rounds=0", "train.report=first", "engin.name=vmap"]
+        )
+    said = str(e.value)
+    for expected in (
+        "unknown method fedproxx\nhint: did you mean fedprox?",
+        "did you mean 'digits'?",
+        "train.rounds is 0; it must be >= 1",
+        "train.report is 'first'; it must be one of best, last",
+        "unknown section engin\nhint: did you mean engine?",
+    ):
+        assert expected in said
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("method.lrr=0.1", "unknown setting method.lrr of fedavg\nhint: did you mean lr?"),
+        ("method.lr=-1", "method.lr is -1.0; it must be > 0"),
+        ("method.lr=fast", "method.lr is 'fast'; it must be a number"),
+        ("method.epochs=1.5", "method.epochs is 1.5; it must be a whole number"),
+        ("method.momentum=2", "method.momentum is 2.0; it must be 0 to 1"),
+        ("train.cohort=0", "train.cohort is 0.0; it must be a share"),
+        ("train.patience=-3", "must be 0 or more"),
+        ("data.clients=many", "data.clients is 'many'; it must be a whole number"),
+        ("seed=x", "seed is 'x'; it must be a whole number"),
+        ("method.lr", "cannot read 'method.lr'; expected section.name=value"),
+        ("net=resnet19", "did you mean 'resnet18'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_what_would_be_right(word: str, said: str) -> None:
+    with pytest.raises(RecipeError) as e:
+        read(words=[word])
+    assert said in str(e.value)
+
+
+def test_a_missing_recipe_and_broken_toml_say_so(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="there is no recipe"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("seed = = 3")
+    with pytest.raises(RecipeError, match="not valid TOML"):
+        read(tmp_path / "bad.toml")
+
+
+def test_the_identity_changes_with_results_and_with_nothing_else() -> None:
+    base = read().identity()
+    assert read(words=["save.checkpoint=1", "save.models=none", "engine.workers=2"]).identity() == base
+    for word in ("seed=1", "method.lr=0.2", "data.alpha=0.1", "train.rounds=51", "engine.name=loop"):
+        assert read(words=[word]).identity() != base, word
+
+
+def test_every_field_of_every_method_is_explained() -> None:
+    for name in recipe.method_names():
+        for field in recipe.known_fields("method", {"name": name})[1].values():
+            assert field.comment, f"{name}.{field.name} has no comment"
+
+
+def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_knows() -> None:
+    plan = compare.plan(None, ["method.lr=0.3", "fedprox.mu=0.7", "data=wine"], ["fedprox"], [0, 1])
+    assert [(r["method"]["name"], r.seed) for r in plan] == [
+        (m, s) for m in ("fedprox", "local", "fedavg") for s in (0, 1)
+    ]
+    assert all(r["method"]["lr"] == 0.3 for r in plan)
+    assert plan[0]["method"]["mu"] == 0.7 and "mu" not in plan[-1]["method"]
+
+
+def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
+    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean lr"):
+        compare.plan(None, ["method.lrr=0.3"], ["fedprox"], [0])
