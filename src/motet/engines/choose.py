@@ -18,7 +18,7 @@ from motet.engines.vmap import Vmap
 from motet.local import Home, Task
 
 NAMES = ("auto", "loop", "vmap", "threads")
-_WORTH = 20_000  # batched steps from which compiling (some ten seconds, once) pays for itself
+_WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
 _CHUNK_BYTES = 256 << 20  # what the clients of one chunk may take together
 _CHUNK_MOST = 128  # larger chunks gain nothing
 

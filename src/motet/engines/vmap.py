@@ -178,9 +178,14 @@ class Vmap(Loop):
 
 
 def keep_what_is_compiled() -> None:
-    """Inductor's cache is by default in a folder that restarts empty; ours lasts from run to run."""
+    """Inductor's cache is by default in a folder that restarts empty; ours lasts from run to run.
+
+    Its pool of compiling processes takes no less time for a handful of kernels, and its start would
+    take a core from the first rounds.
+    """
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches / "motet" / "inductor"))
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def _judge(method: Any, state: Tree, view: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
