@@ -78,23 +78,49 @@ def parser() -> argparse.ArgumentParser:
         p.add_argument("--trace", action="store_true", help="show where an error came from")
         return p
 
+    running(add)
+    reading(add)
+    return top
+
+
+Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+WORDS = "recipe.toml | section.name=value"
+
+
+def running(add: Add) -> None:
+    """The commands that train."""
     p = add("run", do_run, "run one method, or go on with a run that was stopped")
-    p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="see `motet recipe`")
+    p.add_argument("words", nargs="*", metavar=WORDS, help="see `motet recipe`")
     p.add_argument("--out", metavar="FOLDER", help="where the run is kept (default: runs/…)")
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
     p = add("compare", do_compare, "run several methods on one federation, and print one table")
-    p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="as for run")
+    p.add_argument("words", nargs="*", metavar=WORDS, help="as for run")
     p.add_argument(
         "--methods", metavar="A,B,…", help="default: local, fedavg, fedprox, finetune, centralised"
     )
-    p.add_argument("--seeds", default="0", metavar="0,1,…", help="one run for each (default: 0)")
+    p.add_argument(
+        "--seeds", default=[0], type=numbers, metavar="0,1,…", help="one run for each (default: 0)"
+    )
     p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
     p.add_argument("--report", metavar="FILE", help="where the HTML report goes")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
+    p = add("verify", do_verify, "run a finished run again, and compare every bit")
+    p.add_argument("run", help="a run's folder")
+
+
+def numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected whole numbers with commas, say 0,1,2") from None
+
+
+def reading(add: Add) -> None:
+    """The commands that show what there is."""
     p = add("show", do_show, "what a run found")
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
@@ -104,9 +130,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("runs", nargs="+", help="runs' folders")
     p.add_argument("--to", default="report.html", metavar="FILE")
 
-    p = add("verify", do_verify, "run a finished run again, and compare every bit")
-    p.add_argument("run", help="a run's folder")
-
     p = add("export", do_export, "a client's personal model as a file of its own")
     p.add_argument("run", help="a run's folder")
     p.add_argument("client", help="a client's name, or `global` for the global model")
@@ -114,10 +137,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
 
     p = add("recipe", do_recipe, "print a recipe with every value explained")
-    p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value")
+    p.add_argument("words", nargs="*", metavar=WORDS)
 
     add("list", do_list, "the methods, data sets and networks there are")
-    return top
 
 
 # ---- commands ----
@@ -166,7 +188,7 @@ def do_compare(args: Any) -> None:
 
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else comparing.STANDARD
-    plan = comparing.plan(path, words, methods, [int(s) for s in args.seeds.split(",")])
+    plan = comparing.plan(path, words, methods, args.seeds)
     with Progress(quiet=args.quiet) as progress:
         folders = comparing.compare(
             plan, args.out, progress.watch, lambda r, e: say(f"{r['method']['name']}: {e}")

@@ -59,8 +59,7 @@ def compare(
     """Run them all, and return their folders. One that fails says so, and the others go on."""
     folders = []
     for i, recipe in enumerate(recipes_):
-        recipe, _ = settle(recipe)
-        folder = folder_for(recipe, base)
+        folder = folder_for(settle(recipe)[0], base)
         try:
             run(recipe, folder, watch(recipe, i, len(recipes_)) if watch else None)
         except RunError as e:
