@@ -10,13 +10,14 @@ import os
 from functools import cache
 from pathlib import Path
 
-import nets
-import steps
 import torch
-from common import WORKS, Work
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
+
+import nets
+import steps
+from common import WORKS, Work
 from workloads import Arrays, load
 
 # Environment variables that tell workers what they work on, and how.

@@ -15,12 +15,13 @@ from common import Clock, Order, OwnStdout, TreePeak, line, order
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
 
-import flwr_clients
-import nets
 from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+
+import flwr_clients
+import nets
 
 RESOURCES = {
     "client_resources": {"num_cpus": 1, "num_gpus": 0.0},

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import os
 
-import nets
-import steps
 import torch
-from common import Clock, Order, OwnStdout, TreePeak, Work, line, order
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.algorithm_utils import run_train_eval
 from pfl.algorithm.base import NNAlgorithmParams
@@ -28,6 +25,10 @@ from pfl.metrics import Metrics, TrainMetricName, Weighted, get_overall_value
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+import nets
+import steps
+from common import Clock, Order, OwnStdout, TreePeak, Work, line, order
 from workloads import load
 
 TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
 import nets
 import steps
-import torch
 from common import Clock, Order, OwnStdout, Work, line, order, own_peak
-from torch import Tensor, nn
 from workloads import load
 
 VARIANTS = ("", "nchw", "optim")

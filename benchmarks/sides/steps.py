@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from common import Work
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+
+from common import Work
 
 Train = Callable[[nn.Module, Tensor, Tensor, Work, torch.Generator], None]
 
