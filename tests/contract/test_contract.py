@@ -71,6 +71,21 @@ def test_every_engine_agrees_with_the_loop(method: Method, engine: str, homes: d
     assert gap(expected, outcome(method, other, go(method, other))) < 2e-5
 
 
+@pytest.mark.long
+def test_compiled_steps_agree_with_the_loop_and_with_themselves(
+    method: Method, homes: dict[str, Home]
+) -> None:
+    """Compiling takes seconds for each method and each size of a cohort."""
+    reference = Loop(homes)
+    expected = outcome(method, reference, go(method, reference))
+    found = []
+    for _ in range(2):
+        engine = Vmap(homes, compiled=True)
+        found.append(outcome(method, engine, go(method, engine)))
+    assert gap(expected, found[0]) < 2e-5
+    assert gap(found[0], found[1]) == 0
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
     method: Method, engine: str, homes: dict[str, Home]

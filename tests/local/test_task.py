@@ -32,6 +32,30 @@ def test_group_norm_is_shared_like_any_other_parameter() -> None:
     assert {"1.weight", "1.bias"} <= set(task.w0)
 
 
+def test_layers_that_share_weights_get_the_same_ones() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+            self.head.weight = self.first.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.first(x))
+
+    task = Task(Tied(), "classes", 3)
+    doubled = task.w0.map(lambda a, _: 2 * torch.eye(3))
+    assert list(task.w0) == ["first.weight"]
+    assert torch.equal(task.predict(doubled, torch.eye(3)), 4 * torch.eye(3))
+
+
+def test_a_network_is_left_as_it_was() -> None:
+    net = nn.Linear(2, 2)
+    task = Task(net, "classes", 2)
+    before = {k: p.clone() for k, p in net.named_parameters()}
+    task.predict(task.w0.zeros(), torch.ones(1, 2))
+    assert all(torch.equal(before[k], p) for k, p in net.named_parameters())
+
+
 def stacked(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {k: v[None] for k, v in sums.items()}
 

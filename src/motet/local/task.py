@@ -91,10 +91,10 @@ class Puppet:
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
-        owners = dict(net.named_modules())
-        places = [(name, *name.rpartition(".")[::2]) for name, _ in net.named_parameters()]
-        self.slots = [(name, owners[owner]._parameters, key) for name, owner, key in places]
-        self.blank = [params[key] for _, params, key in self.slots]
+        names = {id(p): name for name, p in net.named_parameters()}  # one name for weights that layers share
+        places = [(m._parameters, key, p) for m in net.modules() for key, p in m._parameters.items()]
+        self.slots = [(names[id(p)], params, key) for params, key, p in places if p is not None]
+        self.blank = [p for _, _, p in places if p is not None]
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         for name, params, key in self.slots:
