@@ -27,8 +27,10 @@ def run(recipe: str | Path | None = None, *, out: str | Path | None = None, **se
     `seed`, and for short any value of the section train (`rounds=20`).
     """
     from motet.runs import recipe as recipes
+    from motet.runs.course import forget_data
     from motet.runs.run import run as go
 
+    forget_data()
     return go(recipes.read(recipe, more=_sections(settings)), out)
 
 
@@ -43,15 +45,19 @@ def compare(
     """Run several methods, and local and fedavg to measure them against, on one federation."""
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
+    from motet.runs.course import forget_data
 
+    forget_data()
     plan = comparing.plan(recipe, (), methods or comparing.STANDARD, seeds, _sections(settings))
     return Comparison(comparing.compare(plan, base))
 
 
 def verify(folder: str | Path) -> list[str]:
     """Run a finished run again; what differs, which should be nothing."""
+    from motet.runs.course import forget_data
     from motet.runs.run import verify as again
 
+    forget_data()
     return again(folder)
 
 

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-Other = "Vec | Tensor | float"
-
 
 class Vec(dict[str, Tensor]):
     """Named tensors as one vector.

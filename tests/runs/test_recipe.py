@@ -91,7 +91,7 @@ def test_every_field_of_every_method_is_explained() -> None:
 def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_knows() -> None:
     plan = compare.plan(None, ["method.lr=0.3", "fedprox.mu=0.7", "data=wine"], ["fedprox"], [0, 1])
     assert [(r["method"]["name"], r.seed) for r in plan] == [
-        (m, s) for m in ("fedprox", "local", "fedavg") for s in (0, 1)
+        (m, s) for s in (0, 1) for m in ("fedprox", "local", "fedavg")
     ]
     assert all(r["method"]["lr"] == 0.3 for r in plan)
     assert plan[0]["method"]["mu"] == 0.7 and "mu" not in plan[-1]["method"]

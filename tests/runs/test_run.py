@@ -285,6 +285,22 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
         run(recipe, tmp_path / "r")
 
 
+def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path) -> None:
+    from motet.runs import course
+
+    csv = tmp_path / "d.csv"
+    rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
+    csv.write_text("\n".join(rows))
+    recipe = read(words=[f"data={csv}", "data.target=y", "data.client=who", "train.rounds=2"])
+    first = run(recipe, base=tmp_path)
+    assert run(recipe, base=tmp_path).folder == first.folder
+    csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
+    course._federation.cache_clear()
+    assert run(recipe, base=tmp_path).folder != first.folder
+    with pytest.raises(RunError, match="changed since this run started"):
+        run(recipe, first.folder)
+
+
 def test_another_runs_folder_is_not_overwritten(tmp_path: Path) -> None:
     small(tmp_path / "r")
     with pytest.raises(RunError, match="holds another run"):
@@ -316,6 +332,17 @@ def test_a_comparison_reuses_what_is_done_and_shows_what_failed(tmp_path: Path) 
     assert all((f / "run.sqlite").stat().st_mtime == t for f, t in times.items())
     assert set(second.table["method"]) == {"finetune", "centralised", "local", "fedavg"}
     assert set(first.folders) < set(second.folders)
+
+
+def test_the_api_reads_data_anew_at_every_call(tmp_path: Path) -> None:
+    csv = tmp_path / "d.csv"
+    rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
+    how: dict[str, Any] = {"data": {"name": str(csv), "target": "y", "client": "who"}, "rounds": 1}
+    csv.write_text("\n".join(rows))
+    before = motet.run(**how, out=tmp_path / "a")
+    csv.write_text("\n".join(rows[:40]))
+    after = motet.run(**how, out=tmp_path / "b")
+    assert before.facts["fingerprint"] != after.facts["fingerprint"]
 
 
 def test_the_api_gives_data_frames(tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ class Puppet:
         self.net = net
         names = {id(p): name for name, p in net.named_parameters()}  # one name for weights that layers share
         places = [(m._parameters, key, p) for m in net.modules() for key, p in m._parameters.items()]
-        self.slots = [(names[id(p)], params, key) for params, key, p in places if p is not None]
+        self.slots: list[tuple[str, dict[str, Any], str]] = [
+            (names[id(p)], params, key) for params, key, p in places if p is not None
+        ]
         self.blank = [p for _, _, p in places if p is not None]
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ def plan(
     if stray := [k for k in shared if not any(k in fields for fields in known.values())]:
         everything = {k for fields in known.values() for k in fields}
         raise RecipeError("\n".join(recipes.unknown("setting", f"method.{k}", everything, k) for k in stray))
-    return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for m in wanted for s in seeds]
+    return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for s in seeds for m in wanted]
 
 
 def recipe_for(

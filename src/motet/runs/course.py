@@ -50,13 +50,24 @@ class Best:
 
 
 def federation_of(recipe: Recipe) -> Federation:
-    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)
+    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[0]
+
+
+def fingerprint_of(recipe: Recipe) -> str:
+    """Of the data themselves: a file may change and keep its name."""
+    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
+
+
+def forget_data() -> None:
+    """Read data anew when they are next asked for: they may have changed."""
+    _federation.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def _federation(data: str, seed: int) -> Federation:
+def _federation(data: str, seed: int) -> tuple[Federation, str]:
     options = json.loads(data)
-    return load(options.pop("name"), options, seed)
+    federation = load(options.pop("name"), options, seed)
+    return federation, federation.fingerprint()
 
 
 def task_of(recipe: Recipe, federation: Federation) -> Task:

@@ -101,19 +101,10 @@ class Recipe:
         return {k: v for k, v in self[section].items() if k != "name"}
 
     def identity(self) -> str:
-        """A short hash of all that may change a result: runs with the same one are the same run."""
+        """A hash of all that may change a result, but for the data themselves."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
-
-    def federation_identity(self) -> str:
-        """A short hash of what makes the federation: data, split and seed."""
-        what = [self["data"], self.seed]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
-
-    def folder_name(self) -> str:
-        data = Path(self["data"]["name"].replace(":", "-")).stem
-        return f"{data}-{self['method']['name']}-seed{self.seed}-{self.identity()}"
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
         """All values, a line for each section."""

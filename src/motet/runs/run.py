@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from filelock import FileLock, Timeout
 from motet.core import NoReply
 from motet.engines.calm import calm
 from motet.engines.loop import VerbFailed
-from motet.runs.course import Course, federation_of, settle
+from motet.runs.course import Course, federation_of, fingerprint_of, settle
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
@@ -102,8 +103,8 @@ def run(
     with locked(folder), writable(folder), calm():
         store = Store(folder, writing=True)
         try:
-            if store.facts().get("status") != "done" or store.facts().get("identity") != recipe.identity():
-                begin(recipe, why, store, folder)
+            begin(recipe, why, store, folder)
+            if store.facts()["status"] != "done":
                 train(store, folder, watch)
         finally:
             store.close()
@@ -117,15 +118,16 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
         if facts["identity"] != recipe.identity():
             raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
         check_data(recipe, facts)
-        store.tell(status="running", failure="")
-        store.event("resumed", "going on")
-        store.commit()
+        if facts["status"] != "done":
+            store.tell(status="running", failure="")
+            store.event("resumed", "going on")
+            store.commit()
         return
     federation = federation_of(recipe)
     text = recipe.toml(f"motet run {folder / 'recipe.toml'}")
     store.clients(client_rows(federation.homes, True) + client_rows(federation.unseen, False))
     store.tell(
-        identity=recipe.identity(), fingerprint=federation.fingerprint(), recipe=text,
+        identity=recipe.identity(), fingerprint=fingerprint_of(recipe), recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, kind=federation.kind, classes=list(federation.classes),
         metric="accuracy" if federation.kind == "classes" else "rmse",
@@ -134,12 +136,12 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
-    store.commit()
     (folder / "recipe.toml").write_text(text)
+    store.commit()
 
 
 def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
-    if federation_of(recipe).fingerprint() != facts["fingerprint"]:
+    if fingerprint_of(recipe) != facts["fingerprint"]:
         raise RunError(
             f"the data {recipe['data']['name']} changed since this run started.\n"
             "hint: bring the old data back, or start a new run with --out"
@@ -286,4 +288,7 @@ def differences(old: Store, new: Store) -> list[str]:
 
 
 def folder_for(recipe: Recipe, base: str | Path = "runs") -> Path:
-    return Path(base) / recipe.folder_name()
+    """The same for the same settled recipe on the same data, and for no other."""
+    data = Path(recipe["data"]["name"].replace(":", "-")).stem
+    mark = sha256((recipe.identity() + fingerprint_of(recipe)).encode()).hexdigest()[:8]
+    return Path(base) / f"{data}-{recipe['method']['name'].replace(':', '-')}-seed{recipe.seed}-{mark}"
