@@ -298,10 +298,9 @@ def to_toml(settings: Settings, command: str) -> str:
             (k, toml_value(v), known[k].comment if k in known else comment_on(section))
             for k, v in part.items()
         ]
-        wide = max((len(k) + len(v) for k, v, _ in rows), default=0)
+        wide = max((len(f"{k} = {v}") for k, v, _ in rows), default=0)
         lines += ["", f"[{section}]"]
-        lines += [f"{k} = {v}{' ' * (wide - len(k) - len(v))}  # {c}".rstrip(" #") if not c
-                  else f"{k} = {v}{' ' * (wide - len(k) - len(v))}  # {c}" for k, v, c in rows]  # fmt: skip
+        lines += [f"{k} = {v}".ljust(wide) + f"  # {c}" if c else f"{k} = {v}" for k, v, c in rows]
     return "\n".join(lines) + "\n"
 
 
