@@ -1,6 +1,6 @@
 """One client's world: examples, a task, and gradient descent. Safe under vmap; no engine in sight."""
 
-from motet.local.data import Batch, Column, Data, Examinee, Home, seed_of
+from motet.local.data import Batch, Column, Data, Examinee, Home, Shelf, seed_of
 from motet.local.descent import descend, pace, sgd
 from motet.local.task import Task, marks
 
@@ -10,6 +10,7 @@ __all__ = [
     "Data",
     "Examinee",
     "Home",
+    "Shelf",
     "Task",
     "descend",
     "marks",

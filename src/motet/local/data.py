@@ -84,13 +84,49 @@ class Batch:
     def mean(self, per_example: Tensor) -> Tensor:
         return (per_example * self.live).sum() / self.live.sum().clamp(min=1)
 
+    def __len__(self) -> int:
+        return len(self.live)
+
+    def take(self) -> Batch:
+        return self
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Rows of arrays that many clients share, of which nothing is copied until somebody takes them."""
+
+    shared_x: Tensor  # (all rows, ...), usually bytes of a memory-mapped file
+    shared_y: Tensor
+    at: Tensor  # which of the rows
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def x(self) -> Tensor:
+        return take(self.shared_x, self.at)
+
+    @property
+    def y(self) -> Tensor:
+        return self.shared_y[self.at]
+
+    def take(self) -> Batch:
+        return Batch.of(self.x, self.y)
+
+
+def take(x: Tensor, at: Tensor) -> Tensor:
+    """Some rows; images (n, c, h, w) keep their channels last in memory if they were."""
+    return x.permute(0, 2, 3, 1)[at].permute(0, 3, 1, 2) if x.ndim == 4 else x[at]
+
 
 @dataclass(frozen=True)
 class Column:
     """What a feature is called and what it holds."""
 
     name: str
-    kind: str = "number"
+    kind: str = "number"  # or "flag": 0 or 1
+    group: str = ""  # what it was one-hot encoded from; "" if it stands for itself
+    here: bool = True  # whether the client holds it; an absent one is zero in every row
 
 
 @dataclass
@@ -133,14 +169,14 @@ class Examinee:
 class Home:
     """Where one client's examples live: three parts that no rows share."""
 
-    train: Batch
-    val: Batch
-    test: Batch
+    train: Batch | Shelf
+    val: Batch | Shelf
+    test: Batch | Shelf
     columns: tuple[Column, ...] = field(default=())
 
     @property
     def n(self) -> int:
-        return len(self.train.x)
+        return len(self.train)
 
 
 pytree.register_pytree_node(

@@ -34,22 +34,35 @@ def refuse(problems: list[str]) -> None:
         raise DataError(f"{len(problems)} things are wrong with the data:\n{listed}")
 
 
+@dataclass(frozen=True)
+class Pixels:
+    """Mean and standard deviation of each channel, where black is 0 and white is 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
 @dataclass
 class Pool:
     """Rows before they are dealt to clients."""
 
-    x: np.ndarray  # (N, ...) float32, or float64 that becomes float32 after scaling
+    x: np.ndarray  # (N, ...) float32; float64 that becomes float32 after scaling; uint8: pixels or symbols
     y: np.ndarray  # (N,) int64 index of a class, or a float
     kind: Kind
     classes: tuple[str, ...] = ()  # their names; () for numbers
     columns: tuple[Column, ...] = ()
     owner: np.ndarray | None = None  # (N,) each row's client: a name, or an index into `names`
     names: tuple[str, ...] = ()  # of the clients, if `owner` holds indices
-    part: np.ndarray | None = None  # (N,) words or numbers of PARTS; the server's rows have an owner too
+    part: np.ndarray | None = (
+        None  # (N,) words or numbers of PARTS, -1: to be cut; the server's have an owner too
+    )
     proxy: Rows | None = None  # what the server holds from the start
     exam: Rows | None = None  # a global test set
     scaling: str = "federation"  # what scale = "auto" means here
     fill: bool = False  # NaN in x are filled with training means
+    pixels: Pixels | None = None  # x holds bytes of images (N, channels, height, width), to be normalised so
+    augment: bool = False  # images are shifted and mirrored at random in training
+    digest: str = ""  # of x and y, where somebody knows it already
     notes: list[str] = field(default_factory=list)
 
     def problems(self) -> list[str]:
