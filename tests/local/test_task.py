@@ -9,9 +9,9 @@ from torch import nn
 from motet.local import Batch, Task, marks
 
 
-def test_batch_statistics_are_refused_with_a_reason() -> None:
+def test_batch_statistics_without_a_policy_are_refused_with_a_reason() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(ValueError, match="(?s)BatchNorm1d.*no owner.*hint: use GroupNorm"):
+    with pytest.raises(ValueError, match="(?s)BatchNorm1d.*not said whose.*hint: .*averaged, local, shared"):
         Task(net, "classes", 2)
 
 

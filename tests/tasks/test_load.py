@@ -40,8 +40,8 @@ def everyone(federation):
 @given(st.integers(20, 200), st.integers(1, 6), st.integers(0, 99), shares, shares)
 @settings(max_examples=40, deadline=None)
 def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, val, test):
-    common = Common(clients=clients, split="iid", val=val, test=test, unseen=0.3)
-    federation = deal("t", numbered(n), common, seed)
+    common = Common(split="iid", val=val, test=test, unseen=0.3)
+    federation = deal("t", numbered(n), common, {"clients": clients}, seed)
     dealt = [r for h in everyone(federation) for b in (h.train, h.val, h.test) for r in rows(b)]
     assert sorted(dealt) == list(range(n))
     assert all(h.n >= 1 for h in everyone(federation))
@@ -51,7 +51,7 @@ def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, v
 def test_parts_are_stratified():
     pool = numbered(400, 2)
     pool.y[:] = np.arange(400) % 4 == 0  # a quarter of the rows
-    federation = deal("t", pool, Common(clients=2, split="iid", unseen=0), 0)
+    federation = deal("t", pool, Common(split="iid", unseen=0), {"clients": 2}, 0)
     for home in federation.homes.values():
         share = [float(b.y.float().mean()) for b in (home.train, home.val, home.test)]
         assert max(share) - min(share) < 0.04
@@ -60,13 +60,13 @@ def test_parts_are_stratified():
 def test_a_class_with_one_row_is_trained_on():
     pool = numbered(21, 2)
     pool.y[:] = np.arange(21) == 7
-    home = deal("t", pool, Common(clients=1, split="iid"), 5).homes["client-0"]
+    home = deal("t", pool, Common(split="iid"), {"clients": 1}, 5).homes["client-0"]
     assert home.train.y.sum() == 1
 
 
 def test_a_client_with_one_row_trains_on_it_and_is_noted():
     owner = np.array(["big"] * 20 + ["one"])
-    federation = deal("t", numbered(21, owner=owner), Common(), 0)
+    federation = deal("t", numbered(21, owner=owner), Common(), {}, 0)
     one = federation.homes["one"]
     assert (one.n, len(one.val.x), len(one.test.x)) == (1, 0, 0)
     assert one.val.x.shape == (0, 1) and one.val.live.shape == (0,)
@@ -75,10 +75,10 @@ def test_a_client_with_one_row_trains_on_it_and_is_noted():
 
 def test_a_clients_parts_do_not_depend_on_who_else_is_there():
     owner = np.array(["a"] * 30 + ["b"] * 30)
-    both = deal("t", numbered(60, owner=owner), Common(), 4).homes["a"]
+    both = deal("t", numbered(60, owner=owner), Common(), {}, 4).homes["a"]
     pool = numbered(60, owner=owner)
     alone = Pool(pool.x[:30], pool.y[:30], "classes", pool.classes, owner=owner[:30], scaling="none")
-    assert rows(deal("t", alone, Common(), 4).homes["a"].test) == rows(both.test)
+    assert rows(deal("t", alone, Common(), {}, 4).homes["a"].test) == rows(both.test)
 
 
 def test_all_homes_are_views_of_one_tensor():
@@ -103,7 +103,7 @@ def test_the_fingerprint_is_the_datas_and_changes_with_one_value():
 
 
 def test_pooled_rows_are_those_of_the_clients_that_take_part():
-    federation = deal("t", numbered(), Common(clients=10, split="iid"), 0)
+    federation = deal("t", numbered(), Common(split="iid"), {"clients": 10}, 0)
     pooled = federation.pooled()
     for part in ("train", "val", "test"):
         apart = [r for h in federation.homes.values() for r in rows(getattr(h, part))]
@@ -116,7 +116,7 @@ def test_fixed_parts_are_kept_and_clients_without_training_rows_are_dropped():
     owner = np.array(["a", "a", "a", "a", "a", "b"])
     pool = numbered(6, 2, part=part, owner=owner)
     pool.y[:] = [0, 1, 0, 1, 0, 1]
-    federation = deal("t", pool, Common(), 0)
+    federation = deal("t", pool, Common(), {}, 0)
     home = federation.homes["a"]
     assert [rows(b) for b in (home.train, home.val, home.test)] == [[0], [2], [1]]
     assert rows(federation.exam) == [3] and rows(federation.proxy) == [4]
@@ -125,7 +125,7 @@ def test_fixed_parts_are_kept_and_clients_without_training_rows_are_dropped():
 
 def test_scaling_by_client_uses_each_clients_own_training_rows():
     federation = deal(
-        "t", numbered(200, scaling="federation"), Common(clients=4, scale="client", split="iid"), 0
+        "t", numbered(200, scaling="federation"), Common(scale="client", split="iid"), {"clients": 4}, 0
     )
     for home in federation.homes.values():
         assert abs(float(home.train.x.mean())) < 1e-5
@@ -148,8 +148,10 @@ def test_unknown_names_and_options_are_corrected():
 
 def test_impossible_shares_are_reported_together():
     with pytest.raises(DataError) as caught:
-        load("wine", {"val": 0.6, "test": 0.4, "unseen": 1.0, "split": "odd"})
+        load("wine", {"val": 0.6, "test": 0.4, "unseen": 1.0, "features": 0.0})
     assert str(caught.value).startswith("3 things are wrong")
+    with pytest.raises(DataError, match="no split 'dirichelt'.\nhint: did you mean 'dirichlet'"):
+        load("wine", {"split": "dirichelt"})
 
 
 def test_a_natural_split_needs_owners():

@@ -5,6 +5,7 @@ The choice is made once, at a run's first start, and written into its recipe: re
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from collections.abc import Mapping
@@ -56,6 +57,8 @@ def choose(
 
 
 def pick(task: Task, clients: int) -> tuple[str, str]:
+    if not task.stackable:
+        return "threads", "batch statistics want one client at a time"
     if not task.dense:
         return "threads", "convolutions and recurrent layers run best with one client per thread"
     if clients < 2:
@@ -74,5 +77,6 @@ def worth(steps: int) -> tuple[bool, str]:
 def fitting(task: Task, homes: Mapping[Client, Home]) -> int:
     """How many of the largest client fit into a chunk: its examples, and some copies of the weights."""
     weights = sum(v.numel() * 4 for v in task.w0.values())
-    rows = max(h.train.x.numel() + h.val.x.numel() for h in homes.values()) * 4
+    one = math.prod(next(iter(homes.values())).train.shape)
+    rows = max(h.n + len(h.val) for h in homes.values()) * one * 4
     return max(1, _CHUNK_BYTES // (rows + 6 * weights))

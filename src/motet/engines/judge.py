@@ -24,10 +24,11 @@ def judge(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[dict[s
     task: Task = method.task
     scores: dict[str, Sums] = {}
     if sent["general"] != ():
-        scores["global"] = tally(task, partial(task.predict, sent["general"]), who.exam)
+        general = task.at_home(partial(task.predict, sent["general"]), who.data)
+        scores["global"] = tally(task, general, who.exam)
     if sent["same"]:
         return scores | {"personal": scores["global"]}, keep
-    own = method.personal(sent["view"], keep, who.data)
+    own = task.at_home(method.personal(sent["view"], keep, who.data), who.data)
     return scores | {"personal": tally(task, own, who.exam)}, keep
 
 
@@ -40,7 +41,7 @@ def question(method: Method, state: Tree, view: Tree) -> Tree:
 
 def portrait(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
     """The personal model itself as a tree, for saving at the client."""
-    own: Any = method.personal(sent, keep, who.data)
+    own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
     return own.args, keep
 
 

@@ -104,12 +104,13 @@ class Loop:
 
     def data(self, client: Client) -> Data:
         home = self.homes[client]
-        seed = torch.tensor(seed_of(self.turn.seed, client))
-        return Data(home.train.x, home.train.y, torch.tensor(home.n), seed, home.val, home.columns)
+        train, seed = home.train.take(), torch.tensor(seed_of(self.turn.seed, client))
+        n = torch.tensor(home.n)
+        return Data(train.x, train.y, n, seed, home.val.take(), home.columns, home.augment)
 
     def examinee(self, client: Client, part: Part = "val") -> Examinee:
         home = self.homes[client]
-        return Examinee(self.data(client), home.val if part == "val" else home.test)
+        return Examinee(self.data(client), (home.val if part == "val" else home.test).take())
 
     def keep(self, client: Client) -> Tree:
         kept = self.keeps.get(client, self.turn.number)

@@ -43,7 +43,7 @@ class Threads(Loop):
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c in clients:
-                ready.append((c, self.pool.submit(self.guarded, job, c, sent[c], self.keep(c), data(c))))
+                ready.append((c, self.pool.submit(self.perform, job, c, sent[c], self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
                     yield self.finished(*ready.popleft(), keep_as)
             while ready:
@@ -51,6 +51,11 @@ class Threads(Loop):
         finally:
             for _, work in ready:
                 work.cancel()
+
+    def perform(
+        self, job: Job, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]
+    ) -> tuple[Tree, Tree]:
+        return self.guarded(job, client, sent, keep, data(client))  # rows are fetched by the worker
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None

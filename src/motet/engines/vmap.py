@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from motet.core import Ask, Client, Method, Tree, is_solo
+from motet.core import Ask, Client, Method, Tree, Turn, is_solo
 from motet.engines.fold import Fold
 from motet.engines.judge import judge, portrait, question
 from motet.engines.keeps import Keeps
 from motet.engines.loop import Job, Loop, Part, VerbFailed, all_finite
-from motet.local import Batch, Data, Examinee, Home, pace, seed_of
+from motet.local import Batch, Data, Examinee, Home, Shelf, pace, seed_of
 from motet.vec import leaves, stack, unstack
 
 _CACHE = 256 << 20  # bytes of stacked examples that are remembered between rounds
@@ -49,6 +49,15 @@ class Vmap(Loop):
         self.stacks: dict[Any, tuple[Any, ...]] = {}
         self.seeds_are_of, self.seeds = -1, dict[tuple[Client, ...], Tensor]()
         self.room = _CACHE
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        if not method.task.stackable:
+            raise ValueError(
+                f"the engine vmap stacks clients and pads them, and the network's statistics are "
+                f"{method.task.statistics}: padding would be in them.\n"
+                "hint: engine.name=threads, or net.norm=group, or net.statistics=shared"
+            )
+        super().begin(method, turn)
 
     def mean(self, ask: Ask) -> Tree:
         if is_solo(ask.verb):
@@ -150,7 +159,8 @@ class Vmap(Loop):
     def rows(self, clients: list[Client], part: Part | None) -> Data | Examinee:
         """The chunk's examples, padded and stacked, with the seeds of this turn."""
         x, y, n, val, exam = self.remembered(clients, part)
-        data = Data(x, y, n, self.seeds_of(clients), val, self.homes[clients[0]].columns)
+        first = self.homes[clients[0]]
+        data = Data(x, y, n, self.seeds_of(clients), val, first.columns, first.augment)
         return data if exam is None else Examinee(data, exam)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:
@@ -198,9 +208,10 @@ def _shared(views: Mapping[Client, Tree]) -> bool:
     return all(v is first for v in views.values())
 
 
-def pad_all(batches: list[Batch]) -> Batch:
+def pad_all(shelves: list[Batch | Shelf]) -> Batch:
     """Batches stacked, each padded with zeros to the longest."""
-    top = max(1, *(len(b.x) for b in batches))
+    top = max(1, *map(len, shelves))
+    batches = [s.take() for s in shelves]
     first = batches[0]
     x = first.x.new_zeros((len(batches), top, *first.x.shape[1:]))
     y = first.y.new_zeros((len(batches), top))

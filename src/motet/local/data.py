@@ -87,6 +87,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.live)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one example."""
+        return tuple(self.x.shape[1:])
+
     def take(self) -> Batch:
         return self
 
@@ -101,6 +106,10 @@ class Shelf:
 
     def __len__(self) -> int:
         return len(self.at)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.shared_x.shape[1:])
 
     @property
     def x(self) -> Tensor:
@@ -139,6 +148,7 @@ class Data:
     seed: Tensor  # fresh for every client and round
     val: Batch
     columns: tuple[Column, ...] = ()
+    augment: bool = False  # whether descend shifts and mirrors images
 
     @property
     def all(self) -> Batch:
@@ -173,6 +183,7 @@ class Home:
     val: Batch | Shelf
     test: Batch | Shelf
     columns: tuple[Column, ...] = field(default=())
+    augment: bool = False  # training images are shifted and mirrored
 
     @property
     def n(self) -> int:
@@ -187,8 +198,8 @@ pytree.register_pytree_node(
 )
 pytree.register_pytree_node(
     Data,
-    lambda d: ([d.x, d.y, d.n, d.seed, d.val], d.columns),
-    lambda values, columns: Data(*values, **{"columns": columns}),
+    lambda d: ([d.x, d.y, d.n, d.seed, d.val], (d.columns, d.augment)),
+    lambda values, rest: Data(*values, *rest),
     serialized_type_name="motet.Data",
 )
 pytree.register_pytree_node(

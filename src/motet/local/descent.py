@@ -21,7 +21,9 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
-from motet.local.data import Batch, Data, orders
+from motet.local.augment import jiggle
+from motet.local.data import Batch, Data, hashes, orders, take
+from motet.local.norms import practising, statistics, weights_of, with_statistics_of
 from motet.vec import Vec
 
 Loss = Callable[..., Tensor]
@@ -45,6 +47,7 @@ class Rule:
     clip: float | None
     batch: int
     drop_last: bool
+    augment: bool = False
 
     def blame(self, u: Vec, batch: Batch, given: Any) -> Tensor:
         return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
@@ -52,7 +55,7 @@ class Rule:
     def shape(self, g: Vec, u: Vec, m: Vec | None) -> tuple[Vec, Vec | None]:
         """The direction to step in: the gradient with decay, clipping and momentum."""
         if self.decay:
-            g = g + self.decay * u
+            g = g + self.decay * weights_of(u)
         if self.clip is not None:
             g = g * torch.clamp(self.clip / (g.sq().sqrt() + 1e-12), max=1.0)
         if m is None:
@@ -81,7 +84,7 @@ def descend(
     `lr` and `epochs` may be tensors, so that every client can have its own. The result is a
     constant: no gradient flows back through a descent.
     """
-    rule = Rule(loss, step, momentum, decay, clip, batch, drop_last)
+    rule = Rule(loss, step, momentum, decay, clip, batch, drop_last, data.augment)
     tree = (
         w,
         given,
@@ -117,32 +120,43 @@ class _Descent(torch.autograd.Function):
 def alone(rule: Rule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tuple[Tensor, ...]) -> Vec:
     x, y, n, seed = rows
     many = int(n)
-    x, y = lay_out(x[:many]), y[:many]
+    x, y = channels_last(x[:many]), y[:many]
     u = w.map(lambda a, _: own(a))
     m = u.zeros() if rule.momentum else None
     for e in range(int(epochs)):
         for at in orders(seed, e, n, many).split(rule.batch):
             if rule.drop_last and len(at) < rule.batch <= many:
                 continue
-            u, m = tread(rule, u, m, given, lr, Batch.of(take(x, at), y[at]))
+            some = take(x, at)
+            if rule.augment:
+                some = jiggle(some, dice(seed, e, at))
+            u, m = tread(rule, u, m, given, lr, Batch.of(some, y[at]))
     return u.map(lambda a, _: a.detach())
 
 
 def tread(rule: Rule, u: Vec, m: Vec | None, given: Any, lr: Tensor, batch: Batch) -> tuple[Vec, Vec | None]:
     """One step of one client; plain SGD changes `u` in place, which saves a copy of the weights."""
-    params = list(u.values())
-    with torch.enable_grad():
+    still = statistics(u)
+    names = [k for k in u if k not in still]
+    params = [u[k] for k in names]
+    with torch.enable_grad(), practising():
         for p in params:
             p.requires_grad_(True)
         slopes = torch.autograd.grad(rule.blame(u, batch, given), params, allow_unused=True)
     for p in params:
         p.requires_grad_(False)
-    g = Vec({k: torch.zeros_like(u[k]) if s is None else s for k, s in zip(u, slopes, strict=True)})
+    found = dict(zip(names, slopes, strict=True))
+    g = Vec({k: torch.zeros_like(a) if (s := found.get(k)) is None else s for k, a in u.items()})
     g, m = rule.shape(g, u, m)
     if rule.step is not sgd:
-        return rule.step(u, g, given, lr).map(lambda a, _: own(a)), m
-    torch._foreach_add_(params, list(g.values()), alpha=-float(lr))
+        return with_statistics_of(rule.step(u, g, given, lr), u).map(lambda a, _: own(a)), m
+    torch._foreach_add_(list(u.values()), list(g.values()), alpha=-float(lr))
     return u, m
+
+
+def dice(seed: Tensor, epoch: Tensor | int, at: Tensor) -> Tensor:
+    """What decides how each example looks in an epoch; its salts are not those of orders and draws."""
+    return hashes(seed, -2 - epoch, at)
 
 
 def own(a: Tensor) -> Tensor:
@@ -150,13 +164,9 @@ def own(a: Tensor) -> Tensor:
     return a.clone(memory_format=torch.channels_last if a.ndim == 4 else torch.contiguous_format)
 
 
-def lay_out(x: Tensor) -> Tensor:
-    """Images (n, c, h, w) are stored as (n, h, w, c), so that taking rows gives channels-last batches."""
-    return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 else x
-
-
-def take(x: Tensor, at: Tensor) -> Tensor:
-    return x[at].permute(0, 3, 1, 2) if x.ndim == 4 else x[at]
+def channels_last(x: Tensor) -> Tensor:
+    """Images are stored as (n, h, w, c), so that taking rows gives channels-last batches."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) if x.ndim == 4 else x
 
 
 # ---- many clients, stacked ----
@@ -181,6 +191,7 @@ class Window(NamedTuple):
     at: Tensor
     live: Tensor
     go: Tensor
+    dice: Tensor  # empty unless examples are augmented
 
 
 def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched: list[bool]) -> list[Tensor]:
@@ -206,8 +217,11 @@ def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched:
     size = _UNROLL if compiled else 1
     march = marching(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
-    for at, live, go in windows(rule, n, seed, wide(epochs), x.shape[1], size):
-        state = march(*state, *fixed, rows_at(all_x, at), rows_at(all_y, at), live, go)
+    for at, live, go, key in windows(rule, n, seed, wide(epochs), x.shape[1], size):
+        rows = rows_at(all_x, at)
+        if rule.augment:
+            rows = jiggle(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
+        state = march(*state, *fixed, rows, rows_at(all_y, at), live, go)
     return list(state[: len(u)])
 
 
@@ -242,7 +256,7 @@ def marching(rule: Rule, shape: Shape, size: int, compiled: bool) -> Callable[..
         for s in range(size):
             g = grad(rule.blame)(u, Batch(x[s], y[s], live[s]), told)
             g, fresh = rule.shape(g, u, m)
-            u = rule.step(u, g, told, lr).where(go[s], u)
+            u = with_statistics_of(rule.step(u, g, told, lr), u).where(go[s], u)
             m = fresh.where(go[s], m) if fresh is not None and m is not None else None
         return [*u.values(), *(m.values() if m is not None else ())]
 
@@ -295,23 +309,25 @@ def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size
     for first in range(0, most, group):
         epoch = torch.arange(first, min(first + group, most))
         order = orders(seed[:, None, None], epoch[None, :, None], n[:, None, None], top)
-        pad = steps * rule.batch - top
-        at = torch.nn.functional.pad(order, (0, pad)).reshape(clients, -1, rule.batch) + home[:, :, None]
+        order = torch.nn.functional.pad(order, (0, steps * rule.batch - top))
+        key = dice(seed[:, None, None], epoch[None, :, None], order) if rule.augment else order[..., :0]
+        at = order.reshape(clients, -1, rule.batch) + home[:, :, None]
+        key = key.reshape(*at.shape[:2], -1)
         place = torch.arange(steps * rule.batch).reshape(steps, rule.batch)
         live = (place[None] < n[:, None, None]).float().repeat(1, len(epoch), 1)
         full = (place[None, :, -1] < n[:, None]) | (n[:, None] < rule.batch)
         go = (full if rule.drop_last else torch.ones_like(full)) & (place[None, :, 0] < n[:, None])
         go = (go[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
-        at, live, go = (t.transpose(0, 1).contiguous() for t in (at, live, go))
-        yield from _cut(at, live, go, size)
+        yield from _cut(Window(*(t.transpose(0, 1).contiguous() for t in (at, live, go, key))), size)
 
 
-def _cut(at: Tensor, live: Tensor, go: Tensor, size: int) -> Iterator[Window]:
-    if spare := -len(at) % size:  # a window that is not full ends with steps that nobody takes
-        at = torch.cat([at, at[:1].expand(spare, -1, -1)])
-        live = torch.cat([live, live[:1].expand(spare, -1, -1)])
-        go = torch.cat([go, torch.zeros_like(go[:1]).expand(spare, -1)])
+def _cut(all_steps: Window, size: int) -> Iterator[Window]:
+    go = all_steps.go
+    if spare := -len(go) % size:  # a window that is not full ends with steps that nobody takes
+        all_steps = Window(*(torch.cat([t, t[:1].expand(spare, *t.shape[1:])]) for t in all_steps))
+        go = all_steps.go
+        go[-spare:] = False
     busy = go.reshape(-1, size * go.shape[1]).any(1).tolist()
-    for s, some in zip(range(0, len(at), size), busy, strict=True):
+    for s, some in zip(range(0, len(go), size), busy, strict=True):
         if some:
-            yield Window(at[s : s + size], live[s : s + size], go[s : s + size])
+            yield Window(*(t[s : s + size] for t in all_steps))

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,14 +18,30 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from motet.local.data import Batch
+from motet.local.data import Batch, Data
+from motet.local.norms import POLICIES, practises, statistics
 from motet.vec import Vec
 
 Kind = Literal["classes", "numbers"]
 Array = np.ndarray[Any, np.dtype[np.float64]]
-# Statistics of a batch belong to nobody in a federation, and global randomness differs between engines.
-_REFUSED = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+_NORMS = nn.modules.batchnorm._BatchNorm
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
+_MEASURED = 256  # examples at once from which a client measures its statistics
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Mean and standard deviation of each channel, where black is 0 and white is 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Bytes (n, channels, height, width) as floats of mean 0 and spread 1; other tensors as they are."""
+        if x.dtype != torch.uint8:
+            return x
+        mean, std = (255 * torch.tensor(v).reshape(-1, 1, 1) for v in (self.mean, self.std))
+        return (x.float() - mean) / std
 
 
 class Task:
@@ -30,23 +49,40 @@ class Task:
 
     `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
     `head` names the parameters of its last layer. `scale` turns predicted numbers into the
-    target's own unit.
+    target's own unit. `pixels` says how bytes of images are normalised. `statistics` is whose
+    statistics BatchNorm layers use (norms.py), "" without such layers.
     """
 
-    def __init__(self, net: nn.Module, kind: Kind, outputs: int, scale: float = 1.0) -> None:
+    def __init__(
+        self, net: nn.Module, kind: Kind, outputs: int, scale: float = 1.0, pixels: Pixels | None = None
+    ) -> None:
         check_net(net)
-        self.net, self.kind, self.outputs, self.scale = net, kind, outputs, scale
-        self.w0 = Vec({k: p.detach().clone() for k, p in net.named_parameters()})
+        self.net, self.kind, self.outputs, self.scale, self.pixels = net, kind, outputs, scale, pixels
+        self.statistics: str = getattr(net, "statistics", "")
+        buffers = dict(net.named_buffers())
+        named = dict(net.named_parameters()) | {k: buffers[k] for k in statistics(buffers)}
+        self.w0 = Vec({k: p.detach().clone() for k, p in named.items()})
         self.head = last_layer(net)
         self.body = tuple(k for k in self.w0 if k not in self.head)
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
+        self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
         self._own = threading.local()
         net.requires_grad_(False)
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         """Scores of shape (examples, classes), or numbers of shape (examples,)."""
-        z = self._mine().predict(w, x)
+        z = self._mine().predict(w, self.pixels.normalise(x) if self.pixels else x)
         return z if self.kind == "classes" else z.squeeze(-1)
+
+    def at_home(self, own: Any, data: Data) -> Any:
+        """A predictor, a partial of weights, with this client's own statistics where they are local."""
+        if self.statistics != "local":
+            return own
+        with self._mine().measuring() as found:
+            for x in data.x[: int(data.n)].split(_MEASURED):
+                own(x)
+        measured = [Vec(dict(a) | found[id(a)]) if id(a) in found else a for a in own.args]
+        return partial(own.func, *measured)
 
     def loss(self, w: Vec, batch: Batch) -> Tensor:
         return batch.mean(self.blame(self.predict(w, batch.x), batch.y))
@@ -80,7 +116,7 @@ class Task:
         """Weights are put in place of the network's own: every thread needs a network to itself."""
         if not hasattr(self._own, "puppet"):
             with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
-                self._own.puppet = Puppet(copy.deepcopy(self.net))
+                self._own.puppet = Puppet(copy.deepcopy(self.net), self.statistics)
         mine: Puppet = self._own.puppet
         return mine
 
@@ -89,24 +125,73 @@ class Puppet:
     """A network that any weights can be put into: torch's functional_call without its checks,
     which take as long as a small network."""
 
-    def __init__(self, net: nn.Module) -> None:
-        self.net = net
+    def __init__(self, net: nn.Module, policy: str = "") -> None:
+        self.net, self.policy = net, policy
         names = {id(p): name for name, p in net.named_parameters()}  # one name for weights that layers share
         places = [(m._parameters, key, p) for m in net.modules() for key, p in m._parameters.items()]
         self.slots: list[tuple[str, dict[str, Any], str]] = [
             (names[id(p)], params, key) for params, key, p in places if p is not None
         ]
         self.blank = [p for _, _, p in places if p is not None]
+        self.norms = [(f"{k}.", m) for k, m in net.named_modules() if isinstance(m, _NORMS)]
+        self.found: dict[int, Measured] | None = None
+        net.eval()
+        for _, norm in self.norms:
+            norm._buffers["num_batches_tracked"] = None  # the running mean forgets at a fixed rate
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         for name, params, key in self.slots:
             params[key] = w[name]
+        if self.norms:
+            self.dress(w, len(x))
         try:
             z: Tensor = self.net(x)
         finally:
             for (_, params, key), blank in zip(self.slots, self.blank, strict=True):
                 params[key] = blank
+        if self.found is not None:
+            self.found.setdefault(id(w), Measured(w)).add(self.norms, len(x))
         return z
+
+    def dress(self, w: Vec, rows: int) -> None:
+        """Give BatchNorm layers their statistics. A batch of one has none and is treated as in use."""
+        measuring = self.found is not None
+        train = rows > 1 and self.policy != "shared" and (practises() or measuring)
+        for name, norm in self.norms:
+            norm.training = train
+            norm.momentum = 1.0 if measuring else 0.1
+            for key in ("running_mean", "running_var"):
+                value = w[name + key].detach()  # training with averaged statistics changes it in place
+                keep = train and (measuring or self.policy == "local")
+                norm._buffers[key] = value.clone() if keep else value
+
+    @contextmanager
+    def measuring(self) -> Iterator[dict[int, dict[str, Tensor]]]:
+        """Inside, what is predicted is measured; afterwards the means over all batches, by the weights' id."""
+        means: dict[int, dict[str, Tensor]] = {}
+        self.found = {}
+        try:
+            yield means
+            means |= {key: m.mean() for key, m in self.found.items()}
+        finally:
+            self.found = None
+
+
+class Measured:
+    """Sums of the statistics of batches, each counted by its rows."""
+
+    def __init__(self, w: Vec) -> None:
+        self.w, self.rows, self.sums = w, 0, dict[str, Tensor]()  # w stays alive, so that its id does
+
+    def add(self, norms: Sequence[tuple[str, nn.Module]], rows: int) -> None:
+        self.rows += rows
+        for name, norm in norms:
+            for key in ("running_mean", "running_var"):
+                value = torch.as_tensor(norm._buffers[key]) * rows
+                self.sums[name + key] = value + self.sums.get(name + key, 0)
+
+    def mean(self) -> dict[str, Tensor]:
+        return {k: v / self.rows for k, v in self.sums.items()}
 
 
 def marks(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
@@ -137,15 +222,21 @@ def last_layer(net: nn.Module) -> tuple[str, ...]:
 
 def check_net(net: nn.Module) -> None:
     for name, module in net.named_modules():
-        if isinstance(module, _REFUSED) and getattr(module, "p", 1.0) > 0:
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             raise ValueError(
                 f"layer {name!r} of the network is a {type(module).__name__}, which motet does not train: "
-                "batch statistics have no owner in a federation, and dropout draws from a global generator.\n"
-                "hint: use GroupNorm or LayerNorm for normalising, and weight decay (method.decay) for dropout"
+                "it draws from a global generator.\nhint: use weight decay (method.decay) instead"
+            )
+        if isinstance(module, _NORMS) and getattr(net, "statistics", None) not in POLICIES:
+            raise ValueError(
+                f"layer {name!r} of the network is a {type(module).__name__}, and it is not said whose "
+                f"statistics it uses.\nhint: set the network's attribute statistics to one of "
+                f"{', '.join(POLICIES)} (see motet.local.norms), or use GroupNorm or LayerNorm"
             )
     if not any(True for _ in net.parameters()):
         raise ValueError("the network has no parameters to train")
-    if buffers := [name for name, _ in net.named_buffers()]:
+    norms = {f"{k}." for k, m in net.named_modules() if isinstance(m, _NORMS)}
+    if buffers := [k for k, _ in net.named_buffers() if not k.startswith(tuple(norms)) or not norms]:
         raise ValueError(
             f"the network has buffers ({', '.join(buffers)}), and a buffer is neither shared nor kept.\n"
             "hint: make it a parameter, or a plain attribute if it never changes"

@@ -75,7 +75,7 @@ def task_of(recipe: Recipe, federation: Federation) -> Task:
     net = nets.build(
         name, recipe.options("net"), federation.shape, federation.outputs, federation.kind, recipe.seed
     )
-    return Task(net, federation.kind, federation.outputs, federation.scale)
+    return Task(net, federation.kind, federation.outputs, federation.scale, federation.pixels)
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
@@ -129,6 +129,7 @@ class Course:
         self.bench: Loop = (
             self.choice.build(self.federation.homes, workers=e.workers) if pooled else self.engine.engine  # type: ignore[assignment]
         )
+        self.proxy = self.federation.proxy and self.federation.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
@@ -172,7 +173,7 @@ class Course:
             self.cohort(number),
             clients,
             seed_of(self.recipe.seed, "turn", number),
-            self.federation.proxy,
+            self.proxy,
         )
 
     def cohort(self, number: int) -> list[str]:

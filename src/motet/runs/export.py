@@ -85,9 +85,10 @@ def portable(folder: Path, source: Path) -> tuple[nn.Module, dict[str, Any]]:
         facts["kind"],
         recipe.seed,
     )
-    if set(weights) != {k for k, _ in net.named_parameters()}:
+    state = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    if set(weights) != set(state):
         raise RunError(f"{source.stem}'s model is not a single network, and only one can be written as ONNX")
-    net.load_state_dict(weights)
+    net.load_state_dict(weights, strict=False)  # all but the count of batches, which nothing reads
     return Scaled(net, facts["inputs"], facts["target"]).eval(), facts
 
 

@@ -20,6 +20,7 @@ from motet.engines.judge import tally
 from motet.engines.talk import play
 from motet.local import marks
 from motet.runs.course import Best, Course
+from motet.tasks.federation import Federation, Ruler
 from motet.vec import Vec
 
 
@@ -47,7 +48,8 @@ def newcomers(course: Course, best: Best) -> None:
     names = engine.clients
     arrival = course.turn(best.round)
     course.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
-    visit = Turn(best.round + 1, names, names, course.turn(best.round + 1).seed, course.federation.proxy)
+    turn = course.turn(best.round + 1)
+    visit = Turn(turn.number, names, names, turn.seed, turn.proxy)
     play(engine, course.method, best.state, visit)
     course.score(engine, best.state, visit, "test", {"personal": "visit"})
 
@@ -57,7 +59,10 @@ def server_exam(course: Course, best: Best) -> None:
     exam, general = course.federation.exam, course.method.general(best.state)
     if exam is None or general is None:
         return
-    sums = tally(course.task, lambda x: course.task.predict(general, x), exam)
+    if course.task.statistics == "local":
+        course.store.event("note", "no exam: statistics are local, and the global model has none of its own")
+        return
+    sums = tally(course.task, lambda x: course.task.predict(general, x), exam.take())
     stacked = {k: v[None] for k, v in sums.items()}
     course.store.tell(exam={k: float(v[0]) for k, v in marks(course.task.kind, stacked).items()})
 
@@ -108,11 +113,19 @@ def card_facts(course: Course, best: Best, client: str, scores: Mapping[str, flo
         "classes": list(f.classes),
         "columns": [c.name for c in f.columns],
         "shape": list(f.shape),
-        "inputs": {"mean": ruler.middle.tolist(), "std": ruler.spread.tolist()} if ruler else {},
+        "inputs": scaling(f, ruler),
         "target": {"scale": f.scale, "offset": f.offset},
-        "examples": {"train": home.n, "val": len(home.val.x), "test": len(home.test.x)} if home else {},
+        "examples": {"train": home.n, "val": len(home.val), "test": len(home.test)} if home else {},
         "test": dict(scores),
     }
+
+
+def scaling(f: Federation, ruler: Ruler | None) -> dict[str, Any]:
+    """What raw inputs are standardised with: by column of a table, or by channel of bytes of images."""
+    if f.pixels:
+        channels = {"mean": f.pixels.mean, "std": f.pixels.std}
+        return {k: [[[255 * v]] for v in values] for k, values in channels.items()}
+    return {"mean": ruler.middle.tolist(), "std": ruler.spread.tolist()} if ruler else {}
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:

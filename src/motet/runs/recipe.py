@@ -22,7 +22,7 @@ from typing import Any, Literal
 from motet.core import Count, Method, NotNegative
 from motet.runs.fields import Field, fields_of
 from motet.tasks import load as data_sets
-from motet.tasks import nets
+from motet.tasks import nets, splits
 from motet.tasks.choices import fetch
 from motet.tasks.federation import DataError
 
@@ -231,8 +231,11 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
         return name, fields_of(method_class(name))
     if section == "net":
         return name, {} if name == "auto" else fields_of(nets.source(name))
-    own = fields_of(data_sets.source(name))
-    return name, {**fields_of(data_sets.Common), **own}
+    common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
+    split = part.get("split", (own | common)["split"].default)
+    if not isinstance(split, str):
+        raise RecipeError(f"data.split is {split!r}; it must be text")
+    return name, {**common, **fields_of(splits.source(split)), **own}
 
 
 def impossible(s: Settings) -> list[str]:

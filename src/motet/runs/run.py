@@ -168,7 +168,7 @@ def train(store: Store, folder: Path, watch: Any) -> None:
 
 
 def client_rows(homes: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
-    return [(c, int(seen), h.n, len(h.val.x), len(h.test.x), labels(h)) for c, h in homes.items()]
+    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in homes.items()]
 
 
 def labels(home: Any) -> dict[str, int]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from motet.local import Batch, Column, Home
-from motet.local.task import Kind
+from motet.local import Batch, Column, Home, Shelf
+from motet.local.task import Kind, Pixels
+
+__all__ = ["DataError", "Federation", "Pixels", "Pool", "Ruler", "refuse"]
 
 PARTS = ("train", "val", "test", "proxy", "exam")  # a row's part is one of these words, or its number
 LOCAL = 3  # the first three stay with clients; proxy and exam are the server's
@@ -32,14 +34,6 @@ def refuse(problems: list[str]) -> None:
     if problems:
         listed = "\n".join(f"{i}. {p}" for i, p in enumerate(problems, 1))
         raise DataError(f"{len(problems)} things are wrong with the data:\n{listed}")
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """Mean and standard deviation of each channel, where black is 0 and white is 1."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass
@@ -74,8 +68,11 @@ class Pool:
             values = getattr(self, name)
             if values is not None and values.shape != (n,):
                 wrong.append(f"x has {n} rows, and {name} has shape {values.shape}; expected ({n},)")
-        if self.x.dtype.kind != "f":
-            wrong.append(f"x holds {self.x.dtype}; expected float32")
+        if self.x.dtype == np.uint8:
+            if self.pixels and (self.x.ndim != 4 or self.x.shape[1] != len(self.pixels.mean)):
+                wrong.append(f"x has shape {self.x.shape}, and {len(self.pixels.mean)} channels are named")
+        elif self.x.dtype.kind != "f":
+            wrong.append(f"x holds {self.x.dtype}; expected float32, or uint8 for images and text")
         elif not self.fill and not np.isfinite(self.x).all():
             wrong.append("x holds missing (NaN) or infinite values.\nhint: fill them or drop their rows")
         if self.columns and (self.x.ndim != 2 or self.x.shape[1] != len(self.columns)):
@@ -128,7 +125,7 @@ class Ruler:
 
 @dataclass
 class Federation:
-    """Every client's home; all rows live in one tensor, of which the homes' batches are views."""
+    """Every client's home; all rows live in one array, of which the homes hold views or places."""
 
     name: str
     homes: dict[str, Home]  # clients that take part, sorted by name
@@ -140,12 +137,14 @@ class Federation:
     shape: tuple[int, ...]  # of one example
     scale: float = 1.0  # numbers: target = prediction * scale + offset
     offset: float = 0.0
-    proxy: Batch | None = None
-    exam: Batch | None = None
-    rulers: dict[str, Ruler] = field(
-        default_factory=dict
-    )  # what standardised each client's features, if anything
+    proxy: Batch | Shelf | None = None
+    exam: Batch | Shelf | None = None
+    rulers: dict[str, Ruler] = field(default_factory=dict)  # what standardised features, by client
     notes: list[str] = field(default_factory=list)  # what a person should know
+    pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
+    symbols: bool = False  # examples are bytes of text
+    missing: dict[str, int] = field(default_factory=dict)  # cells that were filled, by client
+    digest: str = ""  # of all rows, where it is known
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that goes on can tell that its data changed."""
@@ -153,12 +152,17 @@ class Federation:
         columns = [(c.name, c.kind) for c in self.columns]
         digest.update(json.dumps([self.kind, self.classes, columns, self.scale, self.offset]).encode())
         for label, batch in self._batches():
-            digest.update(json.dumps([label, list(batch.x.shape), list(batch.y.shape)]).encode())
-            for values in (batch.x, batch.y):
-                digest.update(values.contiguous().numpy().reshape(-1).view(np.uint8).data)
+            if isinstance(batch, Shelf) and self.digest:
+                values: list[torch.Tensor] = [batch.at]
+                digest.update(self.digest.encode())
+            else:
+                values = [batch.x, batch.y]
+            digest.update(json.dumps([label, *(list(v.shape) for v in values)]).encode())
+            for v in values:
+                digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
-    def _batches(self) -> Iterator[tuple[list[str], Batch]]:
+    def _batches(self) -> Iterator[tuple[list[str], Batch | Shelf]]:
         for role, homes in (("home", self.homes), ("unseen", self.unseen)):
             for client, home in homes.items():
                 yield [role, client, "train"], home.train
@@ -171,10 +175,13 @@ class Federation:
     def pooled(self) -> Federation:
         """The same rows with one client, `everyone`, who holds all that the taking-part clients hold."""
 
-        def join(part: str) -> Batch:
+        def join(part: str) -> Batch | Shelf:
             batches = [getattr(home, part) for home in self.homes.values()]
+            if isinstance(first := batches[0], Shelf):
+                return Shelf(first.shared_x, first.shared_y, torch.cat([b.at for b in batches]))
             return Batch.of(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]))
 
-        everyone = Home(join("train"), join("val"), join("test"), self.columns)
+        augment = any(h.augment for h in self.homes.values())
+        everyone = Home(join("train"), join("val"), join("test"), self.columns, augment)
         notes = [*self.notes, "all clients are pooled into one"]
         return replace(self, homes={"everyone": everyone}, unseen={}, notes=notes)

@@ -5,28 +5,46 @@ Knows arrays and statistics. Does not know how it was decided whose a row is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from motet.local import Batch, Column, Home
+from motet.local import Batch, Column, Home, Shelf
 from motet.tasks.federation import LOCAL, PARTS, DataError, Federation, Pool, Rows, Ruler
 
-_TRAIN, _PROXY, _EXAM = (PARTS.index(p) for p in ("train", "proxy", "exam"))
+_TRAIN = PARTS.index("train")
 
 
 @dataclass(frozen=True)
 class Dealt:
-    """Which client and which part each row of a pool belongs to."""
+    """Which client and which part each row goes to; a row may go to several."""
 
-    who: np.ndarray  # (rows,) the number of its client
-    part: np.ndarray  # (rows,) the number of its part
+    row: np.ndarray  # (n,) its place in the pool
+    who: np.ndarray  # (n,) the number of its client
+    part: np.ndarray  # (n,) train, val or test, as numbers
     clients: tuple[str, ...]
     keep: np.ndarray  # (clients,) has training rows
     held: np.ndarray  # (clients,) takes no part in training
+    proxy: np.ndarray  # places of the rows that the server chooses by
+    exam: np.ndarray  # places of the rows that the server is tested on
+    columns: np.ndarray | None = None  # (clients, columns) who holds which; None: everyone holds all
+
+    def sorted(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows by client and part, and how many of each: (n,), (clients, 3)."""
+        key = self.who * LOCAL + self.part
+        at = self.row if (key[1:] >= key[:-1]).all() else self.row[np.argsort(key, kind="stable")]
+        return at, np.bincount(key, minlength=LOCAL * len(self.clients)).reshape(-1, LOCAL)
+
+    def columns_at(self, client: int, columns: tuple[Column, ...]) -> tuple[Column, ...]:
+        """The columns as one client has them."""
+        if self.columns is None:
+            return columns
+        held = self.columns[client].tolist()
+        return tuple(replace(c, here=h) for c, h in zip(columns, held, strict=True))
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,11 @@ class Block:
     proxy: Rows | None
     exam: Rows | None
 
+    @property
+    def ends(self) -> np.ndarray:
+        """Where each client's rows end."""
+        return np.cumsum(self.counts.sum(1))
+
     def with_x(self, f: Callable[[np.ndarray], np.ndarray], x: np.ndarray | None = None) -> Block:
         """All examples changed by f; the clients' ones given as x if they are changed otherwise."""
         proxy, exam = (r and (f(r[0]), r[1]) for r in (self.proxy, self.exam))
@@ -50,15 +73,25 @@ class Block:
         return replace(self, y=f(self.y), proxy=proxy, exam=exam)
 
 
+@dataclass(frozen=True)
+class Furniture:
+    """What goes into homes: three parts for each client, and the server's two."""
+
+    parts: Sequence[tuple[Batch | Shelf, Batch | Shelf, Batch | Shelf]]
+    proxy: Batch | Shelf | None
+    exam: Batch | Shelf | None
+    target: Ruler = field(default_factory=lambda: Ruler(np.zeros(()), np.ones(())))
+    rulers: list[Ruler] = field(default_factory=list)  # of each client, if features were standardised
+    missing: dict[str, int] = field(default_factory=dict)
+
+
 def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
-    """A federation whose homes are views of one tensor."""
-    block, rulers = standardise(gather(pool, dealt), usable(scale, pool), pool)
-    ruler = Ruler(np.zeros(()), np.ones(()))
-    if pool.kind == "numbers":
-        ruler = Ruler.of(block.y[block.learned])
-        block = block.with_y(ruler.apply)
-    homes = furnish(block, pool.columns)
-    proxy, exam = (r and Batch.of(tensor(r[0]), tensor(r[1])) for r in (block.proxy, block.exam))
+    """A federation whose homes are views of one tensor, or draw from shared bytes."""
+    wanted = usable(scale, pool)
+    found = shelve(pool, dealt) if pool.x.dtype == np.uint8 else furnish(pool, dealt, wanted)
+    homes = [
+        Home(*parts, dealt.columns_at(i, pool.columns), pool.augment) for i, parts in enumerate(found.parts)
+    ]
     return Federation(
         name=name,
         homes={c: homes[i] for i, c in enumerate(dealt.clients) if dealt.keep[i] and not dealt.held[i]},
@@ -67,27 +100,74 @@ def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
         outputs=len(pool.classes) if pool.kind == "classes" else 1,
         classes=pool.classes,
         columns=pool.columns,
-        shape=tuple(block.x.shape[1:]),
-        scale=float(ruler.spread),
-        offset=float(ruler.middle),
-        proxy=proxy,
-        exam=exam,
-        rulers=dict(zip(dealt.clients, rulers, strict=True)) if rulers else {},
+        shape=tuple(pool.x.shape[1:]),
+        scale=float(found.target.spread),
+        offset=float(found.target.middle),
+        proxy=found.proxy,
+        exam=found.exam,
+        rulers=dict(zip(dealt.clients, found.rulers, strict=True)) if found.rulers else {},
+        pixels=pool.pixels,
+        symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
+        missing=found.missing,
+        digest=pool.digest,
     )
+
+
+def shelve(pool: Pool, dealt: Dealt) -> Furniture:
+    """Shelves of shared bytes; nothing is copied but the places of rows."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # the file is mapped for reading, and nobody writes
+        x, y = torch.from_numpy(pool.x), torch.from_numpy(np.asarray(pool.y, np.int64))
+    at, counts = dealt.sorted()
+    ends = np.cumsum(counts.reshape(-1))[:-1]
+    shelves = [Shelf(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
+    proxy, exam = (Shelf(x, y, torch.from_numpy(r)) if len(r) else None for r in (dealt.proxy, dealt.exam))
+    return Furniture(list(zip(shelves[::3], shelves[1::3], shelves[2::3], strict=True)), proxy, exam)
+
+
+def furnish(pool: Pool, dealt: Dealt, scale: str) -> Furniture:
+    """Views of one block of rows, which are filled and scaled."""
+    block = gather(pool, dealt)
+    missing = count_missing(block, dealt) if pool.fill else {}
+    block, rulers = standardise(block, scale, pool)
+    block, target = standardise_target(blanked(block, dealt), pool)
+    proxy, exam = (r and Batch.of(tensor(r[0]), tensor(r[1])) for r in (block.proxy, block.exam))
+    return Furniture(views(block), proxy, exam, target, rulers, missing)
 
 
 def gather(pool: Pool, dealt: Dealt) -> Block:
     """The rows in their final order; nothing is copied if they already stand in it."""
-    who, part = dealt.who, dealt.part
-    at = np.flatnonzero(part < LOCAL)
-    key = who[at] * LOCAL + part[at]
-    if (key[1:] < key[:-1]).any():
-        at = at[np.argsort(key, kind="stable")]
-    counts = np.bincount(key, minlength=LOCAL * len(dealt.clients)).reshape(-1, LOCAL)
-    taught = (part == _TRAIN) & ~dealt.held[who]
-    proxy = _join(_some(pool, (part == _PROXY) & ~dealt.held[who]), pool.proxy)
-    exam = _join(_some(pool, part == _EXAM), pool.exam)
-    return Block(take(pool.x, at), take(pool.y, at), counts, take(taught, at), proxy, exam)
+    at, counts = dealt.sorted()
+    parts = np.repeat(np.tile(np.arange(LOCAL), len(counts)), counts.reshape(-1))
+    taught = (parts == _TRAIN) & ~np.repeat(dealt.held, counts.sum(1))
+    proxy = _join(_some(pool, dealt.proxy), pool.proxy)
+    exam = _join(_some(pool, dealt.exam), pool.exam)
+    return Block(take(pool.x, at), take(pool.y, at), counts, taught, proxy, exam)
+
+
+def count_missing(block: Block, dealt: Dealt) -> dict[str, int]:
+    """How many cells each client misses; nothing for those that miss none."""
+    holes = np.isnan(block.x.reshape(len(block.x), -1)).sum(1)
+    ends = block.ends
+    sums = np.diff(np.concatenate([[0], holes.cumsum()])[ends], prepend=0)
+    return {c: int(n) for c, n in zip(dealt.clients, sums, strict=True) if n}
+
+
+def blanked(block: Block, dealt: Dealt) -> Block:
+    """Columns that a client does not hold are zero in its rows."""
+    if dealt.columns is None:
+        return block
+    x, ends = block.x.copy(), block.ends
+    for held, start, end in zip(dealt.columns, [0, *ends[:-1]], ends, strict=True):
+        x[start:end, ~held] = 0
+    return replace(block, x=x)
+
+
+def standardise_target(block: Block, pool: Pool) -> tuple[Block, Ruler]:
+    if pool.kind == "classes":
+        return block, Ruler(np.zeros(()), np.ones(()))
+    ruler = Ruler.of(block.y[block.learned])
+    return block.with_y(ruler.apply), ruler
 
 
 def take(values: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -95,8 +175,8 @@ def take(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return values[: len(at)] if (at == np.arange(len(at))).all() else values[at]
 
 
-def _some(pool: Pool, which: np.ndarray) -> Rows | None:
-    return (pool.x[which], pool.y[which]) if which.any() else None
+def _some(pool: Pool, rows: np.ndarray) -> Rows | None:
+    return (pool.x[rows], pool.y[rows]) if len(rows) else None
 
 
 def _join(a: Rows | None, b: Rows | None) -> Rows | None:
@@ -107,7 +187,7 @@ def _join(a: Rows | None, b: Rows | None) -> Rows | None:
 
 def usable(scale: str, pool: Pool) -> str:
     """The scaling that is meant; only rows of a table can be scaled by column."""
-    table = pool.x.ndim == 2
+    table = pool.x.ndim == 2 and pool.x.dtype != np.uint8
     if scale == "auto":
         return pool.scaling if table else "none"
     if scale != "none" and not table:
@@ -159,11 +239,11 @@ def tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.require(values, kind, ["C", "W"]))
 
 
-def furnish(block: Block, columns: tuple[Column, ...]) -> list[Home]:
-    """Every client's home: views of one tensor of examples, one of targets, one of ones."""
+def views(block: Block) -> list[tuple[Batch, Batch, Batch]]:
+    """Every client's three parts: views of one tensor of examples, one of targets, one of ones."""
     sizes = block.counts.reshape(-1).tolist()
     ones = torch.ones(max(sizes))
     live = {n: ones[:n] for n in set(sizes)}
     xs, ys = torch.split(tensor(block.x), sizes), torch.split(tensor(block.y), sizes)
     batches = [Batch(x, y, live[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
-    return [Home(*three, columns) for three in zip(batches[::3], batches[1::3], batches[2::3], strict=True)]
+    return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.tasks import datasets, targets
+from motet.tasks import datasets, splits, targets
 from motet.tasks.choices import complaints, fetch, nearest, options_of
 from motet.tasks.deal import Common, deal
 from motet.tasks.federation import DataError, Federation, Pool, refuse
@@ -43,18 +43,20 @@ def source(name: str) -> Callable[..., Any]:
 
 
 def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Federation:
-    """Every client's data. An option that a data set and Common both have is the data set's."""
+    """Every client's data. An option that several know is the data set's, then the split's."""
     f = source(name)
-    own, common = options_of(f), options_of(Common)
-    refuse(complaints(options or {}, common | own, f"data {name!r}"))
-    chosen = common | own | (options or {})
+    own, common, given = options_of(f), options_of(Common), options or {}
+    how = options_of(splits.source(given.get("split", own.get("split", Common.split))))
+    refuse(complaints(given, common | how | own, f"data {name!r}"))
+    chosen = common | how | own | given
     words = {k: chosen[k] for k in own}
     if "seed" in signature(f).parameters:
         words["seed"] = seed
     found = f(name, **words) if is_path(name) and name not in names() else f(**words)
     if isinstance(found, Federation):
         return found
-    return deal(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), seed)
+    shares = {k: chosen[k] for k in how}
+    return deal(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
 
 
 def is_path(name: str) -> bool:

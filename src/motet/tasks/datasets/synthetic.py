@@ -19,7 +19,7 @@ import numpy as np
 
 from motet.local import Column, seed_of
 from motet.tasks.federation import PARTS, DataError, Pool, refuse
-from motet.tasks.splits import names
+from motet.tasks.splits.deck import client_names
 
 _CHUNK = 1 << 10  # rows that are labelled at once: small enough for one thread, which is fastest here
 
@@ -122,7 +122,7 @@ def _pool(
 ) -> Pool:
     columns = tuple(Column(f"x{j}") for j in range(1, x.shape[1] + 1))
     labels = tuple(map(str, range(classes)))
-    return Pool(x, y, "classes", labels, columns, owner, names(clients), part, scaling="none")
+    return Pool(x, y, "classes", labels, columns, owner, client_names(clients), part, scaling="none")
 
 
 def draw(*words: object) -> np.random.Generator:
