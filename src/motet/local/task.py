@@ -71,7 +71,21 @@ class Task:
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         """Scores of shape (examples, classes), or numbers of shape (examples,)."""
-        z = self._mine().predict(w, self.pixels.normalise(x) if self.pixels else x)
+        return self._shaped(self._mine().predict(w, self.pixels.normalise(x) if self.pixels else x))
+
+    def predict_from(self, w: Vec, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and the features that the head sees, (examples, features)."""
+        puppet = self._mine()
+        with puppet.listening() as heard:
+            z = self.predict(w, x)
+        return z, heard[-1]
+
+    def top(self, head: Vec, features: Tensor) -> Tensor:
+        """What a head makes of features; the network's last layer must be linear."""
+        names = [k.rpartition(".")[2] for k in head]
+        return self._shaped(nn.functional.linear(features, **dict(zip(names, head.values(), strict=True))))
+
+    def _shaped(self, z: Tensor) -> Tensor:
         return z if self.kind == "classes" else z.squeeze(-1)
 
     def at_home(self, own: Any, data: Data) -> Any:
@@ -135,6 +149,7 @@ class Puppet:
         self.blank = [p for _, _, p in places if p is not None]
         self.norms = [(f"{k}.", m) for k, m in net.named_modules() if isinstance(m, _NORMS)]
         self.found: dict[int, Measured] | None = None
+        self.last = net.get_submodule(last_layer(net)[0].rpartition(".")[0])
         net.eval()
         for _, norm in self.norms:
             norm._buffers["num_batches_tracked"] = None  # the running mean forgets at a fixed rate
@@ -164,6 +179,16 @@ class Puppet:
                 value = w[name + key].detach()  # training with averaged statistics changes it in place
                 keep = train and (measuring or self.policy == "local")
                 norm._buffers[key] = value.clone() if keep else value
+
+    @contextmanager
+    def listening(self) -> Iterator[list[Tensor]]:
+        """Inside, what goes into the last layer is written down."""
+        heard: list[Tensor] = []
+        hook = self.last.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+        try:
+            yield heard
+        finally:
+            hook.remove()
 
     @contextmanager
     def measuring(self) -> Iterator[dict[int, dict[str, Tensor]]]:

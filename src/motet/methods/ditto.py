@@ -1,0 +1,36 @@
+"""Ditto: beside the global model, everyone trains a model of its own that is held near it.
+
+Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization", Algorithm 1.
+Differs from the paper: the personal model is trained for as many epochs as the global one, and the
+global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from motet.core import NotNegative, Tree, verb
+from motet.local import Batch, Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class Ditto(FedAvg):
+    lam: NotNegative = 0.1  # how near the personal model is held (lambda); 0 = each client alone
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0
+
+    @verb
+    def train(self, w: Vec, v: Vec, data: Data) -> tuple[Tree, Tree]:
+        return self.descend(self.task.loss, w, data), self.descend(self.near, v, data, given=w)
+
+    def near(self, v: Vec, batch: Batch, w: Vec) -> Tensor:  # h_k(v; w) of the paper
+        loss: Tensor = self.task.loss(v, batch)
+        return loss + self.lam / 2 * (v - w).sq()
+
+    def personal(self, w: Vec, v: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, v)

@@ -1,0 +1,60 @@
+"""FedALA: before training, each client learns how much of the global model to take, weight by weight.
+
+Zhang et al. 2023, "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
+Algorithm 1: of the top layers, local + (global - local) * A, with A in [0, 1] learned on a share of
+the client's examples; of the others, the global ones.
+Differs from the paper: A is first learned for a fixed number of epochs, where the paper goes on until
+its loss settles; a client's first round has nothing to mix, and skips it, as the paper's does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from motet.core import Count, Positive, Share, Tree, verb
+from motet.local import Batch, Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class FedALA(FedAvg):
+    mix_lr: Positive = 1.0  # learning rate of A (eta)
+    mix_share: Share = 0.8  # of the client's examples that A is learned on (s)
+    mix_first: Count = 10  # epochs when A is first learned; later one a round
+    tensors: Count = 2  # how many of the last parameter tensors are mixed; 2 = the last layer (p)
+
+    def join(self, data: Data) -> Tree:
+        top = self.task.w0.pick(self.top())
+        return {"own": self.task.w0, "a": top.zeros() + 1.0, "rounds": torch.tensor(0)}
+
+    def top(self) -> list[str]:
+        return list(self.task.w0)[-self.tensors :]
+
+    @verb
+    def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        own, a, rounds = keep["own"].pick(self.top()), keep["a"], keep["rounds"]
+        order, some = data.order(), torch.ceil(self.mix_share * data.n).long()
+        part = replace(data, x=data.x[order], y=data.y[order], n=some)
+        epochs = torch.where(rounds == 0, 0, torch.where(rounds == 1, self.mix_first, 1))
+        how = {"lr": self.mix_lr, "epochs": epochs, "decay": 0.0, "momentum": 0.0, "step": self.clamp}
+        a = self.descend(self.mixed_loss, a, part, given=(w, own), **how)
+        u = self.descend(self.task.loss, self.mix(a, w, own), data)
+        return u, {"own": u, "a": a, "rounds": rounds + 1}
+
+    def mix(self, a: Vec, w: Vec, own: Vec) -> Vec:
+        return Vec(w | (own + (w.pick(self.top()) - own) * a))
+
+    def mixed_loss(self, a: Vec, batch: Batch, given: tuple[Vec, Vec]) -> Tensor:
+        loss: Tensor = self.task.loss(self.mix(a, *given), batch)
+        return loss
+
+    def clamp(self, a: Vec, g: Vec, given: Tree, lr: Tensor) -> Vec:
+        return (a - lr * g).map(lambda v, _: v.clamp(0, 1))
+
+    def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, keep["own"])

@@ -1,0 +1,49 @@
+"""FedDyn: a regulariser that changes with the rounds, so that local optima meet in the global one.
+
+Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1. A client keeps
+the gradient g_i of its own loss where it last was; the server keeps h, and theta = mean - h / alpha.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from motet.core import Positive, Talk, Tree, Turn, average, verb
+from motet.local import Batch, Data
+from motet.local.norms import with_statistics_of
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class FedDyn(FedAvg):
+    alpha: Positive = 0.01  # strength of the regulariser
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return {"theta": self.task.w0, "h": self.task.w0.zeros()}
+
+    def round(self, s: Tree, turn: Turn) -> Tree | Talk:
+        even = dict.fromkeys(turn.cohort, 1.0)
+        mean = yield average(self.train, turn.cohort, send=s["theta"], weights=even)
+        share = len(turn.cohort) / len(turn.clients)
+        h = s["h"] - self.alpha * share * (mean - s["theta"])
+        return {"theta": with_statistics_of(mean - h / self.alpha, mean), "h": h}
+
+    def general(self, s: Tree) -> Vec:
+        theta: Vec = s["theta"]
+        return theta
+
+    def view(self, s: Tree, client: str) -> Tree:
+        return s["theta"]
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0.zeros()
+
+    @verb
+    def train(self, theta: Vec, g: Vec, data: Data) -> tuple[Tree, Tree]:
+        u = self.descend(self.dynamic, theta, data, given=(theta, g))
+        return u, g - self.alpha * (u - theta)
+
+    def dynamic(self, u: Vec, batch: Batch, given: tuple[Vec, Vec]) -> Tensor:
+        theta, g = given
+        loss: Tensor = self.task.loss(u, batch)
+        return loss - g.dot(u) + self.alpha / 2 * (u - theta).sq()

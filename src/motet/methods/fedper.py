@@ -1,0 +1,49 @@
+"""FedPer: the body of the network is shared, the head stays at home.
+
+Arivazhagan et al. 2019, "Federated Learning with Personalization Layers", Algorithms 1 and 2; the
+body is averaged by numbers of examples. With `alternate`, Collins et al. 2021, "Exploiting Shared
+Representations for Personalized Federated Learning" (FedRep), Algorithm 1: first the head is trained
+with the body held still, then the body with the head held still.
+A network of one layer is all head: then this is Local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor
+
+from motet.core import Count, Talk, Tree, Turn, verb
+from motet.local import Batch, Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class FedPer(FedAvg):
+    alternate: bool = False  # train head and body one after the other, as FedRep does
+    head_epochs: Count = 5  # alternate: epochs of the head; the body has `epochs`
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return self.task.w0.drop(self.task.head)
+
+    def general(self, body: Vec) -> Vec | None:
+        return None if self.task.head else body  # heads are personal: there is no global model
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0.pick(self.task.head)
+
+    @verb
+    def train(self, body: Vec, head: Vec, data: Data) -> tuple[Tree, Tree]:
+        if not self.alternate:
+            w = self.descend(self.task.loss, Vec(body | head), data)
+            return w.drop(self.task.head), w.pick(self.task.head)
+        head = self.descend(self.with_rest, head, data, given=body, epochs=self.head_epochs)
+        return self.descend(self.with_rest, body, data, given=head), head
+
+    def with_rest(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
+        loss: Tensor = self.task.loss(Vec(rest | part), batch)
+        return loss
+
+    def personal(self, body: Vec, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, Vec(body | head))

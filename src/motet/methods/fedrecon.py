@@ -1,0 +1,61 @@
+"""FedRecon: heads are rebuilt at home from scratch whenever they are needed; nobody keeps anything.
+
+Singhal et al. 2021, "Federated Reconstruction: Partially Local Federated Learning", Algorithm 1.
+Half of a client's examples (support) rebuild the head with the body held still, the other half
+(query) train the body with the head held still; to predict, the head is rebuilt on all examples.
+Differs from the paper: examples are halved one by one, not by batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from motet.core import Count, Positive, Talk, Tree, Turn, average, verb
+from motet.local import Batch, Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class FedRecon(FedAvg):
+    recon_lr: Positive = 0.1  # learning rate of the rebuilding
+    recon_epochs: Count = 5  # epochs over the support half
+    server_lr: Positive = 1.0  # how far the server goes to the mean of the replies (eta_s)
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        if not self.task.body:
+            raise ValueError(
+                "fedrecon shares the body of a network and rebuilds its head, and this network is all head.\n"
+                "hint: use a network with more than one layer, say net=mlp"
+            )
+        return self.task.w0.drop(self.task.head)
+
+    def round(self, body: Vec, turn: Turn) -> Tree | Talk:
+        mean = yield average(self.train, turn.cohort, send=body)
+        return body + self.server_lr * (mean - body)
+
+    def general(self, body: Vec) -> None:
+        return None
+
+    @verb
+    def train(self, body: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        order, n = data.order(), data.n
+        support = replace(data, x=data.x[order[0::2]], y=data.y[order[0::2]], n=(n + 1) // 2)
+        query = replace(data, x=data.x[order[1::2]], y=data.y[order[1::2]], n=n // 2)
+        head = self.rebuilt(body, support)
+        return self.descend(self.with_rest, body, query, given=head), keep
+
+    def rebuilt(self, body: Vec, data: Data) -> Vec:
+        blank = self.task.w0.pick(self.task.head)
+        how = {"lr": self.recon_lr, "epochs": self.recon_epochs}
+        return self.descend(self.with_rest, blank, data, given=body, **how)
+
+    def with_rest(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
+        loss: Tensor = self.task.loss(Vec(rest | part), batch)
+        return loss
+
+    def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))

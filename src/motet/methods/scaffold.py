@@ -1,0 +1,51 @@
+"""SCAFFOLD: FedAvg with control variates that take the drift of local training away.
+
+Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+Algorithm 1, option II. The correction c - c_i enters as a linear term of the loss, so that clip and
+momentum see the corrected gradient. Differs from the paper: an epoch's last batch may be smaller.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from motet.core import Positive, Talk, Tree, Turn, average, verb
+from motet.local import Batch, Data
+from motet.methods.fedavg import FedAvg
+from motet.vec import Vec
+
+
+class Scaffold(FedAvg):
+    server_lr: Positive = 1.0  # global step size (eta_g)
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return {"x": self.task.w0, "c": self.task.w0.zeros()}
+
+    def round(self, s: Tree, turn: Turn) -> Tree | Talk:
+        even = dict.fromkeys(turn.cohort, 1.0)
+        dy, dc = yield average(self.train, turn.cohort, send=s, weights=even)
+        share = len(turn.cohort) / len(turn.clients)  # |S| / N
+        return {"x": s["x"] + self.server_lr * dy, "c": s["c"] + share * dc}
+
+    def general(self, s: Tree) -> Vec:
+        x: Vec = s["x"]
+        return x
+
+    def view(self, s: Tree, client: str) -> Tree:
+        return s["x"]
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0.zeros()
+
+    @verb
+    def train(self, s: Tree, ci: Vec, data: Data) -> tuple[Tree, Tree]:
+        x, c = s["x"], s["c"]
+        y = self.descend(self.corrected, x, data, given=c - ci)
+        steps = self.epochs * torch.ceil(data.n / self.batch)  # K of the paper
+        fresh = ci - c + (x - y) / (steps * self.lr)
+        return (y - x, fresh - ci), fresh
+
+    def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:
+        loss: Tensor = self.task.loss(y, batch)
+        return loss + drift.dot(y)
