@@ -1,4 +1,4 @@
-"""Finding data by name: a built-in set, a person's file or folder, or a function of theirs.
+"""Finding data by name: a built-in set, a person's file, folder or function, or a set of Hugging Face.
 
 Knows names and options. Does not know what is in the data, nor how they are dealt.
 """
@@ -18,9 +18,11 @@ from motet.tasks import datasets, splits, targets
 from motet.tasks.choices import complaints, fetch, nearest, options_of
 from motet.tasks.deal import Common, deal
 from motet.tasks.federation import DataError, Federation, Pool, refuse
+from motet.tasks.folders import holds_images
 
 __all__ = ["Common", "load", "names", "source"]
 _FILES = (".csv", ".parquet")
+_HUB = "hf:"
 
 
 def names() -> list[str]:
@@ -33,12 +35,12 @@ def source(name: str) -> Callable[..., Any]:
     if name in names():
         return importlib.import_module(f"{datasets.__name__}.{name}").load  # type: ignore[no-any-return]
     if is_path(name):
-        return importlib.import_module("motet.tasks.tables").load  # type: ignore[no-any-return]
+        return importlib.import_module(f"motet.tasks.{reader_of(name)}").load  # type: ignore[no-any-return]
     if ":" in name:
         return fetch(name, DataError)
     raise DataError(
         f"there is no data set {name!r}.\nhint: {nearest(name, names())}; "
-        "or a path to a .csv or .parquet file, a folder of them, or module:function"
+        "or a path to a .csv or .parquet file, a folder of them or of images, hf:OWNER/NAME, or module:function"
     )
 
 
@@ -60,7 +62,20 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
 
 
 def is_path(name: str) -> bool:
-    return name.endswith(_FILES) or Path(name).is_dir() or (":" not in name and "/" in name)
+    """Whether the name says where data lie: a file, a folder, or a place at Hugging Face."""
+    return (
+        name.startswith(_HUB)
+        or name.endswith(_FILES)
+        or Path(name).is_dir()
+        or (":" not in name and "/" in name)
+    )
+
+
+def reader_of(path: str) -> str:
+    """The module that reads what lies there."""
+    if path.startswith(_HUB):
+        return "hugging"
+    return "folders" if holds_images(Path(path).expanduser()) else "tables"
 
 
 def as_pool(found: Any, name: str) -> Pool:

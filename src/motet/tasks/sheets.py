@@ -92,7 +92,8 @@ def find(path: Path) -> list[Path]:
     files = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".parquet") and p.name[0] != ".")
     if not files:
         raise DataError(
-            f"the folder {path} holds no .csv or .parquet file.\nhint: put in one file per client"
+            f"the folder {path} holds no .csv or .parquet file, and no images.\n"
+            "hint: put in one file per client, or a folder of images for each class"
         )
     stems = [f.stem for f in files]
     if twice := sorted({s for s in stems if stems.count(s) > 1}):

@@ -34,17 +34,29 @@ def load(
     drop: tuple[str, ...] = (),  # columns to leave out
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
+    return as_pool(read(Path(path)), target, client, kind, missing, drop, Path(path).is_dir())
+
+
+def as_pool(
+    table: Table,
+    target: str,
+    client: str,
+    kind: str,
+    missing: str,
+    drop: tuple[str, ...],
+    folder: bool = False,
+) -> Pool:
+    """The rows of a table, wherever it comes from; in a folder, files are clients if no column is."""
     if missing not in ("refuse", "mean"):
         raise DataError(f"missing is {missing!r}; expected 'refuse' or 'mean'")
     if kind not in ("auto", "classes", "numbers"):
         raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers'")
-    table = read(Path(path))
     reader = Reader(table, kind, missing == "mean")
     reader.expect(target, client, drop)
     features = [c for c in table.frame.columns if c not in {target, client, *drop}]
     blocks = [reader.feature(c) for c in features]
     y, found, classes = reader.target(target)
-    owner, names = reader.owner(client, folder=Path(path).is_dir())
+    owner, names = reader.owner(client, folder)
     if not features:
         reader.problems.append("no column is left to learn from")
     refuse(reader.problems)
