@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
+from motet.cli_data import data_commands
 
 EPILOG = """
 try:
@@ -80,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
     running(add)
     reading(add)
+    data_commands(add)
     return top
 
 
