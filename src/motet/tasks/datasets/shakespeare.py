@@ -53,10 +53,10 @@ def load(
     users: int = 100,  # roles drawn by the run's seed
     least: int = 8000,  # windows that a role must have
     crop: int = 7000,  # windows a role has at home, in a row: 70 % train, 10 % validation, 20 % test; 0: all
-    exam: int = 1000,  # windows of each role's test part, in a row, for the server's test
+    server: int = 1000,  # windows of each role's test part, in a row, for the server's test
 ) -> Pool:
     """Windows of codes from 0 to 79, and the code that follows; the clients are roles."""
-    return pool(arrays("shakespeare"), seed, users, least, crop, exam)
+    return pool(arrays("shakespeare"), seed, users, least, crop, server)
 
 
 def decode(folder: Path) -> dict[str, np.ndarray]:
@@ -91,13 +91,13 @@ def pool(
     crop: int = 7000,
     exam: int = 1000,
 ) -> Pool:
-    low = {"users": (users, 1), "least": (least, 0), "crop": (crop, 0), "exam": (exam, 0)}
+    low = {"users": (users, 1), "least": (least, 0), "crop": (crop, 0), "server": (exam, 0)}
     refuse([f"{k} is {got}; expected at least {no}" for k, (got, no) in low.items() if got < no])
     windows = np.diff(found["start"]) - LENGTH
     fit = np.flatnonzero(qualified(windows, least, crop, exam))
     asked = f"{least} windows, more than {crop} to train with and more than {exam} to test on"
     if not len(fit):
-        raise DataError(f"no role has {asked}.\nhint: take a smaller least, crop or exam")
+        raise DataError(f"no role has {asked}.\nhint: take a smaller least, crop or server")
     chosen = np.sort(_draw(seed, "roles").permutation(fit)[:users]).tolist()
     names = frames.as_texts(found["names"][chosen])
     stretches = [
