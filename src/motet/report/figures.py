@@ -12,11 +12,11 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ALONE, UPPER_BOUND, Run, natural
-from motet.report.words import unit
+from motet.report.words import short, unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +44,8 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False, "axes.titlesize": 9.0, "figure.dpi": 72,
 }  # fmt: skip
 Look = tuple[str, str]  # colour, marker
+Size = tuple[float, float]  # inches
+Draw = Callable[["Figure"], None]
 
 
 def looks(labels: Sequence[str]) -> dict[str, Look]:
@@ -77,7 +79,7 @@ def over_rounds(
         _whole_numbers(axes)
         _line_legend(axes, [n for n in look if n in set(past["method"])], look)
 
-    return _svg(draw, (WIDE, 3.8), f"Validation {metric} over rounds for each method")
+    return svg(draw, (WIDE, 3.8), f"Validation {metric} over rounds for each method")
 
 
 def each_client(clients: pd.DataFrame, labels: Sequence[str], look: dict[str, Look], metric: str) -> str:
@@ -88,18 +90,18 @@ def each_client(clients: pd.DataFrame, labels: Sequence[str], look: dict[str, Lo
         for row, name in enumerate(labels):
             scores = clients[name].dropna().sort_values()
             colour, marker = look.get(name, (GREY, "o"))
-            shown = _evenly(list(scores), DOTS)
+            shown = evenly(list(scores), DOTS)
             axes.scatter(shown, [row + _jitter(i) for i in range(len(shown))],
                          s=16, c=colour, marker=marker, alpha=0.8, linewidths=0, clip_on=False)  # fmt: skip
             axes.plot(
                 [scores.mean()] * 2, [row - 0.38, row + 0.38], color=INK, linewidth=1.6, solid_capstyle="butt"
             )
-        axes.set_yticks(range(len(labels)), [_short(n, 34) for n in labels])
+        axes.set_yticks(range(len(labels)), [short(n, 34) for n in labels])
         axes.set(xlabel=f"test {unit(metric)} of each client's own model", ylim=(len(labels) - 0.4, -0.6))
         axes.grid(axis="y", visible=False)
         _percent(axes.xaxis, metric)
 
-    return _svg(
+    return svg(
         draw, (WIDE, 0.9 + 0.42 * len(labels)), f"Test {metric} of every client's personal model by method"
     )
 
@@ -109,18 +111,18 @@ def gains(
 ) -> str:
     """What each client gains over training alone, smallest first: filled bars gain, hollow bars lose."""
     alone, order = clients.attrs["alone"], clients.sort_values("train", kind="stable")
-    order = order.loc[_evenly(list(order.index), DOTS)]
+    order = order.loc[evenly(list(order.index), DOTS)]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(names), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for axes, name in zip(panels, names, strict=True):
             _gain_bars(axes, (order[name] - order[alone]) * better, look[name][0])
-            axes.set_title(_short(name, 60), loc="left")
+            axes.set_title(short(name, 60), loc="left")
             axes.set_ylabel("points gained" if metric == "accuracy" else f"{metric} saved")
             _percent(axes.yaxis, metric)
         _client_ticks(panels[-1], order)
 
-    return _svg(
+    return svg(
         draw, (WIDE, 1.2 + 1.5 * len(names)), f"Gain of each client over training alone, {', '.join(names)}"
     )
 
@@ -128,7 +130,7 @@ def gains(
 def holdings(run: Run) -> str:
     """Who holds what: clients x labels, a bubble's area is the number of training rows; else bars of rows."""
     rows = run.clients.assign(key=run.clients["client"].map(natural)).sort_values("key")
-    rows = rows.iloc[_evenly(list(range(len(rows))), COLUMNS)]
+    rows = rows.iloc[evenly(list(range(len(rows))), COLUMNS)]
     counts = _counts(rows, [str(c) for c in run.facts.get("classes") or []])
 
     def draw(figure: Figure) -> None:
@@ -140,13 +142,13 @@ def holdings(run: Run) -> str:
             axes.set(ylabel="training rows", xlim=(-0.7, len(rows) - 0.3))
             axes.grid(axis="x", visible=False)
         names = [
-            _short(str(c), 18) + ("" if seen else " *")
+            short(str(c), 18) + ("" if seen else " *")
             for c, seen in zip(rows["client"], rows["seen"], strict=True)
         ]
         _name_ticks(axes, names)
 
     tall = 1.3 + 0.26 * min(len(counts), LABELS) if counts else 2.8
-    return _svg(draw, (WIDE, tall), "Training rows of each client" + (" and label" if counts else ""))
+    return svg(draw, (WIDE, tall), "Training rows of each client" + (" and label" if counts else ""))
 
 
 # ---- pieces ----
@@ -185,7 +187,7 @@ def _line_legend(axes: Axes, names: Sequence[str], look: dict[str, Look]) -> Non
         Line2D([], [], color=INK, linewidth=1.6),
         Line2D([], [], color=INK, linestyle=(0, (3, 2)), linewidth=1),
     ]
-    texts = [*(_short(n, 30) for n in names), "personal", "global"]
+    texts = [*(short(n, 30) for n in names), "personal", "global"]
     axes.legend(handles, texts, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=2.2)
 
 
@@ -202,7 +204,7 @@ def _gain_bars(axes: Axes, gain: pd.Series[float], colour: str) -> None:
 def _client_ticks(axes: Axes, order: pd.DataFrame) -> None:
     axes.set_xlim(-0.7, len(order) - 0.3)
     if len(order) <= COLUMNS:
-        _name_ticks(axes, [f"{_short(str(c), 18)} ({n:.0f})" for c, n in order["train"].items()])
+        _name_ticks(axes, [f"{short(str(c), 18)} ({n:.0f})" for c, n in order["train"].items()])
         return
     axes.set_xticks([0, len(order) - 1], [f"{n:.0f} rows" for n in order["train"].iloc[[0, -1]]])
     axes.set_xlabel("clients, from few training rows to many")
@@ -239,7 +241,7 @@ def _bubbles(axes: Axes, counts: dict[str, list[int]]) -> None:
     axes.scatter(
         [p[0] for p in places], [p[1] for p in places], s=sizes, c=PALETTE[0], linewidths=0, clip_on=False
     )
-    axes.set_yticks(range(len(counts)), [_short(c, 18) for c in counts])
+    axes.set_yticks(range(len(counts)), [short(c, 18) for c in counts])
     axes.set(ylim=(len(counts) - 0.4, -0.6), xlim=(-0.7, many - 0.3), ylabel="label")
 
 
@@ -254,7 +256,7 @@ def _whole_numbers(axes: Axes) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _evenly(items: Sequence[Any], most: int) -> list[Any]:
+def evenly(items: Sequence[Any], most: int) -> list[Any]:
     """At most so many of them, evenly spaced, the first and the last among them."""
     if len(items) <= most:
         return list(items)
@@ -266,33 +268,39 @@ def _jitter(i: int) -> float:
     return ((i * 0.618034) % 1.0 - 0.5) * 0.5
 
 
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+# ---- files ----
 
 
-# ---- SVG ----
+def svg(draw: Draw, size: Size, about: str) -> str:
+    """A picture to put into a page: no ground of its own, the page's ink, text as text."""
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    return _inline(_drawn(draw, size, format="svg", transparent=True, metadata=nothing).decode(), about)
 
 
-def _svg(draw: Any, size: tuple[float, float], about: str) -> str:
+def png(draw: Draw, size: Size) -> bytes:
+    """The same picture as pixels on white, fit for print."""
+    return _drawn(draw, size, format="png", dpi=160, metadata={"Software": None})
+
+
+def _drawn(draw: Draw, size: Size, **how: Any) -> bytes:
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    out = io.StringIO()
+    out = io.BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own matplotlibrc does not change a report
         matplotlib.rcParams.update(STYLE)
         figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasSVG(figure)
+        FigureCanvasAgg(figure)
         draw(figure)
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    return _inline(out.getvalue(), about)
+        figure.savefig(out, **how)
+    return out.getvalue()
 
 
-def _inline(svg: str, about: str) -> str:
+def _inline(text: str, about: str) -> str:
     """Without prologue, ink as currentColor, ids that no other picture on the page has."""
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
     mark = f"p{zlib.crc32(about.encode()):x}"
-    svg = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{mark}-", svg)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(about, quote=True)}"', 1)
+    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{mark}-", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(about, quote=True)}"', 1)

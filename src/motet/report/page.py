@@ -52,9 +52,9 @@ def write(folders: Sequence[Path], to: Path, title: str | None = None) -> Path:
 def render(runs: Sequence[Run], title: str | None = None) -> str:
     """The whole page as text."""
     table, clients = comparison(runs), _with_global(runs, client_scores(runs))
-    text: str = _template().render(
+    text: str = template("page.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=words.unit(table.attrs["metric"]),
-        better=table.attrs["better"], sorting=SORTING, policy=_policy(),
+        better=table.attrs["better"], sorting=SORTING, policy=policy(),
         finding=finding(table, clients), remarks=remarks(runs, table, clients) + table.attrs["warnings"],
         rows=table.to_dict("records"), troubles=[r for r in table.to_dict("records") if r["trouble"]],
         with_seeds="seed_sd" in table, with_exam=bool(table["exam"].notna().any()),
@@ -65,24 +65,29 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
     return text
 
 
-def _template() -> Any:
-    from jinja2 import Environment, StrictUndefined
+def template(name: str) -> Any:
+    """A page of this room, with our filters; what it is given is escaped."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
     environment.filters |= {
         "score": lambda v, m: _typeset(words.score(v, m)), "gain": lambda v, m: _typeset(words.gain(v, m)),
         "number": lambda v: _typeset(words.number(v)), "known": lambda v: v is not None and not math.isnan(v),
     }  # fmt: skip
-    return environment.from_string(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+    return environment.get_template(name)
 
 
 def _typeset(text: str) -> str:
     return "–" if text == words.ABSENT else text.replace("-", "−")
 
 
-def _policy() -> str:
+def policy() -> str:
     """Nothing may be loaded, and no script may run but our own."""
     digest = base64.b64encode(hashlib.sha256(SORTING.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"

@@ -43,6 +43,10 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 or abs(value - round(value)) < 1e-9 else f"{value:.1f}"
 
 
+def short(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
 def unit(metric: str) -> str:
     return "accuracy %" if metric == "accuracy" else metric
 
