@@ -1,4 +1,4 @@
-"""The commands `motet data ...`: getting data sets, and seeing which are here.
+"""The commands `motet data ...`: getting data sets, seeing which are here, and who holds what.
 
 Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
 """
@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from motet.show_data import show_command
+
 Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 
 
 def data_commands(add: Add) -> None:
     """The group of commands, hung up at the front door."""
-    group = add("data", lambda args: group.print_help(), "get data sets, and see which are here")
+    group = add("data", lambda args: group.print_help(), "get data sets, see which are here, and who holds what")
     commands = group.add_subparsers(title="commands", metavar="")
 
     def within(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
@@ -30,6 +32,7 @@ def data_commands(add: Add) -> None:
     p.add_argument("names", nargs="+", metavar="NAME", help="see `motet data list`")
     p.add_argument("--from", dest="source", metavar="FOLDER", help="read the files there, without a network")
     within("list", do_list, "the data sets there are, and which of them are here")
+    show_command(within)
 
 
 def do_fetch(args: Any) -> None:
