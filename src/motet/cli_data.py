@@ -19,7 +19,9 @@ Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 
 def data_commands(add: Add) -> None:
     """The group of commands, hung up at the front door."""
-    group = add("data", lambda args: group.print_help(), "get data sets, see which are here, and who holds what")
+    group = add(
+        "data", lambda args: group.print_help(), "get data sets, see which are here, and who holds what"
+    )
     commands = group.add_subparsers(title="commands", metavar="")
 
     def within(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
