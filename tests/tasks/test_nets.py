@@ -4,13 +4,24 @@ import sys
 
 import pytest
 import torch
+from torch import nn
+from torch.func import vmap
 
 from motet.local import Task
 from motet.tasks.nets import NetError, build, default_net, names
+from motet.vec import Vec
+
+IMAGE = (3, 32, 32)
 
 
-def test_there_are_five_nets():
-    assert names() == ["cnn", "linear", "logistic", "mlp", "resnet18"]
+def size(net):
+    return sum(p.numel() for p in net.parameters())
+
+
+def test_there_are_eight_nets():
+    assert names() == [
+        "cnn", "linear", "logistic", "mlp", "mobilenet_v1", "resnet18", "resnet34", "vgg11",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -25,12 +36,20 @@ def test_there_are_five_nets():
         ("cnn", (3, 32, 32), {"hidden": 16}),
         ("resnet18", (3, 32, 32), {}),
         ("resnet18", (1, 28, 28), {"stem": "imagenet", "groups": 8}),
+        ("resnet18", (3, 32, 32), {"stem": "imagenet", "groups": 2}),  # PAGE's
+        ("resnet34", (3, 16, 16), {"stem": "imagenet"}),
+        ("mobilenet_v1", (3, 32, 32), {"width": 0.25}),
+        ("mobilenet_v1", (1, 28, 28), {"width": 0.5, "stem": "imagenet", "groups": 8}),
+        ("vgg11", (3, 32, 32), {}),
+        ("vgg11", (1, 28, 28), {"norm": "group"}),
+        ("vgg11", (3, 8, 8), {}),
     ],
 )
 def test_every_net_is_a_task_whose_head_comes_last(name, shape, options):
     task = Task(build(name, options, shape, 4, "classes", 0), "classes", 4)
     assert task.predict(task.w0, torch.randn(3, *shape)).shape == (3, 4)
     assert tuple(task.w0)[-2:] == task.head == ("head.weight", "head.bias")
+    assert isinstance(task.net.head, nn.Linear) and task.dense == (name in ("linear", "logistic", "mlp"))
 
 
 def test_weights_depend_on_the_seed_and_torchs_generator_is_untouched():
@@ -50,9 +69,122 @@ def test_the_cnn_is_mcmahans():
     assert sum(p.numel() for p in net.parameters()) == 1_663_370  # the number in their paper
 
 
-def test_resnet18_has_torchvisions_number_of_parameters():
-    net = build("resnet18", {"stem": "imagenet"}, (3, 64, 64), 1000, "classes", 0)
-    assert sum(p.numel() for p in net.parameters()) == 11_689_512
+@pytest.mark.parametrize(
+    ("name", "options", "known"),
+    [
+        ("resnet18", {"stem": "imagenet"}, 11_689_512),
+        ("resnet34", {"stem": "imagenet"}, 21_797_672),
+        ("mobilenet_v1", {"stem": "imagenet"}, 4_231_976),
+    ],
+)
+def test_for_imagenet_the_nets_have_the_known_numbers_of_parameters(name, options, known):
+    for norm in ("batch", "group"):
+        net = build(name, {"norm": norm, **options}, (3, 64, 64), 1000, "classes", 0)
+        assert size(net) == known
+        assert [k for k, _ in net.named_parameters()][-2:] == ["head.weight", "head.bias"]
+
+
+def test_vgg11_has_the_known_number_of_parameters_before_its_head():
+    for norm, more in (("none", 0), ("group", 2 * 2752), ("batch", 2 * 2752)):  # 2752 channels in all
+        net = build("vgg11", {"norm": norm}, IMAGE, 10, "classes", 0)
+        assert size(net.body) == 9_220_480 + more and size(net.head) == 5130
+
+
+def test_mobilenet_scales_its_width_in_multiples_of_eight():
+    for width, first, last in ((0.25, 8, 256), (0.5, 16, 512), (0.3, 8, 304), (0.01, 8, 8)):
+        net = build("mobilenet_v1", {"width": width}, IMAGE, 10, "classes", 0)
+        assert (net.stem.conv.out_channels, net.head.in_features) == (first, last)
+
+
+@pytest.mark.parametrize(("stem", "pixels"), [("cifar", 2), ("imagenet", 1)])
+def test_the_stem_decides_how_much_of_a_small_image_is_left(stem, pixels):
+    net = build("mobilenet_v1", {"width": 0.25, "stem": stem}, IMAGE, 10, "classes", 0)
+    assert net.pairs(net.stem(torch.randn(2, *IMAGE))).shape == (2, 256, pixels, pixels)
+
+
+def batch_norms(net):
+    return [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet34", "mobilenet_v1", "vgg11"])
+def test_only_nets_with_batchnorm_say_what_becomes_of_statistics(name):
+    assert not hasattr(build(name, {"norm": "group"}, IMAGE, 4, "classes", 0), "statistics")
+    net = build(name, {"norm": "batch", "statistics": "local"}, IMAGE, 4, "classes", 0)
+    assert net.statistics == "local" and net.training
+    assert not any(isinstance(m, nn.GroupNorm) for m in net.modules())
+    for m in batch_norms(net):  # trying the net out has left no trace
+        assert (m.running_mean == 0).all() and (m.running_var == 1).all() and m.num_batches_tracked == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("resnet34", {"stem": "imagenet"}), ("mobilenet_v1", {"width": 0.5}), ("vgg11", {})],
+)
+def test_shared_statistics_normalise_noise_from_the_start(name, options):
+    net = build(name, {"norm": "batch", "statistics": "shared", **options}, IMAGE, 4, "classes", 0)
+    seen = []
+    for m in batch_norms(net):
+        assert m.momentum == 0.1 and m.training
+        m.register_forward_hook(lambda _m, _x, z: seen.append(z.clone()))  # ReLU works in place
+    net.eval()(torch.randn(64, *IMAGE, generator=torch.Generator().manual_seed(1)))  # not what was measured
+    assert len(seen) == len(batch_norms(net))
+    for z in seen:
+        assert z.mean((0, 2, 3)).abs().mean() < 0.3 and 0.7 < z.var((0, 2, 3)).mean() < 1.5
+
+
+def test_shared_statistics_depend_on_the_seed_alone():
+    options = {"norm": "batch", "statistics": "shared", "width": 0.25}
+    a, b, c = (build("mobilenet_v1", options, IMAGE, 4, "classes", s).state_dict() for s in (1, 1, 2))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert (a["stem.norm.running_var"] != c["stem.norm.running_var"]).any()
+    weights = build("mobilenet_v1", options | {"statistics": "averaged"}, IMAGE, 4, "classes", 1)
+    assert all(torch.equal(p, a[k]) for k, p in weights.named_parameters())
+
+
+def test_vgg11_shows_what_its_first_relus_let_through():
+    net = build("vgg11", {}, IMAGE, 4, "classes", 0)
+    x, heard = torch.randn(2, *IMAGE), []
+    for layer in (net.body.relu1, net.body.relu2, net.body.relu3):
+        layer.register_forward_hook(lambda _m, _x, z: heard.append(z.clone()))
+    seen = net.activations(x, 3)
+    assert [tuple(z.shape) for z in seen] == [(2, 64, 32, 32), (2, 128, 16, 16), (2, 256, 8, 8)]
+    assert all(
+        torch.equal(a, b) and (a >= 0).all() and (a == 0).any() for a, b in zip(seen, heard, strict=True)
+    )
+    everything = net.activations(x, 8)
+    assert len(everything) == 8 and torch.equal(everything[0], seen[0])
+    assert torch.equal(net.head(net.body.pool8(everything[7]).mean((2, 3))), net(x))
+
+
+def test_without_normalising_vgg11_keeps_the_spread_of_what_it_sees():
+    net = build("vgg11", {}, IMAGE, 4, "classes", 0)
+    seen = net.activations(torch.randn(8, *IMAGE, generator=torch.Generator().manual_seed(0)), 8)
+    assert all(0.3 < z.pow(2).mean().sqrt() < 4 for z in seen)
+
+
+def stacked(weights):
+    return Vec({k: torch.stack([w[k] for w in weights]) for k in weights[0]})
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("resnet18", {"stem": "imagenet"}),
+        ("resnet34", {"stem": "imagenet"}),
+        ("mobilenet_v1", {"width": 0.25, "stem": "imagenet"}),
+        ("vgg11", {"norm": "group"}),
+    ],
+)
+def test_two_stacked_nets_see_what_they_see_one_after_the_other(name, options):
+    shape = (3, 8, 8)
+    weights = [Task(build(name, options, shape, 4, "classes", s), "classes", 4) for s in (0, 1)]
+    task, x = weights[0], torch.randn(2, 3, *shape, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        vmap(task.predict)(stacked([t.w0 for t in weights]), x),
+        torch.stack([t.predict(t.w0, rows) for t, rows in zip(weights, x, strict=True)]),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_a_net_that_needs_images_refuses_rows_and_names_those_that_do():
@@ -71,6 +203,36 @@ def test_wrong_names_and_options_are_corrected():
         build("mlp", {"hidden": 64}, (3,), 2, "classes", 0)
     with pytest.raises(NetError, match="hint: use linear or mlp"):
         build("logistic", {}, (3,), 1, "numbers", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options", "told"),
+    [
+        (
+            "resnet34", (5,), {"norm": "bach", "statistics": "mine", "stem": "cfar"},
+            ["needs images", "has norm 'bach'", "mean 'batch'", "has statistics 'mine'", "mean 'cifar'"],
+        ),
+        ("resnet18", IMAGE, {"groups": 3}, ["has groups 3; expected a divisor of 64"]),
+        (
+            "mobilenet_v1", IMAGE, {"width": -1, "groups": 64},
+            ["has width -1; expected more than 0", "has groups 64; expected a divisor of 32"],
+        ),
+        ("mobilenet_v1", IMAGE, {"width": 0.25, "groups": 16}, ["has groups 16; expected a divisor of 8"]),
+        ("vgg11", IMAGE, {"norm": "nome", "statistics": ""}, ["mean 'none'", "has statistics ''"]),
+        ("cnn", (30,), {"kernel": 4, "hidden": 0}, ["has kernel 4", "has hidden 0", "needs images"]),
+        ("mlp", (30,), {"hidden": [3, 0]}, ["has hidden 0; expected 1 or more"]),
+    ],
+)  # fmt: skip
+def test_all_bad_options_are_named_at_once_each_with_a_hint(name, shape, options, told):
+    with pytest.raises(NetError) as caught:
+        build(name, options, shape, 4, "classes", 0)
+    said = str(caught.value)
+    assert all(word in said for word in told), said
+    assert said.count("hint: ") == said.count(f"net {name!r} ")
+
+
+def test_groups_do_not_matter_to_batchnorm():
+    assert build("resnet18", {"norm": "batch", "groups": 3, "stem": "imagenet"}, IMAGE, 4, "classes", 0)
 
 
 def test_a_persons_own_net_is_called_with_shape_and_outputs(tmp_path, monkeypatch):

@@ -1,0 +1,62 @@
+"""VGG-11 (Simonyan and Zisserman 2015) with a mean over the image in place of its dense layers.
+
+Knows layers of images, and shows what its ReLUs let through. Does not know data or training.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from motet.tasks.nets import norms
+from motet.tasks.nets.norms import Norm
+from motet.tasks.nets.parts import Shape, chain, kaiming, no_image, refuse
+
+_WIDTHS = (64, 128, 256, 256, 512, 512, 512, 512)
+_POOLED = (1, 2, 4, 6, 8)  # the convolutions, counted from one, that a max-pooling follows
+
+
+def vgg11(
+    shape: Shape,
+    outputs: int,
+    *,
+    norm: str = "none",  # none | group (GroupNorm) | batch (BatchNorm)
+    groups: int = 2,  # of each GroupNorm; divides 64
+    statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
+) -> nn.Module:
+    """Simonyan and Zisserman 2015, configuration A; global average pooling and one linear layer, as FedPerC."""
+    known = ("none", *norms.NORMS)
+    refuse("vgg11", no_image(shape) + norms.wrong_norm(norm, groups, statistics, _WIDTHS, known))
+    net = VGG11(shape[0], outputs, norms.norm_of(norm, groups))
+    kaiming(net, "fan_in")  # by fan_out, unnormalised signals fade and it learns late
+    norms.declare(net, norm, statistics)
+    return net
+
+
+class VGG11(nn.Module):
+    """Eight convolutions; `body` holds them as conv1, norm1, relu1, pool1, conv2 and so on."""
+
+    def __init__(self, colours: int, outputs: int, norm: Norm) -> None:
+        super().__init__()
+        layers: dict[str, nn.Module] = {}
+        for i, (before, after) in enumerate(zip((colours, *_WIDTHS), _WIDTHS, strict=False), 1):
+            layers |= {f"conv{i}": nn.Conv2d(before, after, 3, padding=1), f"norm{i}": norm(after)}
+            layers |= {f"relu{i}": nn.ReLU(inplace=True)}
+            if i in _POOLED:  # rounding up, an image of any size is left with one pixel at least
+                layers |= {f"pool{i}": nn.MaxPool2d(2, ceil_mode=True)}
+        self.body = chain(**layers)
+        self.head = nn.Linear(_WIDTHS[-1], outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.body(x)
+        return self.head(features.mean((2, 3)))  # type: ignore[no-any-return]
+
+    def activations(self, x: Tensor, first: int) -> list[Tensor]:
+        """What the first ReLUs let through, each (examples, channels, height, width)."""
+        seen: list[Tensor] = []
+        for name, layer in self.body.named_children():
+            if len(seen) == first:
+                break
+            x = layer(x)
+            if name.startswith("relu"):
+                seen.append(x)
+        return seen
