@@ -5,9 +5,9 @@ import sys
 import pytest
 import torch
 from torch import nn
-from torch.func import vmap
+from torch.func import grad, vmap
 
-from motet.local import Task
+from motet.local import Batch, Task
 from motet.tasks.nets import NetError, build, default_net, names
 from motet.vec import Vec
 
@@ -18,9 +18,9 @@ def size(net):
     return sum(p.numel() for p in net.parameters())
 
 
-def test_there_are_eight_nets():
+def test_there_are_nine_nets():
     assert names() == [
-        "cnn", "linear", "logistic", "mlp", "mobilenet_v1", "resnet18", "resnet34", "vgg11",
+        "cnn", "linear", "logistic", "lstm", "mlp", "mobilenet_v1", "resnet18", "resnet34", "vgg11",
     ]  # fmt: skip
 
 
@@ -43,11 +43,13 @@ def test_there_are_eight_nets():
         ("vgg11", (3, 32, 32), {}),
         ("vgg11", (1, 28, 28), {"norm": "group"}),
         ("vgg11", (3, 8, 8), {}),
+        ("lstm", (80,), {"symbols": 7}),
     ],
 )
 def test_every_net_is_a_task_whose_head_comes_last(name, shape, options):
     task = Task(build(name, options, shape, 4, "classes", 0), "classes", 4)
-    assert task.predict(task.w0, torch.randn(3, *shape)).shape == (3, 4)
+    x = torch.randint(0, 4, (3, *shape)) if name == "lstm" else torch.randn(3, *shape)
+    assert task.predict(task.w0, x).shape == (3, 4)
     assert tuple(task.w0)[-2:] == task.head == ("head.weight", "head.bias")
     assert isinstance(task.net.head, nn.Linear) and task.dense == (name in ("linear", "logistic", "mlp"))
 
@@ -88,6 +90,12 @@ def test_vgg11_has_the_known_number_of_parameters_before_its_head():
     for norm, more in (("none", 0), ("group", 2 * 2752), ("batch", 2 * 2752)):  # 2752 channels in all
         net = build("vgg11", {"norm": norm}, IMAGE, 10, "classes", 0)
         assert size(net.body) == 9_220_480 + more and size(net.head) == 5130
+
+
+def test_the_lstm_has_as_many_parameters_as_counted_by_hand():
+    net = build("lstm", {}, (80,), 80, "classes", 0)
+    first, second = 4 * 100 * (8 + 100 + 2), 4 * 100 * (100 + 100 + 2)  # four gates, two biases each
+    assert size(net) == 80 * 8 + first + second + (100 + 1) * 80 == 133_520
 
 
 def test_mobilenet_scales_its_width_in_multiples_of_eight():
@@ -162,8 +170,68 @@ def test_without_normalising_vgg11_keeps_the_spread_of_what_it_sees():
     assert all(0.3 < z.pow(2).mean().sqrt() < 4 for z in seen)
 
 
+@pytest.fixture
+def reader():
+    """A small LSTM as a task, two sets of weights, and rows of six codes for each of two clients."""
+    g = torch.Generator().manual_seed(0)
+    net = build("lstm", {"embedding": 3, "hidden": 5}, (6,), 4, "classes", 0)
+    task = Task(net, "classes", 4)
+    w = [task.w0, Vec({k: torch.randn(v.shape, generator=g) for k, v in task.w0.items()})]
+    return task, w, torch.randint(0, 4, (2, 3, 6), generator=g, dtype=torch.uint8)
+
+
+def test_the_lstm_is_torchs_with_the_weights_it_is_given(reader):
+    task, weights, x = reader
+    codes, lstm, head = nn.Embedding(4, 3), nn.LSTM(3, 5, 2, batch_first=True), nn.Linear(5, 4)
+    theirs = nn.ModuleDict({"codes": codes, "lstm": lstm, "head": head})
+    for w in weights:
+        theirs.load_state_dict(dict(w))
+        expected = head(lstm(codes(x[0].long()))[0][:, -1])
+        torch.testing.assert_close(task.predict(w, x[0]), expected)
+    assert (task.predict(weights[0], x[0]) - task.predict(weights[1], x[0])).abs().max() > 0.1
+
+
+def test_the_lstm_takes_codes_of_any_type(reader):
+    task, (w, _), x = reader
+    assert torch.equal(task.predict(w, x[0]), task.predict(w, x[0].long()))
+    assert torch.equal(task.predict(w, x[0]), task.predict(w, x[0].float()))
+
+
+def test_gradients_of_the_lstm_reach_every_weight_that_was_put_in(reader):
+    task, (_, w), x = reader
+    batch = Batch.of(x[0], torch.tensor([0, 1, 2]))
+    u = Vec({k: v.clone().requires_grad_() for k, v in w.items()})
+    slopes = dict(zip(u, torch.autograd.grad(task.loss(u, batch), list(u.values())), strict=True))
+    assert all(s.abs().max() > 0 for s in slopes.values())
+    by_hand = grad(lambda v: task.loss(v, batch))(w)
+    for k, v in slopes.items():
+        torch.testing.assert_close(v, by_hand[k])
+
+
+def test_the_lstm_can_be_exported_for_any_number_of_examples(reader):
+    task, _, x = reader
+    anything = ({0: torch.export.Dim("examples")},)
+    program = torch.export.export(task.net, (x[0],), dynamic_shapes=anything).module()
+    rows = x.reshape(6, 6)
+    torch.testing.assert_close(program(rows), task.net(rows))
+
+
 def stacked(weights):
     return Vec({k: torch.stack([w[k] for w in weights]) for k in weights[0]})
+
+
+def test_two_stacked_lstms_learn_like_one_after_the_other(reader):
+    task, weights, x = reader
+    y = torch.tensor([0, 1, 2])
+    torch.testing.assert_close(
+        vmap(task.predict)(stacked(weights), x),
+        torch.stack([task.predict(w, rows) for w, rows in zip(weights, x, strict=True)]),
+    )
+    both = vmap(lambda w, rows: grad(lambda u: task.loss(u, Batch.of(rows, y)))(w))(stacked(weights), x)
+    for i, w in enumerate(weights):
+        alone = grad(lambda u, i=i: task.loss(u, Batch.of(x[i], y)))(w)
+        for k in alone:
+            torch.testing.assert_close(both[k][i], alone[k])
 
 
 @pytest.mark.parametrize(
@@ -219,6 +287,10 @@ def test_wrong_names_and_options_are_corrected():
         ),
         ("mobilenet_v1", IMAGE, {"width": 0.25, "groups": 16}, ["has groups 16; expected a divisor of 8"]),
         ("vgg11", IMAGE, {"norm": "nome", "statistics": ""}, ["mean 'none'", "has statistics ''"]),
+        (
+            "lstm", IMAGE, {"embedding": 0, "hidden": 0, "layers": 0, "symbols": -1},
+            ["has embedding 0", "has hidden 0", "has layers 0", "has symbols -1", "needs rows of codes"],
+        ),
         ("cnn", (30,), {"kernel": 4, "hidden": 0}, ["has kernel 4", "has hidden 0", "needs images"]),
         ("mlp", (30,), {"hidden": [3, 0]}, ["has hidden 0; expected 1 or more"]),
     ],
@@ -258,3 +330,4 @@ def test_the_default_net_suits_the_examples():
     assert default_net("numbers", (30,)) == "linear"
     assert default_net("classes", (1, 8, 8)) == "mlp"
     assert default_net("classes", (3, 32, 32)) == "cnn"
+    assert default_net("classes", (80,), symbols=True) == "lstm"

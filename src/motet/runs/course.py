@@ -87,7 +87,8 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
     federation = federation_of(recipe)
     settings = json.loads(json.dumps(recipe.settings))
     if settings["net"]["name"] == "auto":
-        name = nets.default_net(federation.kind, federation.shape)
+        symbols = getattr(federation, "symbols", False)
+        name = nets.default_net(federation.kind, federation.shape, symbols)
         settings["net"] = {"name": name} | {
             k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()
         }

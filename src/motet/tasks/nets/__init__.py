@@ -57,8 +57,10 @@ def build(
     return net  # type: ignore[no-any-return]
 
 
-def default_net(kind: Kind, shape: Shape) -> str:
-    """A net that suits the examples."""
+def default_net(kind: Kind, shape: Shape, symbols: bool = False) -> str:
+    """A net that suits the examples; whether they are symbols of a text, their shape does not tell."""
+    if symbols:
+        return "lstm"
     if len(shape) == 3:
         return "mlp" if max(shape[1:]) <= 16 else "cnn"
     return "logistic" if kind == "classes" else "linear"
