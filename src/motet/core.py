@@ -132,6 +132,10 @@ class Method(Frozen):
         """
         return partial(self.task.predict, view)
 
+    def trained(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
+        """This client's model as the verb `train` left it: what it was sent, what leaves, what stays."""
+        return self.personal(reply, keep, data)
+
 
 class Engine(Protocol):
     """Where clients live. The loop engine defines what is right; all others must agree with it."""

@@ -381,3 +381,26 @@ def test_the_command_line_speaks_json(tmp_path: Path) -> None:
         env=os.environ,
     )
     assert json.loads(out.stdout)["folder"] == folder
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap", "threads"])
+def test_local_scores_are_those_of_the_very_models_that_left(tmp_path, engine):
+    """With one client, what leaves is what the server has afterwards; with Local, it is what stays."""
+    for method, side in (("fedavg", "global"), ("local", "personal"), ("scaffold", "global")):
+        settings = {"data": {"name": "digits", "clients": 1, "unseen": 0.0}, "engine": engine, "rounds": 3}
+        run = motet.run(method=method, local=True, out=tmp_path / method, **settings)
+        for part in ("val", "test"):
+            rows = run.scores[run.scores["part"] == part].set_index(["round", "side"])["loss"]
+            local = rows.xs("local", level="side")
+            assert len(local) == (3 if part == "val" else 1)
+            other = rows.xs(side, level="side")[local.index]
+            assert local.tolist() == pytest.approx(other.tolist(), rel=1e-5)
+
+
+def test_scoring_local_models_changes_nothing_else(tmp_path):
+    settings = {"data": {"name": "digits", "clients": 4}, "rounds": 3, "method": "ditto"}
+    plain = motet.run(out=tmp_path / "a", **settings)
+    more = motet.run(out=tmp_path / "b", local=True, **settings)
+    rest = more.scores[more.scores["side"] != "local"].reset_index(drop=True)
+    assert rest.equals(plain.scores)
+    assert set(more.test["side"]) == set(plain.test["side"]) | {"local"}

@@ -16,6 +16,7 @@ from motet.core import Method, Tree
 from motet.local import Batch, Examinee, Task
 
 Sums = dict[str, Tensor]
+Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
 _SLICE = 512  # examples predicted at once
 
 
@@ -43,6 +44,13 @@ def portrait(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tre
     """The personal model itself as a tree, for saving at the client."""
     own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
     return own.args, keep
+
+
+def rehearsal(method: Method, train: Job, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
+    """Train once more, and score the very model that left; what would be kept is discarded."""
+    reply, fresh = train(sent, keep, who.data)
+    own = method.task.at_home(method.trained(sent, reply, fresh, who.data), who.data)
+    return {p: tally(method.task, own, b) for p, b in (("val", who.data.val), ("test", who.exam))}, keep
 
 
 def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> Sums:

@@ -6,21 +6,22 @@ Knows where clients' examples and keeps are. Does not know what any verb does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
 from motet.engines.fold import Fold
-from motet.engines.judge import judge, portrait, question
+from motet.engines.judge import Job, judge, portrait, question, rehearsal
 from motet.engines.keeps import Keeps
 from motet.local import Data, Examinee, Home, seed_of
 from motet.vec import leaves, stack
 
 Part = Literal["val", "test"]
-Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
 
 
 class VerbFailed(Exception):
@@ -64,6 +65,13 @@ class Loop:
         self.method, self.turn = method, turn
         return self.examine(state, part)
 
+    def rehearse(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
+        """Sums on both parts of the models that left clients in `turn`, from how things were before it."""
+        self.method, self.turn = method, replace(turn, number=turn.number - 1)
+        found = [self.rehearsed(ask) for ask in asks]
+        names = [c for clients, _ in found for c in clients]
+        return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums in found))
+
     def portraits(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
         self.method, self.turn = method, turn
@@ -98,6 +106,13 @@ class Loop:
         sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
         found = self.each(partial(judge, method), self.clients, sent, partial(self.examinee, part=part))
         names, sums = zip(*found, strict=True)
+        return list(names), stack(list(sums))
+
+    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+        order = sorted(ask.to)
+        sent = {c: ask.sent_to(c) for c in order}
+        job, exam = partial(rehearsal, self.method, ask.verb), partial(self.examinee, part="test")
+        names, sums = zip(*self.each(job, order, sent, exam), strict=True)
         return list(names), stack(list(sums))
 
     # ---- where things are ----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from motet.core import Engine, Method, Talk, Tree, Turn
+from motet.core import Ask, Engine, Method, Talk, Tree, Turn
 
 
 def converse(engine: Engine, talk: Tree | Talk) -> Tree:
@@ -31,3 +31,14 @@ def play(engine: Engine, method: Method, state: Tree, turn: Turn) -> Tree:
     """One round: the state before it to the state after it."""
     engine.begin(method, turn)
     return converse(engine, method.round(state, turn))
+
+
+def training(method: Method, state: Tree, turn: Turn) -> list[Ask]:
+    """The asks with which a round begins, if they are for the verb `train`."""
+    talk = method.round(state, turn)
+    if not inspect.isgenerator(talk):
+        return []
+    said: Any = next(talk, [])
+    talk.close()
+    asks: list[Ask] = said if isinstance(said, list) else [said]
+    return [a for a in asks if getattr(a.verb, "__name__", "") == "train" and a.to]

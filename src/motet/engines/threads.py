@@ -14,8 +14,9 @@ from typing import Any
 
 from motet.core import Ask, Client, Tree
 from motet.engines.calm import settle
+from motet.engines.judge import Job
 from motet.engines.keeps import Keeps
-from motet.engines.loop import Job, Loop
+from motet.engines.loop import Loop
 from motet.local import Home
 
 

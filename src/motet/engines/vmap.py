@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 from motet.core import Ask, Client, Method, Tree, Turn, is_solo
 from motet.engines.fold import Fold
-from motet.engines.judge import judge, portrait, question
+from motet.engines.judge import Job, judge, portrait, question, rehearsal
 from motet.engines.keeps import Keeps
-from motet.engines.loop import Job, Loop, Part, VerbFailed, all_finite
+from motet.engines.loop import Loop, Part, VerbFailed, all_finite
 from motet.local import Batch, Data, Examinee, Home, Shelf, pace, seed_of
 from motet.vec import leaves, stack, unstack
 
@@ -97,6 +97,14 @@ class Vmap(Loop):
             partial(portrait, method), self.clients, _shared(views), views, "val"
         ):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
+
+    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+        if is_solo(ask.verb):
+            return super().rehearsed(ask)
+        job = partial(rehearsal, self.method, ask.verb)
+        found = list(self.stacked(job, ask.to, ask.each is None, ask, "test"))
+        names = [c for clients, _, _ in found for c in clients]
+        return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums, _ in found))
 
     # ---- chunks ----
 

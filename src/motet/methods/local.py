@@ -22,7 +22,7 @@ class Local(FedAvg):
         return ()
 
     def round(self, state: Tree, turn: Turn) -> Tree | Talk:
-        return (yield average(self.alone, turn.cohort))
+        return (yield average(self.train, turn.cohort))
 
     def general(self, state: Tree) -> None:
         return None
@@ -31,7 +31,7 @@ class Local(FedAvg):
         return self.task.w0
 
     @verb
-    def alone(self, sent: Tree, w: Vec, data: Data) -> tuple[Tree, Tree]:
+    def train(self, sent: Tree, w: Vec, data: Data) -> tuple[Tree, Tree]:  # type: ignore[override]
         return (), self.descend(self.task.loss, w, data)
 
     def personal(self, view: Tree, w: Vec, data: Data) -> Callable[[Tensor], Tensor]:

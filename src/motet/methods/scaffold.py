@@ -7,6 +7,9 @@ momentum see the corrected gradient. Differs from the paper: an epoch's last bat
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -49,3 +52,6 @@ class Scaffold(FedAvg):
     def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:
         loss: Tensor = self.task.loss(y, batch)
         return loss + drift.dot(y)
+
+    def trained(self, s: Tree, reply: Tree, ci: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, s["x"] + reply[0])

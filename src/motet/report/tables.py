@@ -46,7 +46,7 @@ def summary(run: Run) -> dict[str, Any]:
         "label": run.label, "method": run.method, "seed": run.seed, "metric": run.metric,
         "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
-        "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"),
+        "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "local"),
         "arrival": _mean(run.of("arrival", seen=False)), "visit": _mean(run.of("visit", seen=False)),
         "unseen_global": _mean(run.of("global", seen=False)),
         "exam": (facts.get("exam") or {}).get(run.metric),
@@ -138,7 +138,7 @@ def _row(group: Sequence[Run]) -> dict[str, Any]:
     blank = dict.fromkeys(summary(group[0]), NOTHING)
     found = pd.DataFrame([summary(run) for run in _sound(group)] or [blank])
     names = {
-        "personal": "personal", "sd": "personal_sd", "worst": "personal_worst", "global": "global",
+        "personal": "personal", "sd": "personal_sd", "worst": "personal_worst", "global": "global", "local": "local",
         "unseen": "unseen", "arrival": "arrival", "visit": "visit", "unseen_global": "unseen_global",
         "exam": "exam", "seconds": "seconds", "rounds": "rounds",
     }  # fmt: skip

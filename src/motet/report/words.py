@@ -141,6 +141,9 @@ def summary_text(summary: dict[str, Any]) -> str:
         if summary[side] is not None:
             mean, sd, worst = (score(summary[f"{side}{what}"], m) for what in ("", "_sd", "_worst"))
             lines.append((side, f"{mean} ± {sd}, worst 10 %: {worst}"))
+    if summary["local"] is not None:
+        mean, sd = score(summary["local"], m), score(summary["local_sd"], m)
+        lines.append(("local", f"{mean} ± {sd}, clients' models as they left the reported round"))
     if summary["arrival"] is not None:
         arrival, visit = score(summary["arrival"], m), score(summary["visit"], m)
         lines.append(("unseen", f"{arrival} on arrival, {visit} after a visit ({summary['unseen']} clients)"))

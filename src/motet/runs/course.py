@@ -20,7 +20,7 @@ from motet.engines.choose import Choice, choose
 from motet.engines.counted import Counted
 from motet.engines.keeps import Keeps
 from motet.engines.loop import Loop, Part
-from motet.engines.talk import play, start
+from motet.engines.talk import play, start, training
 from motet.local import Task, marks, seed_of
 from motet.local.task import better
 from motet.runs.fields import fields_of
@@ -149,12 +149,14 @@ class Course:
             self.save()
         while not self.over() and not watch.stop():
             began = time.perf_counter()
-            self.state = play(self.engine, self.method, self.state, self.turn(self.number + 1))
+            before = self.state
+            self.state = play(self.engine, self.method, before, self.turn(self.number + 1))
             self.number += 1
-            if (
-                self.number + 1
-            ) % self.recipe.train.evaluate == 0 or self.number + 1 == self.recipe.train.rounds:
+            t, ended = self.recipe.train, self.number + 1
+            if ended % t.evaluate == 0 or ended == t.rounds:
                 self.evaluate()
+                if t.local:
+                    self.score_local(before)
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
             if time.monotonic() >= self.next_save:
@@ -197,23 +199,40 @@ class Course:
                 self.best = Best(self.number, score, self.state)
                 self.keeps.mark_best()
 
+    def score_local(self, before: Tree) -> None:
+        """Score the models that left clients in this round. Their test scores are written down for the
+        round that would be reported, and replace those of the one before; nothing else looks at them."""
+        turn = self.turn(self.number)
+        asks = training(self.method, before, turn)
+        if not asks or self.bench is not self.engine.engine:
+            return
+        clients, sums = self.bench.rehearse(self.method, asks, turn)
+        self.latest |= self.write(clients, sums["val"], turn.number, "val", "local")
+        if self.reported().round == self.number:
+            self.store.forget_scores("test", "local")
+            self.write(clients, sums["test"], turn.number, "test", "local")
+
     def score(
         self, engine: Loop, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
     ) -> dict[str, float]:
         """Write down everyone's scores under `sides` (all of them by default); return their means."""
         clients, sums = engine.judge(self.method, state, turn, part)
-        means = {}
+        means: dict[str, float] = {}
         for side, label in (sides or {s: s for s in sums}).items():
-            if side not in sums:
-                continue
-            n = sums[side]["n"].long().numpy()
-            some = np.flatnonzero(n)  # clients that have examples of this part
-            if len(some):
-                scores = {k: v[some] for k, v in marks(self.task.kind, sums[side]).items()}
-                names = [clients[i] for i in some]
-                self.store.scored(turn.number, part, label, names, n[some].tolist(), scores)
-                means[label] = float(next(iter(scores.values())).mean())
+            if side in sums:
+                means |= self.write(clients, sums[side], turn.number, part, label)
         return means
+
+    def write(self, clients: list[str], sums: Tree, number: int, part: Part, label: str) -> dict[str, float]:
+        """Write down scores of the clients that have examples of this part; return their mean by label."""
+        n = sums["n"].long().numpy()
+        some = np.flatnonzero(n)
+        if not len(some):
+            return {}
+        scores = {k: v[some] for k, v in marks(self.task.kind, sums).items()}
+        names = [clients[i] for i in some]
+        self.store.scored(number, part, label, names, n[some].tolist(), scores)
+        return {label: float(next(iter(scores.values())).mean())}
 
     def reported(self) -> Best:
         """The round whose models count."""

@@ -44,6 +44,7 @@ class Train:
     patience: int = 0  # stop when validation has not improved for so many rounds; 0 = never
     report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
     by: Literal["personal", "global"] = "personal"  # whose validation score says which round is best
+    local: bool = False  # also score clients' models as they leave a round; trains everyone once more
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,10 @@ class Store:
         rows = zip([number] * many, [part] * many, [side] * many, clients, n, *columns, strict=True)
         self.rows["scores"] += rows
 
+    def forget_scores(self, part: str, side: str) -> None:
+        self.flush()
+        self.db.execute("DELETE FROM scores WHERE part = ? AND side = ?", (part, side))
+
     def checkpoint(
         self, latest: int, best: int | None, score: float | None, state: Callable[[int], bytes]
     ) -> None:
