@@ -14,6 +14,7 @@ from typing import Any
 
 from motet import __version__
 from motet.cli_data import data_commands
+from motet.cli_reproduce import reproduce_command
 
 EPILOG = """
 try:
@@ -82,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     running(add)
     reading(add)
     data_commands(add)
+    reproduce_command(add)
     return top
 
 

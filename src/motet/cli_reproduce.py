@@ -1,0 +1,80 @@
+"""The command `motet reproduce`: a paper's table, run again, beside the paper's numbers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+
+
+def reproduce_command(add: Add) -> None:
+    p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers beside the paper's")
+    p.add_argument("name", nargs="?", help="an experiment's name; none: list them")
+    p.add_argument("words", nargs="*", metavar="section.name=value", help="settings changed for all rows")
+    p.add_argument(
+        "--scale",
+        choices=("quick", "desk", "full"),
+        default="quick",
+        help="quick: minutes, one seed; desk: hours, resumable; full: as published (default: quick)",
+    )
+    p.add_argument("--rows", metavar="A,B,…", help="some of the rows only")
+    p.add_argument("--seeds", metavar="0,1,…", help="other seeds than the scale's")
+    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one for each core)")
+    p.add_argument("--out", default="runs/reproduce", metavar="FOLDER", help="where the runs are kept")
+    p.add_argument("--to", metavar="FILE.md", help="write the table there, too")
+    p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+
+
+def do_reproduce(args: Any) -> None:
+    from motet.report import beside, tables
+    from motet.runs import experiment as experiments
+
+    if args.name is None:
+        for name in experiments.names():
+            print(f"{name}  {experiments.find(name).title}")
+        return
+    found = experiments.find(args.name)
+    rows = args.rows.split(",") if args.rows else ()
+    seeds = [int(s) for s in args.seeds.split(",")] if args.seeds else ()
+    planned = found.plan(args.scale, rows, seeds, args.words)
+    base, jobs = Path(args.out) / args.name / args.scale, args.jobs or default_jobs(planned)
+    say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
+    done = experiments.perform(planned, base, jobs, tell)
+    table = experiments.results(found, done, lambda folder: tables.summary(tables.read([folder])[0]))
+    print(json.dumps(table) if args.json else beside.as_text(table))
+    if args.to:
+        command = shlex.join(["motet", "reproduce", args.name, *args.words, "--scale", args.scale])
+        command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
+        Path(args.to).write_text(beside.as_markdown(table, command, commit(found.folder)))
+    say(f"\nruns:   {base}\nnext:   motet show {done[0].folder} --clients")
+
+
+def default_jobs(planned: Any) -> int:
+    """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
+    from motet.runs.course import settle
+
+    threads = any(settle(p.recipe)[0].engine.name == "threads" for p in planned[:1])
+    return 1 if threads else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+def tell(done: Any) -> None:
+    said = done.failure.split("\n")[0] or "done"
+    say(f"  {done.planned.row}, seed {done.planned.seed}: {said}")
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def commit(folder: Path) -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return found.stdout.strip() or "unknown"

@@ -1,0 +1,166 @@
+"""Experiments: a folder with a recipe for each row of a paper's table, at three scales, and the paper's numbers.
+
+recipe.toml has the settings that all rows share ([recipe.…]), what each row changes ([rows.NAME]), what each
+scale changes ([scales.quick|desk|full], with its seeds), and where a run's summary has each column of the
+table ([columns]); expected.json has the paper's numbers by row and column.
+Knows how an experiment is written down and run. Does not know how results are shown.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from motet.runs import recipe as recipes
+from motet.runs.recipe import Recipe, RecipeError, Settings
+
+SCALES = ("quick", "desk", "full")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of an experiment."""
+
+    row: str
+    seed: int
+    recipe: Recipe
+
+    @property
+    def folder(self) -> str:
+        return f"{self.row}-seed{self.seed}-{self.recipe.identity()[:8]}".replace("/", "_").replace(" ", "_")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper."""
+
+    name: str
+    folder: Path
+    title: str
+    settings: Settings
+    expected: dict[str, dict[str, float | None]] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The table's columns, and the name that each has in a run's summary."""
+        return dict(self.settings["columns"])
+
+    def plan(
+        self, scale: str, rows: Sequence[str] = (), seeds: Sequence[int] = (), words: Sequence[str] = ()
+    ) -> list[Planned]:
+        """All runs at a scale, or those of some rows and seeds; `words` change settings of all of them."""
+        known = self.settings["rows"]
+        if wrong := [r for r in rows if r not in known]:
+            raise RecipeError("\n".join(recipes.unknown("row", r, known) for r in wrong))
+        of_scale = dict(self.settings["scales"][scale])
+        seeds = seeds or of_scale.pop("seeds")
+        of_scale.pop("seeds", None)
+        planned = []
+        for seed in seeds:
+            for row in rows or known:
+                settings = deepcopy(self.settings.get("recipe", {}))
+                for part in (known[row], of_scale, *map(recipes.parse_word, words)):
+                    recipes.merge(settings, deepcopy(part))
+                planned.append(Planned(row, seed, recipes.check(settings | {"seed": seed})))
+        return planned
+
+
+def home() -> Path:
+    """Where experiments are: in the folder one stands in, or in the checkout that motet runs from."""
+    places = [Path.cwd() / "experiments", Path(__file__).parents[3] / "experiments"]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise RecipeError(
+        "there is no folder experiments/ here.\nhint: experiments are part of motet's repository; "
+        "run this in a clone of it"
+    )
+
+
+def names() -> list[str]:
+    root = home()
+    return sorted(str(p.parent.relative_to(root)) for p in root.rglob("recipe.toml"))
+
+
+def find(name: str) -> Experiment:
+    if name not in names():
+        raise RecipeError(recipes.unknown("experiment", name, names()))
+    folder = home() / name
+    settings = recipes.parse_file(folder / "recipe.toml")
+    expected = folder / "expected.json"
+    numbers = json.loads(expected.read_text()) if expected.exists() else {}
+    return Experiment(name, folder, settings.get("title", name), settings, numbers)
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that has ended, and why it failed if it did."""
+
+    planned: Planned
+    folder: Path
+    failure: str = ""
+
+
+def perform(
+    planned: Sequence[Planned], base: Path, jobs: int, told: Callable[[Done], None] = lambda _: None
+) -> list[Done]:
+    """Run all that is not done yet, `jobs` at a time, each in a process of its own; runs that were stopped go on."""
+    base.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        done = []
+        for one in pool.map(lambda p: _run(p, base), planned):
+            told(one)
+            done.append(one)
+    return done
+
+
+def _run(planned: Planned, base: Path) -> Done:
+    folder = base / planned.folder
+    recipe = base / f"{planned.folder}.toml"
+    recipe.write_text(planned.recipe.toml(f"motet run {recipe} --out {folder}"))
+    command = [sys.executable, "-m", "motet.cli", "run", str(recipe), "--out", str(folder), "--quiet"]
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if ended.returncode == 130:
+        raise KeyboardInterrupt
+    said = [line for line in ended.stderr.splitlines() if line.strip()]
+    failure = (
+        "" if ended.returncode == 0 else next(_meant(said), said[-1] if said else "it ended without a word")
+    )
+    return Done(planned, folder, failure)
+
+
+def _meant(lines: Sequence[str]) -> Iterator[str]:
+    return (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
+
+
+def results(
+    experiment: Experiment, done: Sequence[Done], summary: Callable[[Path], dict[str, Any]]
+) -> Settings:
+    """Plain data: for each row, each column's values by seed beside the paper's, and failures."""
+    rows: Settings = {}
+    for one in done:
+        row = rows.setdefault(
+            one.planned.row, {"values": {c: [] for c in experiment.columns}, "failures": []}
+        )
+        row["paper"] = experiment.expected.get(one.planned.row, {})
+        if one.failure:
+            row["failures"].append(one.failure)
+            continue
+        found = summary(one.folder)
+        for column, key in experiment.columns.items():
+            if found.get(key) is not None:
+                row["values"][column].append(found[key])
+        row["seconds"] = row.get("seconds", 0.0) + float(found["seconds"])
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "columns": list(experiment.columns),
+        "rows": rows,
+    }
