@@ -152,3 +152,7 @@ class Engine(Protocol):
 
 class NoReply(Exception):
     """Nobody, or too few, answered an ask."""
+
+
+class Unfit(ValueError):
+    """A method that cannot work on the task it was given; says why, and what would do."""

@@ -404,3 +404,18 @@ def test_scoring_local_models_changes_nothing_else(tmp_path):
     rest = more.scores[more.scores["side"] != "local"].reset_index(drop=True)
     assert rest.equals(plain.scores)
     assert set(more.test["side"]) == set(plain.test["side"]) | {"local"}
+
+
+def test_models_of_two_parts_are_saved_with_both(tmp_path):
+    from safetensors.torch import load_file
+
+    run = motet.run(method="fedrod", data={"name": "wine", "clients": 3}, rounds=1, out=tmp_path)
+    saved = load_file(next((run.folder / "models").glob("*.safetensors")))
+    assert set(saved) == {"0.head.weight", "0.head.bias", "1.head.weight", "1.head.bias"}
+
+
+def test_a_method_that_does_not_suit_the_network_says_so_and_others_go_on(tmp_path):
+    with pytest.raises(RunError, match="this network is all head.\nhint"):
+        motet.run(method="fedrecon", data="wine", rounds=1, out=tmp_path / "r")
+    table = motet.compare(["fedrecon"], data="wine", rounds=2, base=tmp_path).table
+    assert "all head" in table.set_index("method").loc["fedrecon", "trouble"]

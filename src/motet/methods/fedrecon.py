@@ -14,20 +14,20 @@ from functools import partial
 
 from torch import Tensor
 
-from motet.core import Count, Positive, Talk, Tree, Turn, average, verb
+from motet.core import Count, Positive, Talk, Tree, Turn, Unfit, average, verb
 from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
 
 class FedRecon(FedAvg):
-    recon_lr: Positive = 0.1  # learning rate of the rebuilding
-    recon_epochs: Count = 5  # epochs over the support half
+    recon_lr: Positive = 0.5  # learning rate of the rebuilding
+    recon_epochs: Count = 10  # epochs over the support half
     server_lr: Positive = 1.0  # how far the server goes to the mean of the replies (eta_s)
 
     def start(self, turn: Turn) -> Tree | Talk:
         if not self.task.body:
-            raise ValueError(
+            raise Unfit(
                 "fedrecon shares the body of a network and rebuilds its head, and this network is all head.\n"
                 "hint: use a network with more than one layer, say net=mlp"
             )

@@ -22,10 +22,10 @@ from motet.vec import Vec
 
 
 class PFedMe(FedAvg):
-    lr: Positive = 0.02  # of the shared model (eta); eta lam should stay below 1
-    lam: Positive = 15.0  # how near personal models are held (lambda)
+    lr: Positive = 0.5  # of the shared model (eta); eta lam should stay below 1
+    lam: Positive = 1.0  # how near personal models are held (lambda); the paper has 15 to 30, with eta 0.005
     inner: Count = 5  # steps of the personal model for each minibatch (K)
-    inner_lr: Positive = 0.05  # their length
+    inner_lr: Positive = 0.1  # their length
     beta: Positive = 1.0  # how far the server goes to the mean of the replies
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:

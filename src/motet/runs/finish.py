@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import torch
 from torch import Tensor
 
 from motet.core import Tree, Turn
@@ -21,7 +20,6 @@ from motet.engines.talk import play
 from motet.local import marks
 from motet.runs.course import Best, Course
 from motet.tasks.federation import Federation, Ruler
-from motet.vec import Vec
 
 
 def finish(course: Course, folder: Path) -> None:
@@ -86,10 +84,16 @@ def named(tree: Tree) -> dict[str, Tensor]:
     """A tree's tensors by name; one Vec keeps the network's own names."""
     while isinstance(tree, tuple | list) and len(tree) == 1:
         tree = tree[0]
-    if isinstance(tree, Vec):
-        return {k: v.contiguous() for k, v in tree.items()}
-    found = torch.utils._pytree.tree_flatten_with_path(tree)[0]
-    return {torch.utils._pytree.keystr(path): v.contiguous() for path, v in found if isinstance(v, Tensor)}
+    return {name: v.contiguous() for name, v in _walk(tree, ()) if isinstance(v, Tensor)}
+
+
+def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Leaves with the names that lead to them; several Vecs are told apart by their places."""
+    if isinstance(tree, dict | list | tuple):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _walk(value, (*path, str(key)))
+    else:
+        yield ".".join(path), tree
 
 
 def test_scores(course: Course, number: int) -> dict[str, dict[str, float]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from motet.core import NoReply
+from motet.core import NoReply, Unfit
 from motet.engines.calm import calm
 from motet.engines.loop import VerbFailed
 from motet.runs.course import Course, federation_of, fingerprint_of, settle
@@ -160,10 +160,11 @@ def train(store: Store, folder: Path, watch: Any) -> None:
                 raise Stopped(f"stopped after round {course.number + 1} of {facts['rounds']}")
             store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(course, folder)
-        except (VerbFailed, NoReply) as e:
+        except (VerbFailed, NoReply, Unfit) as e:
             store.tell(status="failed", failure=str(e))
             store.event("failed", str(e))
             course.give_up_round()
+            store.commit()
             raise RunError(str(e)) from e
 
 

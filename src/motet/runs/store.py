@@ -157,4 +157,6 @@ class Store:
         import pandas as pd
 
         frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
-        return frame.dropna(axis="columns", how="all") if table == "scores" else frame
+        if table != "scores" or frame.empty:
+            return frame
+        return frame.dropna(axis="columns", how="all")
