@@ -13,11 +13,10 @@ from typing import Any
 from torch import Tensor
 
 from motet.core import Method, Tree
-from motet.local import Batch, Examinee, Task
+from motet.local import Examinee, Task, tally
 
 Sums = dict[str, Tensor]
 Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
-_SLICE = 512  # examples predicted at once
 
 
 def judge(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[dict[str, Sums], Tree]:
@@ -51,13 +50,3 @@ def rehearsal(method: Method, train: Job, sent: Tree, keep: Tree, who: Examinee)
     reply, fresh = train(sent, keep, who.data)
     own = method.task.at_home(method.trained(sent, reply, fresh, who.data), who.data)
     return {p: tally(method.task, own, b) for p, b in (("val", who.data.val), ("test", who.exam))}, keep
-
-
-def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> Sums:
-    total: Sums = {}
-    for first in range(0, max(len(exam.x), 1), _SLICE):
-        rows = slice(first, first + _SLICE)
-        part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
-        sums = task.tally(predict(part.x), part)
-        total = {k: total[k] + v if total else v for k, v in sums.items()}
-    return total

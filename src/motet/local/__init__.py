@@ -2,7 +2,7 @@
 
 from motet.local.data import Batch, Column, Data, Examinee, Home, Shelf, seed_of
 from motet.local.descent import descend, pace, sgd
-from motet.local.task import Task, marks
+from motet.local.task import Task, marks, tally
 
 __all__ = [
     "Batch",
@@ -17,4 +17,5 @@ __all__ = [
     "pace",
     "seed_of",
     "sgd",
+    "tally",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 _NORMS = nn.modules.batchnorm._BatchNorm
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
 _MEASURED = 256  # examples at once from which a client measures its statistics
+_SLICE = 512  # examples predicted at once
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,17 @@ class Measured:
 
     def mean(self) -> dict[str, Tensor]:
         return {k: v / self.rows for k, v in self.sums.items()}
+
+
+def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> dict[str, Tensor]:
+    """The sums of a predictor's scores on some examples, a slice of them at a time."""
+    total: dict[str, Tensor] = {}
+    for first in range(0, max(len(exam.x), 1), _SLICE):
+        rows = slice(first, first + _SLICE)
+        part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
+        sums = task.tally(predict(part.x), part)
+        total = {k: total[k] + v if total else v for k, v in sums.items()}
+    return total
 
 
 def marks(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:

@@ -15,9 +15,8 @@ from urllib.parse import quote
 from torch import Tensor
 
 from motet.core import Tree, Turn
-from motet.engines.judge import tally
 from motet.engines.talk import play
-from motet.local import marks
+from motet.local import marks, tally
 from motet.runs.course import Best, Course
 from motet.tasks.federation import Federation, Ruler
 
