@@ -155,10 +155,11 @@ class Loop:
         return reply
 
     def advice(self) -> str:
-        lr = getattr(self.method, "lr", None)
-        return (
-            f" (lr={lr})\nhint: training diverged; try a smaller method.lr or set method.clip" if lr else ""
-        )
+        rates = [k for k in ("lr", "lr_max") if getattr(self.method, k, None)]
+        if not rates:
+            return ""
+        rate = f"{rates[0]}={getattr(self.method, rates[0])}"
+        return f" ({rate})\nhint: training diverged; try a smaller method.{rates[0]} or set method.clip"
 
     def where(self, job: Callable[..., Any], client: Client | None = None) -> str:
         who = f"client {client}, " if client else ""
