@@ -65,11 +65,20 @@ class Experiment:
         planned = []
         for seed in seeds:
             for row in rows or known:
-                settings = deepcopy(self.settings.get("recipe", {}))
+                settings = self.shared_by(known[row])
                 for part in (known[row], of_scale, *map(recipes.parse_word, words)):
                     recipes.merge(settings, deepcopy(part))
                 planned.append(Planned(row, seed, recipes.check(settings | {"seed": seed})))
         return planned
+
+    def shared_by(self, row: Settings) -> Settings:
+        """What all rows share, without settings that this row's method does not have."""
+        settings: Settings = deepcopy(self.settings.get("recipe", {}))
+        known = recipes.known_fields("method", row.get("method", {}))[1]
+        settings["method"] = {
+            k: v for k, v in settings.get("method", {}).items() if k in known or k == "name"
+        }
+        return settings
 
 
 def home() -> Path:

@@ -1,0 +1,84 @@
+"""Experiments: every one in the repository can be planned at every scale; a small one runs from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from motet.cli import main
+from motet.report import beside
+from motet.runs import experiment as experiments
+from motet.runs.recipe import RecipeError
+
+RECIPE = """
+title = "Two methods on wine"
+[columns]
+global = "global"
+personal = "personal"
+[scales.quick]
+seeds = [0, 1]
+train = { rounds = 2 }
+[scales.desk]
+seeds = [0]
+[scales.full]
+seeds = [0]
+[recipe.data]
+name = "wine"
+clients = 3
+unseen = 0.0
+[recipe.method]
+lr = 0.2
+[rows.Average.method]
+name = "fedavg"
+[rows.Agents.method]
+name = "dapfl"
+[rows.Rebuilt.method]
+name = "fedrecon"
+"""
+
+
+@pytest.mark.parametrize("name", experiments.names())
+@pytest.mark.parametrize("scale", experiments.SCALES)
+def test_every_experiment_can_be_planned_and_knows_the_papers_rows(name, scale):
+    found = experiments.find(name)
+    planned = found.plan(scale)
+    assert planned and len({p.folder for p in planned}) == len(planned)
+    assert {p.row for p in planned} <= set(found.expected)
+    assert len({p.seed for p in planned}) == 1 or scale != "quick"
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    folder = tmp_path / "experiments" / "wine" / "two"
+    folder.mkdir(parents=True)
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "expected.json").write_text(json.dumps({"Average": {"global": 80.0, "personal": None}}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_an_experiment_prints_our_numbers_beside_the_papers(small, capfd):
+    assert main(["reproduce", "wine/two", "--json"]) == 0
+    table = json.loads(capfd.readouterr().out)
+    average, rebuilt = table["rows"]["Average"], table["rows"]["Rebuilt"]
+    assert len(average["values"]["global"]) == 2 and average["paper"] == {"global": 80.0, "personal": None}
+    assert "all head" in rebuilt["failures"][0] and rebuilt["values"]["global"] == []
+    text = beside.as_text(table)
+    assert "80.00" in text and "all head" in text
+    assert main(["reproduce", "wine/two", "--to", "table.md"]) == 0  # nothing is run again
+    assert "| Average |" in (small / "table.md").read_text()
+
+
+def test_rows_seeds_and_settings_can_be_chosen(small):
+    found = experiments.find("wine/two")
+    planned = found.plan("quick", ["Agents"], [7], ["train.rounds=9"])
+    assert [(p.row, p.seed, p.recipe.train.rounds) for p in planned] == [("Agents", 7, 9)]
+    assert found.plan("quick", ["Average"])[0].recipe["method"]["lr"] == 0.2  # dapfl has no lr, fedavg has
+
+
+def test_unknown_experiments_and_rows_are_corrected(small):
+    with pytest.raises(RecipeError, match="unknown experiment wine/tow\nhint: did you mean wine/two"):
+        experiments.find("wine/tow")
+    with pytest.raises(RecipeError, match="unknown row"):
+        experiments.find("wine/two").plan("quick", ["Averge"])
