@@ -143,7 +143,7 @@ def test_unknown_names_and_options_are_corrected():
     with pytest.raises(DataError) as caught:
         load("wine", {"client": 5, "alpha": "big"})
     assert "data 'wine' has no option 'client'.\nhint: did you mean 'clients'" in str(caught.value)
-    assert "option alpha of data 'wine' is 'big' (str); expected something like 0.5" in str(caught.value)
+    assert "option alpha of data 'wine' is 'big' (str); expected something like 0.3" in str(caught.value)
 
 
 def test_impossible_shares_are_reported_together():

@@ -11,7 +11,7 @@ from motet.runs.course import settle
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
 
-STANDARD = ("local", "fedavg", "fedprox", "finetune", "centralised")
+STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
 
 

@@ -17,7 +17,7 @@ def dirichlet(
     deck: Deck,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
-    alpha: float = 0.5,  # the smaller, the more clients differ in their classes
+    alpha: float = 0.3,  # the smaller, the more clients differ in their classes; 0.3 is PAGE's
     capped: bool = True,  # who has an equal share already gets no more: sizes stay alike, as in PAGE
     least: int = 0,  # rows that every client must get; 0: ten, or as many as can be
 ) -> Hand:
