@@ -1,0 +1,1 @@
+"""Guards protect what is made of replies, whatever the method and the engine."""
