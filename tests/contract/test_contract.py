@@ -11,11 +11,13 @@ from torch import Tensor
 
 from motet.core import Method, Turn
 from motet.engines.faulty import Faulty
+from motet.engines.hostile import Hostile
 from motet.engines.keeps import Keeps
 from motet.engines.loop import Loop
 from motet.engines.talk import play, start
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
+from motet.guard.gather import Gather, robust_mean
 from motet.local import Batch, Home, seed_of
 from motet.runs.recipe import method_class, method_names
 from motet.vec import leaves
@@ -166,6 +168,25 @@ def test_a_silent_client_is_borne(method: Method, engine: str, homes: dict[str, 
     faulty = Faulty(ENGINES[engine](homes), lambda client, number: client == "c04" and number >= 0)
     state = go(method, faulty)
     assert all(torch.isfinite(v).all() for v in outcome(method, faulty, state))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_that_sends_nan_is_borne(method: Method, engine: str, homes: dict[str, Home]) -> None:
+    hostile = Hostile(ENGINES[engine](homes), ["c02"], "nan")
+    state = go(method, hostile)
+    assert all(torch.isfinite(v).all() for v in outcome(method, hostile, state))
+
+
+@pytest.mark.parametrize("mean", ["median", "trimmed", "krum"])
+def test_robust_means_are_the_same_on_every_engine(method: Method, mean: str, homes: dict[str, Home]) -> None:
+    found = []
+    for name in ENGINES:
+        engine = ENGINES[name](homes)
+        engine.fold = partial(Gather, robust_mean(mean, hostile=0.15, mix=True))
+        hostile = Hostile(engine, ["c03"], "flip")
+        found.append(outcome(method, engine, go(method, hostile)))
+    assert all(gap(found[0], other) < 2e-5 for other in found[1:])
+    assert gap(found[0], found[-1]) == gap(found[-1], found[-2]) == 0  # the loop, and any number of threads
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from motet.engines.choose import choose
 from motet.engines.counted import Counted
 from motet.engines.fold import Fold
 from motet.engines.keeps import Keeps
-from motet.engines.loop import Loop, VerbFailed
+from motet.engines.loop import Loop, VerbFailed, all_finite
 from motet.engines.talk import play, start
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
@@ -88,6 +89,15 @@ class Odd(FedAvg):
     def infinite(self, w: Any, keep: Any, data: Any) -> Any:
         return w * torch.where(data.n == 20, torch.inf, 1.0), keep
 
+    def join(self, data: Any) -> Any:
+        return (torch.zeros(()),)
+
+    @verb
+    def counts(self, w: Any, keep: Any, data: Any) -> Any:
+        """Counts its calls; after the first one, client c05 has nothing sensible to say."""
+        (times,) = keep
+        return w * torch.where((data.n == 20) & (times > 0), torch.nan, 1.0), (times + 1,)
+
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 def test_only_verbs_run_at_clients(engine: Any, task: Task, homes: dict[str, Home]) -> None:
@@ -103,11 +113,44 @@ def test_a_failure_names_client_verb_and_round(engine: Any, task: Task, homes: d
         play(e, Odd(task, what="breaks"), task.w0, turn(e, 3))
 
 
+@pytest.mark.parametrize("engine", [Loop, Vmap, partial(Vmap, chunk=1), Threads])
+def test_a_reply_that_is_not_finite_is_left_out_and_its_client_named(
+    engine: Any, task: Task, homes: dict[str, Home]
+) -> None:
+    e, method = engine(homes), Odd(task, what="infinite")
+    state = play(e, method, task.w0, turn(e))
+    assert e.refused == [("c05", "infinite", 0)]
+    assert all(torch.allclose(state[k], v) for k, v in task.w0.items())
+    e.begin(method, turn(e))
+    assert set(e.ask(collect(method.infinite, e.clients, task.w0))) == set(homes) - {"c05"}
+
+
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
-def test_a_reply_that_is_not_finite_names_its_client(engine: Any, task: Task, homes: dict[str, Home]) -> None:
-    e = engine(homes)
-    with pytest.raises(VerbFailed, match=r"client c05, verb infinite, round 0: .*not finite \(lr=0.1\)"):
-        play(e, Odd(task, what="infinite"), task.w0, turn(e))
+def test_a_client_whose_reply_is_left_out_keeps_what_it_had(
+    engine: Any, task: Task, homes: dict[str, Home]
+) -> None:
+    e, method = engine(homes), Odd(task, what="counts")
+    for number in range(3):
+        play(e, method, task.w0, turn(e, number))
+    assert {c: float(e.keeps.get(c)[0]) for c in ("c04", "c05")} == {"c04": 3, "c05": 1}
+    assert [number for _, _, number in e.refused] == [1, 2]
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
+@pytest.mark.parametrize("how", [average, collect])
+def test_where_no_reply_is_finite_training_diverged(
+    engine: Any, how: Any, task: Task, homes: dict[str, Home]
+) -> None:
+    e, method = engine({"c05": homes["c05"]}), Odd(task)
+    e.begin(method, turn(e))
+    said = r"(?s)verb infinite, round 0: none of 1 replies is finite, c05's among them \(lr=0.1\).*hint:"
+    with pytest.raises(VerbFailed, match=said):
+        e.ask(how(method.infinite, e.clients, task.w0))
+
+
+def test_large_numbers_are_finite_though_their_sum_is_not() -> None:
+    assert all_finite({"a": torch.tensor([3e38, 3e38])})
+    assert not all_finite({"a": torch.tensor([3e38, torch.inf])}) and not all_finite([float("nan")])
 
 
 def test_an_empty_cohort_is_told(task: Task, homes: dict[str, Home]) -> None:

@@ -310,7 +310,7 @@ def test_another_runs_folder_is_not_overwritten(tmp_path: Path) -> None:
 def test_training_that_diverges_says_who_what_and_when(tmp_path: Path) -> None:
     words = ["data=diabetes", "data.clients=5", "method.lr=1e12", "train.rounds=40"]
     with pytest.raises(
-        RunError, match=r"(?s)client client-\d+, verb train, round \d+: .*not finite.*lr=.*hint:"
+        RunError, match=r"(?s)verb train, round \d+: none of 5 replies is finite, client-\d+'s .*lr=.*hint:"
     ):
         run(read(words=words), tmp_path / "r")
     assert Store(tmp_path / "r").facts()["status"] == "failed"

@@ -5,13 +5,25 @@ Knows trees and weights. Does not know clients.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.core import Tree
+
+
+class Folding(Protocol):
+    """What becomes of replies to an ask that is averaged; guards have folds of their own."""
+
+    @property
+    def weight(self) -> float:
+        """Of all replies so far; 0 if there is none."""
+
+    def add(self, reply: Tree, weight: float) -> None: ...
+    def add_stacked(self, replies: Tree, weights: Tensor) -> None: ...
+    def mean(self) -> Tree: ...
 
 
 class Fold:

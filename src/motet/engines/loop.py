@@ -5,6 +5,7 @@ Knows where clients' examples and keeps are. Does not know what any verb does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
-from motet.engines.fold import Fold
+from motet.engines.fold import Fold, Folding
 from motet.engines.judge import Job, judge, portrait, question, rehearsal
 from motet.engines.keeps import Keeps
 from motet.local import Data, Examinee, Home, seed_of
@@ -37,6 +38,11 @@ class Loop:
         self.homes = dict(homes)
         self.clients = sorted(homes)
         self.keeps = keeps or Keeps()
+        self.fold: Callable[[], Folding] = Fold  # what averages; the plain mean unless a guard is set
+        self.refused: list[
+            tuple[Client, str, int]
+        ] = []  # whose replies were left out, to what, in which round
+        self.refused_before = 0  # the ask that is under way
         self.method: Method
         self.turn: Turn
 
@@ -49,16 +55,20 @@ class Loop:
     def ask(self, ask: Ask) -> Tree:
         if not is_verb(ask.verb):
             raise TypeError(f"{_name(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
+        self.refused_before = len(self.refused)
         return self.mean(ask) if ask.learn == "mean" else self.everything(ask)
 
     def mean(self, ask: Ask) -> Tree:
-        fold = Fold()
+        fold = self.fold()
         for client, reply in self.replies(ask):
-            fold.add(self.finite(ask, client, reply), self.weight(ask, client))
+            fold.add(reply, self.weight(ask, client))
         return self.folded(ask, fold)
 
     def everything(self, ask: Ask) -> dict[Client, Tree]:
-        return {client: self.finite(ask, client, reply) for client, reply in self.replies(ask)}
+        found = dict(self.replies(ask))
+        if not found:
+            self.check_not_all_refused(ask)
+        return found
 
     def judge(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
         """All clients' sums on `part` of their examples, stacked, as they were after `turn`."""
@@ -81,7 +91,7 @@ class Loop:
     # ---- how this engine goes about it ----
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
-        """Replies in a fixed order, whatever the order of the ask."""
+        """Replies that can be used, in a fixed order, whatever the order of the ask."""
         order = sorted(ask.to)
         sent = {c: ask.sent_to(c) for c in order}
         yield from self.each(ask.verb, order, sent, self.data, keep_as=ask)
@@ -97,9 +107,8 @@ class Loop:
         """Do one job at some clients, one after another; what they keep is stored if `keep_as` is given."""
         for c in clients:
             reply, keep = self.guarded(job, c, sent[c], self.keep(c), data(c))
-            if keep_as is not None:
-                self.keeps.put(c, keep)
-            yield c, reply
+            if keep_as is None or self.accepted(keep_as, c, reply, keep):
+                yield c, reply
 
     def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
@@ -144,15 +153,28 @@ class Loop:
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             raise VerbFailed(f"{self.where(job, client)}: {e}") from e
 
-    def folded(self, ask: Ask, fold: Fold) -> Tree:
-        if fold.weight <= 0:
-            raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
-        return fold.mean()
-
-    def finite(self, ask: Ask, client: Client, reply: Tree) -> Tree:
+    def accepted(self, ask: Ask, client: Client, reply: Tree, keep: Tree) -> bool:
+        """Whether a reply can be used; if so, what the client keeps is stored, else it keeps what it had."""
         if not all_finite(reply):
-            raise VerbFailed(f"{self.where(ask.verb, client)}: the reply is not finite{self.advice()}")
-        return reply
+            self.refused.append((client, _name(ask.verb), self.turn.number))
+            return False
+        self.keeps.put(client, keep)
+        return True
+
+    def folded(self, ask: Ask, fold: Folding) -> Tree:
+        if fold.weight <= 0:
+            self.check_not_all_refused(ask)
+            raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
+        try:
+            return fold.mean()
+        except NoReply as e:
+            raise NoReply(f"{self.where(ask.verb)}: {e}") from e
+
+    def check_not_all_refused(self, ask: Ask) -> None:
+        """One client may be broken; where nobody's reply can be used, it is the training that is."""
+        if refused := self.refused[self.refused_before :]:
+            who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
+            raise VerbFailed(f"{self.where(ask.verb)}: {who}{self.advice()}")
 
     def advice(self) -> str:
         rates = [k for k in ("lr", "lr_max") if getattr(self.method, k, None)]
@@ -171,6 +193,14 @@ def _name(job: Any) -> str:
 
 
 def all_finite(tree: Tree) -> bool:
-    """Whether no number is nan or infinite; a sum shows it in one pass."""
-    floats = [v for v in leaves(tree) if isinstance(v, Tensor) and v.is_floating_point()]
-    return all(bool(torch.isfinite(v.sum())) for v in floats)
+    """Whether no number is nan or infinite."""
+    return all(map(_finite, leaves(tree)))
+
+
+def _finite(v: Any) -> bool:
+    if isinstance(v, float):
+        return math.isfinite(v)
+    if not (isinstance(v, Tensor) and v.is_floating_point()):
+        return True
+    # A sum shows it in one pass; only large numbers, whose sum overflows, need a closer look.
+    return bool(torch.isfinite(v.sum())) or bool(torch.isfinite(v).all())

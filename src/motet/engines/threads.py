@@ -46,9 +46,9 @@ class Threads(Loop):
             for c in clients:
                 ready.append((c, self.pool.submit(self.perform, job, c, sent[c], self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
-                    yield self.finished(*ready.popleft(), keep_as)
+                    yield from self.finished(*ready.popleft(), keep_as)
             while ready:
-                yield self.finished(*ready.popleft(), keep_as)
+                yield from self.finished(*ready.popleft(), keep_as)
         finally:
             for _, work in ready:
                 work.cancel()
@@ -60,11 +60,11 @@ class Threads(Loop):
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None
-    ) -> tuple[Client, Tree]:
+    ) -> Iterator[tuple[Client, Tree]]:
+        """The client's reply, or nothing if it cannot be used."""
         reply, keep = work.result()
-        if keep_as is not None:
-            self.keeps.put(client, keep)
-        return client, reply
+        if keep_as is None or self.accepted(keep_as, client, reply, keep):
+            yield client, reply
 
 
 def cores() -> int:

@@ -18,7 +18,6 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.core import Ask, Client, Method, Tree, Turn, is_solo
-from motet.engines.fold import Fold
 from motet.engines.judge import Job, judge, portrait, question, rehearsal
 from motet.engines.keeps import Keeps
 from motet.engines.loop import Loop, Part, VerbFailed, all_finite
@@ -62,11 +61,8 @@ class Vmap(Loop):
     def mean(self, ask: Ask) -> Tree:
         if is_solo(ask.verb):
             return super().mean(ask)
-        fold = Fold()
+        fold = self.fold()
         for clients, replies in self.chunks(ask):
-            if not all_finite(replies):
-                for c, reply in zip(clients, unstack(replies, len(clients)), strict=True):
-                    self.finite(ask, c, reply)
             fold.add_stacked(replies, self.weights(ask, clients))
         return self.folded(ask, fold)
 
@@ -109,12 +105,25 @@ class Vmap(Loop):
     # ---- chunks ----
 
     def chunks(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
-        """The stacked replies to an ask, chunk by chunk; what clients keep is stored."""
+        """The stacked replies that can be used, chunk by chunk; what their clients keep is stored."""
         for clients, replies, keeps in self.stacked(ask.verb, ask.to, ask.each is None, ask):
+            if not all_finite(replies):
+                yield from self.picked(ask, clients, replies, keeps)
+                continue
             if leaves(keeps):
                 for c, keep in zip(clients, unstack(keeps, len(clients)), strict=True):
                     self.keeps.put(c, keep)
             yield clients, replies
+
+    def picked(
+        self, ask: Ask, clients: list[Client], replies: Tree, keeps: Tree
+    ) -> Iterator[tuple[list[Client], Tree]]:
+        """The chunk without the replies that are not finite; nothing if no other is left."""
+        many = len(clients)
+        rows = list(zip(clients, unstack(replies, many), unstack(keeps, many), strict=True))
+        found = [(c, reply) for c, reply, keep in rows if self.accepted(ask, c, reply, keep)]
+        if found:
+            yield [c for c, _ in found], stack([reply for _, reply in found])
 
     def stacked(
         self, job: Job, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
