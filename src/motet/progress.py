@@ -58,6 +58,7 @@ class Watching:
         self.bar: Any = None
         self.began_at = time.monotonic()
         self.first = 0
+        self.refused = False
 
     def began(self, course: Course) -> None:
         self.first = max(course.number + 1, 0)
@@ -77,6 +78,9 @@ class Watching:
             )
 
     def ended(self, course: Course, seconds: float) -> None:
+        if course.refusals and not self.refused:
+            self.refused = True
+            self.screen.say_once(f"{course.refusals[0]} (all such replies are among the run's events)")
         text = "  ".join(f"{side} {score(course, value)}" for side, value in sorted(course.latest.items()))
         if self.screen.live:
             self.screen.live.update(self.bar, completed=course.number + 1, scores=text)

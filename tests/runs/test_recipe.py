@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from motet.runs import compare, recipe
-from motet.runs.recipe import RecipeError, read
+from motet.runs.recipe import Guard, Recipe, RecipeError, read
 
 
 def test_a_recipe_has_a_comment_behind_every_value_and_reads_back_the_same() -> None:
@@ -59,6 +59,10 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ("seed=x", "seed is 'x'; it must be a whole number"),
         ("method.lr", "cannot read 'method.lr'; expected section.name=value"),
         ("net=resnet19", "did you mean 'resnet18'"),
+        ("guard.trim=0.6", "guard.trim is 0.6; it must be 0 to 0.5"),
+        ("guard.mean=krumm", "guard.mean is 'krumm'; it must be one of mean, median, trimmed, krum"),
+        ("guard.chosen=-1", "guard.chosen is -1; it must be 0 or more"),
+        ("guard.masked=true", "masked sums are not available in this version\nhint: guard.masked=false"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_would_be_right(word: str, said: str) -> None:
@@ -78,8 +82,31 @@ def test_a_missing_recipe_and_broken_toml_say_so(tmp_path: Path) -> None:
 def test_the_identity_changes_with_results_and_with_nothing_else() -> None:
     base = read().identity()
     assert read(words=["save.checkpoint=1", "save.models=none", "engine.workers=2"]).identity() == base
-    for word in ("seed=1", "method.lr=0.2", "data.alpha=0.1", "train.rounds=51", "engine.name=loop"):
+    for word in (
+        "seed=1",
+        "method.lr=0.2",
+        "data.alpha=0.1",
+        "train.rounds=51",
+        "engine.name=loop",
+        "guard.mean=median",
+    ):
         assert read(words=[word]).identity() != base, word
+
+
+def test_a_robust_mean_and_a_masked_sum_exclude_each_other() -> None:
+    with pytest.raises(RecipeError, match="(?s)needs every single reply, and a masked sum hides them.*hint:"):
+        read(words=["guard.mean=median", "guard.masked=true"])
+
+
+def test_the_word_nan_is_a_word() -> None:
+    assert read(words=["guard.attack=nan"]).guard.attack == "nan"
+
+
+def test_a_recipe_of_the_version_before_guards_is_the_same_recipe() -> None:
+    now = read()
+    before = Recipe({k: v for k, v in now.settings.items() if k != "guard"})
+    assert before.identity() == now.identity() and before.guard == Guard()
+    assert before.toml() == now.toml() and before.digest() == now.digest()
 
 
 def test_every_field_of_every_method_is_explained() -> None:

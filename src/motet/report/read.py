@@ -36,6 +36,7 @@ class Run:
     rounds: pd.DataFrame  # round, seconds, cohort, up, down
     test: pd.DataFrame  # side, client, seen, n, score: reported models; no clients without test rows
     val: pd.DataFrame  # round, side, score: mean over clients
+    notes: tuple[str, ...] = ()  # what a reader must know of how the replies were treated
 
     @property
     def method(self) -> str:
@@ -95,7 +96,7 @@ def _read(folder: Path) -> Run:
     store = Store(folder)
     try:
         facts, clients, rounds = store.facts(), store.frame("clients"), store.frame("rounds")
-        scores = store.frame("scores")
+        scores, events = store.frame("scores"), store.frame("events")
     finally:
         store.close()
     metric = str(facts.get("metric", "accuracy"))
@@ -104,8 +105,25 @@ def _read(folder: Path) -> Run:
     scores = scores[scores["n"] > 0]
     return Run(
         folder, str(facts.get("method", "unknown")), facts, clients, rounds,
-        _test(scores, clients, facts.get("reported")), _val(scores),
+        _test(scores, clients, facts.get("reported")), _val(scores), tuple(_notes(facts, events)),
     )  # fmt: skip
+
+
+def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
+    """What guards did, in sentences; nothing for most runs."""
+    found = []
+    if facts.get("learns"):
+        found.append(f"The server saw every reply, because guard.mean = {facts.get('guard')}.")
+    if who := facts.get("attackers"):
+        does = {"nan": "nan", "zero": "zeros", "flip": "updates with their sign flipped"}
+        sent = does.get(facts.get("attack", ""), "lies")
+        are = "1 client was" if len(who) == 1 else f"{len(who):,} clients were"
+        found.append(f"A rehearsal: {are} made to send {sent} (guard.attack); all clients are scored.")
+    refused = events.loc[events["kind"] == "refused", "text"]
+    if len(refused):
+        many = "1 reply was" if len(refused) == 1 else f"{len(refused):,} replies were"
+        found.append(f"{many} not finite and left out, the first in {refused.iloc[0].split('; ')[0]}.")
+    return found
 
 
 def _test(scores: pd.DataFrame, clients: pd.DataFrame, reported: int | None) -> pd.DataFrame:
@@ -144,7 +162,19 @@ def _settings(run: Run) -> dict[str, Any]:
     recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in TELLING if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items()}
+    flat |= _guard(recipe.get("guard", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}
+
+
+def _guard(part: dict[str, Any]) -> dict[str, str]:
+    """The mean and the attack, with what matters to each; as by default where a run has none."""
+    mean, attack = part.get("mean", "mean"), part.get("attack", "none")
+    plain = " unmixed" if mean in ("median", "trimmed") and not part.get("mix") else ""
+    number = {"trimmed": "trim", "krum": "hostile"}.get(mean)
+    return {
+        "guard.attack": f"{attack} by {part.get('attackers')}" if attack != "none" else "none",
+        "guard.mean": mean + (f" {part.get(number)}" if number else "") + plain,
+    }
 
 
 def _parsed(recipe: str) -> dict[str, Any]:

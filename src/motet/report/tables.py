@@ -51,6 +51,7 @@ def summary(run: Run) -> dict[str, Any]:
         "unseen_global": _mean(run.of("global", seen=False)),
         "exam": (facts.get("exam") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
+        "notes": list(run.notes),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 
@@ -211,7 +212,16 @@ def _warnings(runs: Sequence[Run], clients: pd.DataFrame) -> list[str]:
         found.append(f"Not every method has every seed: clients are compared on seed {named} only.")
     if not used and any(not run.trouble for run in runs):
         found.append("No seed was run by every method: part of the differences is between seeds.")
-    return found
+    return found + _notes(runs)
+
+
+def _notes(runs: Sequence[Run]) -> list[str]:
+    """What runs say of themselves: once where all say it, else with their names."""
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            said.setdefault(note, []).append(f"{run.label}, seed {run.seed}")
+    return [note if len(who) == len(runs) else f"{'; '.join(who)}: {note}" for note, who in said.items()]
 
 
 # ---- client by client ----

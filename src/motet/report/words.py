@@ -152,6 +152,7 @@ def summary_text(summary: dict[str, Any]) -> str:
             ("exam", f"{score(summary['exam'], m)}, the global model on the federation's own test set")
         )
     lines.append(("cost", _cost(summary)))
+    lines += [("note", note) for note in summary["notes"]]
     if summary["trouble"]:
         lines.append(("trouble", summary["trouble"]))
     title = f"{summary['label']}, seed {summary['seed']}, reported round {summary['reported']}"

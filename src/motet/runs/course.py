@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 import numpy as np
 
-from motet.core import Method, Tree, Turn
+from motet.core import Client, Method, NoReply, Tree, Turn
 from motet.engines.choose import Choice, choose
 from motet.engines.counted import Counted
+from motet.engines.fold import Fold, Folding
+from motet.engines.hostile import Hostile
 from motet.engines.keeps import Keeps
 from motet.engines.loop import Loop, Part
 from motet.engines.talk import play, start, training
-from motet.local import Task, marks, seed_of
+from motet.guard.gather import Gather, robust_mean
+from motet.guard.robust import check_krum, whole
+from motet.local import Home, Task, marks, seed_of
 from motet.local.task import better
 from motet.runs.fields import fields_of
-from motet.runs.recipe import Recipe, method_class
+from motet.runs.recipe import Guard, Recipe, RecipeError, method_class
 from motet.runs.store import Store
 from motet.tasks import nets
 from motet.tasks.federation import Federation
@@ -105,12 +110,44 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
         "chunk": choice.chunk,
         "compile": "yes" if choice.compiled else "no",
     }
+    check_guard(settled, homes)
     return settled, choice.why
+
+
+def check_guard(recipe: Recipe, homes: Mapping[Client, Home]) -> None:
+    """Refuse, before anything is written, a guard that the cohort is too small for."""
+    if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
+        try:
+            check_krum(cohort_size(recipe.train.cohort, len(homes)), recipe.guard.hostile)
+        except NoReply as e:
+            raise RecipeError(str(e)) from e
+
+
+def cohort_size(asked: float, clients: int) -> int:
+    """A share of the clients up to 1, or a number of them."""
+    return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
+
+
+def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
+    """Who is hostile in a rehearsal: a draw that depends on seed and names alone; nobody without an attack."""
+    everyone, guard = list(clients), recipe.guard
+    if guard.attack == "none" or recipe["method"]["name"] == "centralised":
+        return []
+    order = sorted(everyone, key=lambda c: seed_of(recipe.seed, "attackers", c))
+    return sorted(order[: whole(guard.attackers, len(everyone))])
 
 
 def trainees(recipe: Recipe, federation: Federation) -> Federation:
     """Who trains: the clients, or one that holds all their rows."""
     return federation.pooled() if recipe["method"]["name"] == "centralised" else federation
+
+
+def fold_of(guard: Guard) -> Callable[[], Folding]:
+    """What makes a mean of replies, as the recipe has it."""
+    if guard.mean == "mean":
+        return Fold
+    robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)
+    return partial(Gather, robust)
 
 
 class Course:
@@ -125,16 +162,19 @@ class Course:
         self.choice = Choice(e.name, e.chunk, e.compile == "yes")
         self.keeps = Keeps(store.db, on_disk=e.keep == "disk")
         training = trainees(recipe, self.federation)
-        self.engine = Counted(self.choice.build(training.homes, self.keeps, e.workers))
         pooled = training is not self.federation
-        self.bench: Loop = (
-            self.choice.build(self.federation.homes, workers=e.workers) if pooled else self.engine.engine  # type: ignore[assignment]
-        )
+        clients = self.choice.build(training.homes, self.keeps, e.workers)
+        if not pooled:
+            clients.fold = fold_of(recipe.guard)
+        attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
+        self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
+        self.bench = self.choice.build(self.federation.homes, workers=e.workers) if pooled else clients
         self.proxy = self.federation.proxy and self.federation.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
         self.latest: dict[str, float] = {}  # mean validation scores, by side
+        self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.next_save = 0.0
 
     # ---- going ----
@@ -146,6 +186,7 @@ class Course:
         if self.number == -2:
             self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
             self.engine.take()
+            self.write_refusals(self.engine.refused)
             self.save()
         while not self.over() and not watch.stop():
             began = time.perf_counter()
@@ -159,6 +200,7 @@ class Course:
                     self.score_local(before)
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
+            self.write_refusals(self.engine.refused)
             if time.monotonic() >= self.next_save:
                 self.save()
             watch.ended(self, seconds)
@@ -182,10 +224,18 @@ class Course:
     def cohort(self, number: int) -> list[str]:
         """Who takes part: a draw that depends on seed, round and name alone."""
         clients, asked = list(self.engine.clients), self.recipe.train.cohort
-        many = max(1, round(asked * len(clients))) if asked <= 1 else min(int(asked), len(clients))
+        many = cohort_size(asked, len(clients))
         if many == len(clients):
             return clients
         return sorted(sorted(clients, key=lambda c: seed_of(self.recipe.seed, "cohort", number, c))[:many])
+
+    def write_refusals(self, refused: list[tuple[Client, str, int]]) -> None:
+        """Every reply that an engine left out is an event of the run."""
+        for client, verb, number in refused:
+            text = f"round {number}: the reply of client {client} to {verb} is not finite; left out"
+            self.store.event("refused", text)
+            self.refusals.append(text)
+        refused.clear()
 
     # ---- choosing ----
 
@@ -274,6 +324,7 @@ class Course:
     def give_up_round(self) -> None:
         """Forget what the round that was interrupted has done so far, and save the rounds before it."""
         self.engine.take()
+        self.engine.refused.clear()
         self.keeps.rewind(self.number)
         if self.number >= -1:
             self.save()

@@ -22,6 +22,7 @@ _BOUNDS: dict[str, Callable[[float], bool]] = {
     ">= 0": lambda v: v >= 0,
     ">= 1": lambda v: v >= 1,
     "0 to 1": lambda v: 0 <= v <= 1,
+    "0 to 0.5": lambda v: 0 <= v <= 0.5,
 }
 
 

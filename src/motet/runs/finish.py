@@ -48,6 +48,7 @@ def newcomers(course: Course, best: Best) -> None:
     turn = course.turn(best.round + 1)
     visit = Turn(turn.number, names, names, turn.seed, turn.proxy)
     play(engine, course.method, best.state, visit)
+    course.write_refusals(engine.refused)
     course.score(engine, best.state, visit, "test", {"personal": "visit"})
 
 

@@ -17,9 +17,9 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from motet.core import Count, Method, NotNegative
+from motet.core import Count, Method, NotNegative, Share
 from motet.runs.fields import Field, fields_of
 from motet.tasks import load as data_sets
 from motet.tasks import nets, splits
@@ -27,7 +27,8 @@ from motet.tasks.choices import fetch
 from motet.tasks.federation import DataError
 
 Settings = dict[str, Any]
-SECTIONS = ("data", "net", "method", "train", "engine", "save")
+Half = Annotated[float, "0 to 0.5"]
+SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
 class RecipeError(ValueError):
@@ -45,6 +46,29 @@ class Train:
     report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
     by: Literal["personal", "global"] = "personal"  # whose validation score says which round is best
     local: bool = False  # also score clients' models as they leave a round; trains everyone once more
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What protects the server's means against broken or hostile clients, and a rehearsal of such clients."""
+
+    mean: Literal["mean", "median", "trimmed", "krum"] = (
+        "mean"  # of averaged replies; all but mean need to see every single one
+    )
+    trim: Half = 0.2  # trimmed only: share of the values that is cut at each end, by coordinate
+    mix: bool = True  # median and trimmed only: first mix each reply with those nearest to it
+    hostile: Half = 0.2  # krum and mix: share of the replies that is reckoned to be hostile
+    chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
+    masked: bool = False  # sums that hide every single reply; not available in this version
+    attack: Literal["none", "nan", "zero", "flip"] = (
+        "none"  # a rehearsal: what attackers send: nan, zeros, their update's sign flipped
+    )
+    attackers: Share = 0.2  # share of the clients that attack, drawn by the seed
+
+    @property
+    def learns(self) -> str:
+        """What the server learns beyond what the method asks for."""
+        return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
 
 
 @dataclass(frozen=True)
@@ -68,7 +92,7 @@ class Save:
     checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
 
 
-PLAIN: dict[str, type[Any]] = {"train": Train, "engine": Engine, "save": Save}
+PLAIN: dict[str, type[Any]] = {"train": Train, "guard": Guard, "engine": Engine, "save": Save}
 
 
 @dataclass
@@ -77,6 +101,11 @@ class Recipe:
 
     settings: Settings
     given: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A run of an earlier version has no settings for sections that came later: they are as by default."""
+        absent = {s: vars(kind()) for s, kind in PLAIN.items() if s not in self.settings}
+        self.settings = self.settings | absent
 
     def __getitem__(self, section: str) -> Any:
         return self.settings[section]
@@ -88,6 +117,10 @@ class Recipe:
     @property
     def train(self) -> Train:
         return Train(**self["train"])
+
+    @property
+    def guard(self) -> Guard:
+        return Guard(**self["guard"])
 
     @property
     def engine(self) -> Engine:
@@ -105,6 +138,8 @@ class Recipe:
         """A hash of all that may change a result, but for the data themselves."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
+        if self.guard == Guard():
+            del what["guard"]  # so that runs of the version before it are found again
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
@@ -156,6 +191,8 @@ def parse_word(word: str) -> Settings:
         value = tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         value = text
+    if value != value:
+        value = text  # TOML has the number nan, which is nobody's setting; the word is one of an attack
     for part in reversed(key.strip().split(".")):
         value = {part: value}
     return dict(value)
@@ -250,6 +287,22 @@ def impossible(s: Settings) -> list[str]:
         wrong.append("train.patience, engine.chunk and engine.workers must be 0 or more")
     if s["train"]["by"] == "global" and s["method"]["name"] == "local":
         wrong.append("train.by is global, and the method local has no global model\nhint: train.by=personal")
+    return wrong + impossible_guard(Guard(**s["guard"]))
+
+
+def impossible_guard(guard: Guard) -> list[str]:
+    wrong = []
+    if guard.masked and guard.mean != "mean":
+        wrong.append(
+            f"guard.masked is true and guard.mean is {guard.mean}; they exclude each other: a robust mean "
+            "needs every single reply, and a masked sum hides them\nhint: guard.masked=false or guard.mean=mean"
+        )
+    elif guard.masked:
+        wrong.append(
+            "guard.masked is true; masked sums are not available in this version\nhint: guard.masked=false"
+        )
+    if guard.chosen < 0:
+        wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")
     return wrong
 
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from motet.core import NoReply, Unfit
 from motet.engines.calm import calm
 from motet.engines.loop import VerbFailed
-from motet.runs.course import Course, federation_of, fingerprint_of, settle
+from motet.runs.course import Course, attackers_of, federation_of, fingerprint_of, settle, trainees
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
@@ -136,8 +136,19 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
+    begin_guard(recipe, store, trainees(recipe, federation).homes)
     (folder / "recipe.toml").write_text(text)
     store.commit()
+
+
+def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
+    """Write down what the server learns beyond what the method asks for, and who is hostile in a rehearsal."""
+    attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
+    store.tell(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
+    if learns:
+        store.event("learns", learns)
+    if attackers:
+        store.event("rehearsal", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
 
 
 def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
