@@ -69,8 +69,7 @@ def test_mixing_brings_the_honest_together() -> None:
     mixed = Gather(partial(after_mixing, lambda rows: next(iter(rows.slices())).flatten(), 0.2))
     for reply in five:
         mixed.add(torch.tensor(reply), 1.0)
-    rows = mixed.robust(mixed.rows).tolist()
-    assert rows == [0.0, 0.0, 0.0, 0.0, 23.5]
+    assert sorted(mixed.robust(mixed.rows).tolist()) == [0.0, 0.0, 0.0, 0.0, 23.5]
     assert row(robust_mean("median", mix=True), five) == [0.0]
     assert row(robust_mean("krum", mix=True), five) == row(krum, five)
 

@@ -18,24 +18,27 @@ from motet.guard.rows import Table
 
 
 class Mixed:
-    """Rows as seen after mixing; each has one voice. They are made a slice at a time, and never stored."""
+    """Rows as seen after mixing; each has one voice. They are made a slice at a time, and never stored.
+
+    They come in the order of the contents of the rows they are made of, so that the order in which
+    replies came changes no bit, neither of ties nor of sums.
+    """
 
     def __init__(self, rows: Table, hostile: float = 0.2) -> None:
         self.rows, self.width = rows, rows.width
         self.weights = torch.ones_like(rows.weights)
         n = len(rows)
-        # Equally near rows come in an order of their contents, so that the rows' own order changes no bit.
-        order = torch.tensor(sorted(range(n), key=rows.digest), dtype=torch.int64)
-        near = distances(rows)[:, order].argsort(dim=1, stable=True)
-        self.near = order[near[:, : max(1, n - whole(hostile, n))]]  # (rows, all but the hostile share)
+        self.order = torch.tensor(sorted(range(n), key=rows.digest), dtype=torch.int64)
+        apart = distances(rows)[self.order][:, self.order]
+        near = apart.argsort(dim=1, stable=True)[:, : max(1, n - whole(hostile, n))]
+        self.parts = torch.zeros_like(apart).scatter_(1, near, 1.0)  # 1: takes part in the mixture of a row
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def slices(self) -> Iterator[Tensor]:
         for block in self.rows.slices():
-            wide = block.double()
-            yield torch.stack([wide[near].mean(0) for near in self.near])
+            yield self.parts @ block[self.order].double() / self.parts.sum(1, keepdim=True)
 
     def digest(self, row: int) -> bytes:
-        return b"".join(self.rows.digest(int(i)) for i in self.near[row])
+        return b"".join(self.rows.digest(int(i)) for i in self.order[self.parts[row] > 0])

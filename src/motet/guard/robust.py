@@ -87,11 +87,14 @@ def check_krum(n: int, hostile: float) -> None:
 
 def distances(rows: Table) -> Tensor:
     """Squared distances of all pairs of rows, slice by slice."""
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    n = len(rows)
+    pairs = torch.zeros(n * (n - 1) // 2, dtype=torch.float64)
     for block in rows.slices():
-        x = block.double()
         # Products of matrices would be faster, and would round by the place of a row.
-        total += torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square_()
+        pairs += torch.nn.functional.pdist(block.double()).square_()
+    i, j = torch.triu_indices(n, n, 1)
+    total = torch.zeros(n, n, dtype=torch.float64)
+    total[i, j] = total[j, i] = pairs
     return total
 
 
