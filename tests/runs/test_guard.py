@@ -16,7 +16,14 @@ from motet.runs.run import run, verify
 from motet.runs.store import Store
 
 # Twenty clients, fifteen rounds; five epochs because means that leave out much learn little from one.
-SMALL = ["data=digits", "data.unseen=0", "method.epochs=5", "train.rounds=15", "save.models=none"]
+SMALL = [
+    "data=digits",
+    "data.alpha=0.5",
+    "data.unseen=0",
+    "method.epochs=5",
+    "train.rounds=15",
+    "save.models=none",
+]
 FEW = ["data=wine", "data.clients=8", "train.rounds=3", "save.models=none"]
 
 
