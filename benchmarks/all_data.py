@@ -1,8 +1,8 @@
 """FedAvg on every data set, with settings small enough for two cores, beside what guessing gives.
 
-    MOTET_DATA=… python benchmarks/datasets.py [name ...]
+    MOTET_DATA=… python benchmarks/all_data.py [name ...]
 
-Writes benchmarks/results/datasets.md. Guessing is the answer that looks at no
+Writes benchmarks/results/all_data.md. Guessing is the answer that looks at no
 example: the most frequent class of all clients' training examples for the score, their shares for the loss, the
 mean of numbers. Data sets that are not here are listed as such. Runs
 are kept in benchmarks/.runs and are not made again.
@@ -63,7 +63,7 @@ def measure(name: str) -> list[str]:
         federation = federation_of(recipe)
     except DataError as e:
         return [name, "not here: " + str(e).split("\n")[0], *[""] * 6]
-    done = motet.run(**sections(recipe), out=HERE / ".runs" / name)
+    done = motet.run(**sections(recipe), out=HERE / ".runs" / f"{name}-{recipe.identity()[:8]}")
     rows = done.test[done.test["side"] == "global"]
     score = "accuracy" if federation.kind == "classes" else "rmse"
     guessed, shares = guess(federation)
@@ -100,7 +100,7 @@ def main() -> None:
     lines = [
         "# FedAvg on every data set, quick settings",
         "",
-        "Written by `MOTET_DATA=… python benchmarks/datasets.py`, which holds the settings; seed 0, commit "
+        "Written by `MOTET_DATA=… python benchmarks/all_data.py`, which holds the settings; seed 0, commit "
         f"{commit.stdout.strip()}. The global model on each client's own test examples, mean over clients: accuracy,",
         "or root mean squared error (boston, diabetes: lower is better), and loss (cross-entropy in nats, or squared",
         "error of standardised targets). A guess looks at no example. Seconds of two shared cores.",
@@ -109,7 +109,7 @@ def main() -> None:
         "| --- " * len(head) + "|",
         *("| " + " | ".join(r) + " |" for r in rows),
     ]
-    (HERE / "results" / "datasets.md").write_text("\n".join(lines) + "\n")
+    (HERE / "results" / "all_data.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
