@@ -15,9 +15,8 @@ from torch import nn
 
 from motet.core import Turn, average
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task, seed_of
+from motet.local import Batch, Home, Task
 from motet.methods.ditto import Ditto
 from motet.methods.fedala import FedALA
 from motet.methods.fedavg import FedAvg
@@ -29,14 +28,9 @@ from motet.methods.local import Local
 from motet.methods.pfedme import PFedMe
 from motet.methods.scaffold import Scaffold
 from motet.vec import Vec
+from rounds import TWO, after, apart, one_number
 
 engines = pytest.mark.parametrize("engine", [Loop, Vmap])
-
-
-def one_number() -> Task:
-    net = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(net.weight, 1.0)
-    return Task(net, "numbers", 1)
 
 
 def two_numbers() -> Task:
@@ -47,32 +41,9 @@ def two_numbers() -> Task:
     return Task(net, "numbers", 1)
 
 
-def home(*pairs: tuple[float, float]) -> Home:
-    x, y = torch.tensor([[p[0]] for p in pairs]), torch.tensor([p[1] for p in pairs])
-    return Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
-
-
-TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
-
-
-def turn(engine: Any, number: int) -> Turn:
-    return Turn(number, engine.clients, engine.clients, seed_of(0, number))
-
-
-def after(method: Any, engine: Any, rounds: int) -> Any:
-    state = start(engine, method, turn(engine, -1))
-    for t in range(rounds):
-        state = play(engine, method, state, turn(engine, t))
-    return state
-
-
 def number(tree: Any) -> float:
     (value,) = (v for v in tree.values())
     return float(value)
-
-
-def apart(a: Vec, b: Vec) -> float:
-    return float((a - b).sq().sqrt())
 
 
 class Even(FedAvg):

@@ -6,44 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from motet.core import Turn
 from motet.engines.loop import Loop, VerbFailed
-from motet.engines.talk import play, start
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task, seed_of
+from motet.local import Home, Task, seed_of
 from motet.methods.dapfl import DapFL
 from motet.methods.fedavg import FedAvg
 from motet.parts import agents
 from motet.vec import leaves
-
-
-def one_number() -> Task:
-    net = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(net.weight, 1.0)
-    return Task(net, "numbers", 1)
-
-
-def home(*pairs: tuple[float, float]) -> Home:
-    x, y = torch.tensor([[p[0]] for p in pairs]), torch.tensor([p[1] for p in pairs])
-    return Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
-
-
-def turn(engine: Any, number: int) -> Turn:
-    return Turn(number, engine.clients, engine.clients, seed_of(0, number))
-
-
-def after(method: Any, engine: Any, rounds: int) -> Any:
-    state = start(engine, method, turn(engine, -1))
-    for t in range(rounds):
-        state = play(engine, method, state, turn(engine, t))
-    return state
-
+from rounds import TWO, after, one_number, turn
 
 # An epoch of client a, one example (1, 3), leads from w to 3 + (w - 3)(1 - 2 lr); one of client b, three
 # examples (2, 0), from w to w (1 - 8 lr).
-TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
 
 
 def first_choice(method: DapFL, client: str) -> tuple[float, int]:

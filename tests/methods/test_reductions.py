@@ -5,47 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from motet.core import Turn
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task, descend, seed_of
+from motet.local import Home, Task, descend
 from motet.methods.centralised import Centralised
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedprox import FedProx
 from motet.methods.finetune import FineTune
 from motet.methods.local import Local
-from motet.vec import Vec
-
-
-def one_number() -> Task:
-    net = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(net.weight, 1.0)
-    return Task(net, "numbers", 1)
-
-
-def home(*pairs: tuple[float, float]) -> Home:
-    x, y = torch.tensor([[p[0]] for p in pairs]), torch.tensor([p[1] for p in pairs])
-    return Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
-
-
-def turn(engine: Any, number: int) -> Turn:
-    return Turn(number, engine.clients, engine.clients, seed_of(0, number))
-
-
-def after(method: Any, engine: Any, rounds: int) -> Any:
-    state = start(engine, method, turn(engine, -1))
-    for t in range(rounds):
-        state = play(engine, method, state, turn(engine, t))
-    return state
-
+from rounds import TWO, after, apart, one_number, turn
 
 # Client a has one example (1, 3): slope of (w - 3)^2 at w = 1 is -4. Client b has three examples (2, 0):
 # slope of (2w)^2 at 1 is 8. With lr 0.1 they go to 1.4 and 0.2; weighted by examples: (1.4 + 3 * 0.2) / 4 = 0.5.
-TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap])
@@ -70,10 +43,6 @@ def test_weights_can_be_given_instead_of_numbers_of_examples() -> None:
             return (yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0)))
 
     assert after(Even(one_number(), lr=0.1, batch=4), Loop(TWO), 1)["weight"].item() == pytest.approx(0.8)
-
-
-def apart(a: Vec, b: Vec) -> float:
-    return float((a - b).sq().sqrt())
 
 
 def test_fedprox_with_mu_zero_is_fedavg(task: Task, homes: dict[str, Home]) -> None:

@@ -23,7 +23,7 @@ SOURCES = (
     ),
 )
 FOLDERS = ("cifar10", "cifar-10", "CIFAR10")
-ORIGIN = "CIFAR-10 is cifar-10-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html."
+ORIGIN = "CIFAR-10 is cifar-10-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html"
 RAW = {  # sha256 of all bytes (N, height, width, channels), where they come as sheets
     "train": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
     "test": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",

@@ -23,7 +23,7 @@ SOURCES = (
     ),
 )
 FOLDERS = ("cifar100", "cifar-100", "CIFAR100")
-ORIGIN = "CIFAR-100 is cifar-100-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html."
+ORIGIN = "CIFAR-100 is cifar-100-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html"
 RAW = {  # sha256 of all bytes (N, height, width, channels), where they come as sheets, class by class
     "train": "a678f5ab6ac125c4dfba98c64d1562b510eff50354e165b75e65d808f7be34c5",
     "test": "8532fd42ce092c665328a7201998ab7e8768dad37afff89be94e13106523a495",

@@ -15,7 +15,7 @@ from motet.tasks.files.images import idx, table_of
 # The course's file needs a login. It is 500 training images of MNIST for each digit, shrunk: so we make it.
 SOURCES = mnist.SOURCES[:2]
 FOLDERS = ("coursera_digits", *mnist.FOLDERS)
-ORIGIN = "These digits are ex3data1.mat of the course's third exercise; motet also makes them from MNIST."
+ORIGIN = "These digits are ex3data1.mat of the course's third exercise; motet also makes them from MNIST"
 EACH, SIDE = 500, 20
 
 

@@ -23,7 +23,7 @@ SOURCES = tuple(
     )
 )
 FOLDERS = ("fashion_mnist", "fashion-mnist", "FashionMNIST")
-ORIGIN = "Fashion-MNIST is the four files train-images-idx3-ubyte.gz, ..., of github.com/zalandoresearch/fashion-mnist."
+ORIGIN = "Fashion-MNIST is the four files train-images-idx3-ubyte.gz, ..., of github.com/zalandoresearch/fashion-mnist"
 CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),

@@ -25,7 +25,7 @@ SOURCES = (
     ),
 )
 FOLDERS = ("tiny_imagenet", "tiny-imagenet-200", "TinyImageNet")
-ORIGIN = "Tiny ImageNet is tiny-imagenet-200.zip of cs231n.stanford.edu."
+ORIGIN = "Tiny ImageNet is tiny-imagenet-200.zip of cs231n.stanford.edu"
 SIDE = 64
 EACH = (500, 50)  # training and validation images of every class
 PIXELS = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's

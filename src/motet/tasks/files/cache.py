@@ -174,6 +174,6 @@ def _ways(of: Origin) -> str:
 
 def _by_hand(of: Origin) -> str:
     return (
-        f" If you have the files: `motet data fetch {of.name} --from FOLDER`, "
+        f". If you have the files: `motet data fetch {of.name} --from FOLDER`, "
         f"or let MOTET_DATA name a folder that has them in {' or '.join(f'{f}/' for f in of.folders)}"
     )

@@ -1,0 +1,47 @@
+"""What tests of methods share: one number to learn, two clients that disagree, and rounds of all clients.
+
+Client a has one example (1, 3): slope of (w - 3)^2 is 2 (w - 3). Client b has three examples (2, 0): slope of
+(2 w)^2 is 8 w. The number starts at 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from motet.core import Turn
+from motet.engines.talk import play, start
+from motet.local import Batch, Home, Task, seed_of
+from motet.vec import Vec
+
+
+def one_number() -> Task:
+    net = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(net.weight, 1.0)
+    return Task(net, "numbers", 1)
+
+
+def home(*pairs: tuple[float, float]) -> Home:
+    x, y = torch.tensor([[p[0]] for p in pairs]), torch.tensor([p[1] for p in pairs])
+    return Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
+
+
+TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
+
+
+def turn(engine: Any, number: int) -> Turn:
+    return Turn(number, engine.clients, engine.clients, seed_of(0, number))
+
+
+def after(method: Any, engine: Any, rounds: int) -> Any:
+    """The server's state after some rounds."""
+    state = start(engine, method, turn(engine, -1))
+    for t in range(rounds):
+        state = play(engine, method, state, turn(engine, t))
+    return state
+
+
+def apart(a: Vec, b: Vec) -> float:
+    return float((a - b).sq().sqrt())
