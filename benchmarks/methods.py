@@ -21,11 +21,10 @@ from statistics import median
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "sides"))
 
-from motet_side import Laps  # noqa: E402
-from workloads import WORKS, generate  # noqa: E402
-
 from motet.runs.recipe import read  # noqa: E402
 from motet.runs.run import run  # noqa: E402
+from motet_side import Laps  # noqa: E402
+from workloads import WORKS, generate  # noqa: E402
 
 WORK, SKIP = "W1", 5
 PFLLIB = {"ditto": 9.4 / 1.6, "scaffold": 4.9 / 1.6}  # times the plain FedAvg loop

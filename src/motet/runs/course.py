@@ -101,7 +101,7 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
     task = task_of(settled, federation)
     method = method_of(settled, task)
     most = max(h.n for h in federation.homes.values())
-    epochs = getattr(method, "epochs", None) or getattr(method, "epochs_max", 1)
+    epochs = int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
     steps = -(-most // getattr(method, "batch", most)) * epochs * recipe.train.rounds
     homes = trainees(settled, federation).homes
     e = recipe.engine
