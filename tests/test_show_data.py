@@ -52,7 +52,7 @@ def test_a_persons_csv_with_a_shared_row_and_a_leak_is_told(tmp_path: Path, caps
     assert main(["data", "show", *words]) == 0
     out = capsys.readouterr().out
     assert "2 lie with two clients or more, 2 of them with the same target; 2 clients" in out
-    assert "test rows are trained on by their own client" in out and "(most: north " in out
+    assert "test rows equal one that their own client trains on" in out and "(most: north " in out
 
 
 def test_bad_words_and_bad_files_end_with_a_message(tmp_path: Path, capsys: Capture) -> None:

@@ -103,7 +103,7 @@ def test_sentences_count_what_is_wrong() -> None:
     )
     assert "2 clients (most: a 700, b 500); only clients with the same columns" in told["equal rows"]
     assert told["leaks"] == (
-        "3 test rows are trained on by their own client, 3 of them with the same target; 1 client (most: a 3)"
+        "3 test rows equal one that their own client trains on, 3 of them with the same target; 1 client (most: a 3)"
     )
     assert told["missing"].startswith("7 cells were empty") and "(most: a 7)" in told["missing"]
     assert told["server"] == "10 proxy rows and 2,000 exam rows"
@@ -113,7 +113,7 @@ def test_sentences_count_what_is_wrong() -> None:
 def test_sentences_say_that_nothing_is_wrong() -> None:
     told = dict(federation_words.facts(few()))
     assert told["equal rows"] == "no row lies with two clients" and told["missing"] == "no cell was empty"
-    assert told["leaks"] == "no client is tested on a row it trains on" and told["server"] == "holds no rows"
+    assert told["leaks"] == "no test row equals one that its client trains on" and told["server"] == "holds no rows"
     plain = few()
     plain["twins"]["shared"] = plain["twins"]["shared_with_target"] = None
     assert "data.scale=client" in dict(federation_words.facts(plain))["equal rows"]

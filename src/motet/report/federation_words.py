@@ -165,8 +165,8 @@ def of_leaks(twins: Plain) -> str:
     """Test rows that are trained on."""
     some, exact = twins["leaked"], twins["leaked_with_target"]
     if not some["rows"]:
-        return "no client is tested on a row it trains on"
-    return f"{some['rows']:,} test rows are trained on by their own client, {of_found(some, exact)}"
+        return "no test row equals one that its client trains on"
+    return f"{some['rows']:,} test rows equal one that their own client trains on, {of_found(some, exact)}"
 
 
 def of_found(some: Plain, exact: Plain) -> str:
