@@ -31,15 +31,21 @@ def home(*pairs: tuple[float, float]) -> Home:
 TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
 
 
-def turn(engine: Any, number: int) -> Turn:
-    return Turn(number, engine.clients, engine.clients, seed_of(0, number))
+def server_examples(many: int = 8) -> Batch:
+    """Some that the server itself holds, of the federation in conftest.py: six features, three classes."""
+    x = torch.linspace(-2, 2, many * 6).reshape(6, many).T.cos()
+    return Batch.of(x, torch.arange(many) % 3)
 
 
-def after(method: Any, engine: Any, rounds: int) -> Any:
+def turn(engine: Any, number: int, proxy: Batch | None = None) -> Turn:
+    return Turn(number, engine.clients, engine.clients, seed_of(0, number), proxy)
+
+
+def after(method: Any, engine: Any, rounds: int, proxy: Batch | None = None) -> Any:
     """The server's state after some rounds."""
-    state = start(engine, method, turn(engine, -1))
+    state = start(engine, method, turn(engine, -1, proxy))
     for t in range(rounds):
-        state = play(engine, method, state, turn(engine, t))
+        state = play(engine, method, state, turn(engine, t, proxy))
     return state
 
 

@@ -22,6 +22,7 @@ from motet.local import Batch, Home, seed_of
 from motet.runs.recipe import method_class, method_names
 from motet.vec import leaves
 from motet.wire import pack, unpack
+from rounds import server_examples
 
 ROUNDS = 4
 ENGINES: dict[str, Any] = {
@@ -39,9 +40,10 @@ def method(request: pytest.FixtureRequest, task: Any) -> Method:
 
 
 def turn(engine: Any, number: int, *, backwards: bool = False, seed: int = 1) -> Turn:
-    """Half of the clients, others in every round."""
+    """Half of the clients, others in every round, and a few examples of the server's own."""
     cohort = list(engine.clients)[number % 3 :: 2]
-    return Turn(number, cohort[::-1] if backwards else cohort, engine.clients, seed_of(seed, number))
+    order = cohort[::-1] if backwards else cohort
+    return Turn(number, order, engine.clients, seed_of(seed, number), server_examples())
 
 
 def go(method: Method, engine: Any, first: int = 0, last: int = ROUNDS, state: Any = None, **how: Any) -> Any:
@@ -61,8 +63,9 @@ def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
     return [torch.as_tensor(v).double() for v in [*leaves(state), *(v for k in keeps for v in k), *scores]]
 
 
-def gap(a: list[Tensor], b: list[Tensor]) -> float:
+def gap(a: list[Any], b: list[Any]) -> float:
     assert len(a) == len(b)
+    a, b = [torch.as_tensor(v) for v in a], [torch.as_tensor(v) for v in b]
     return max([float((p - q).abs().max()) for p, q in zip(a, b, strict=True) if p.numel()], default=0.0)
 
 

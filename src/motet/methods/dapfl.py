@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, average, verb
-from motet.local import Data, descend, tally
-from motet.parts import agents
+from motet.local import Data, descend
+from motet.parts import agents, game
 from motet.vec import Vec
 
 
@@ -71,10 +71,7 @@ class DapFL(Method):
     def state(self, w: Vec, data: Data) -> Tensor:
         """Loss and accuracy of the received model on the client's training examples."""
         received = self.task.at_home(partial(self.task.predict, w), data)
-        sums = tally(self.task, received, data.all)
-        loss = sums["loss"] / sums["n"]
-        share = sums["right"].sum() / sums["n"] if self.task.kind == "classes" else 1 / (1 + loss)
-        return torch.stack([loss, share])
+        return game.outlook(self.task, received, data.all)
 
     def choice(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """Learning rate and epochs: [-1, 1] onto lr_min … lr_max and 1 … epochs_max."""

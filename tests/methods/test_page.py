@@ -1,0 +1,224 @@
+"""PAGE: rounds computed by hand, what is remembered, who weighs what, and the limit in which it is FedAvg."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from motet.core import Turn, Unfit, average
+from motet.engines.faulty import Faulty
+from motet.engines.loop import Loop
+from motet.engines.talk import play
+from motet.engines.vmap import Vmap
+from motet.local import Batch, Home, Task, seed_of
+from motet.methods.fedavg import FedAvg
+from motet.methods.page import PAGE
+from motet.parts import agents, game
+from motet.vec import leaves
+from rounds import TWO, after, apart, one_number, server_examples, turn
+
+engines = pytest.mark.parametrize("engine", [Loop, Vmap])
+ONE = Batch.of(torch.tensor([[1.0]]), torch.tensor([1.0]))  # the server's example (1, 1): loss (w - 1)^2
+RANGE: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6, "batch": 4}
+QUICK: dict[str, Any] = {"warm_up": 2, "recall": 2, "epochs_max": 4}  # agents learn from the third round on
+
+
+def drawn(settings: agents.Settings, seed: int) -> torch.Tensor:
+    """The first action, whatever the state."""
+    return agents.act(agents.born(settings, 0), torch.zeros(settings.states), seed, settings)[0]
+
+
+def trained(method: PAGE) -> tuple[float, float]:
+    """w_a and w_b after round 0. An epoch of a leads from w to 3 + (w - 3)(1 - 2 eta), of b to w (1 - 8 eta)."""
+    chosen = []
+    for client in "ab":
+        a = drawn(method.client, seed_of(seed_of(0, 0), client)).tolist()
+        chosen.append((0.01 + 0.09 * (a[0] + 1) / 2, round(1 + 5 * (a[1] + 1) / 2)))
+    (eta_a, alpha_a), (eta_b, alpha_b) = chosen
+    assert eta_a != eta_b
+    return 3 - 2 * (1 - 2 * eta_a) ** alpha_a, (1 - 8 * eta_b) ** alpha_b
+
+
+@engines
+@pytest.mark.parametrize("private", [False, True])
+def test_a_round_by_hand(engine: Any, private: bool) -> None:
+    method, here = PAGE(one_number(), private=private, **RANGE), engine(TWO)
+    w_a, w_b = trained(method)
+    u = [(float(v) + 1) / 2 for v in drawn(method.server(4), seed_of(0, 0))[:2]]  # two seats of four
+    w = (u[0] * w_a + u[1] * w_b) / sum(u)
+    s = after(method, here, 1, ONE)
+    assert s["w"]["weight"].item() == pytest.approx(w, rel=1e-5)
+    assert s["s"].tolist() == pytest.approx([1 / (1 + (v - 1) ** 2) for v in (w_a, w_b)] + [0, 0], rel=1e-5)
+    assert s["r"].item() == pytest.approx(1 / (1e-5 + (w - 1) ** 2), rel=1e-4)
+    kept = here.keeps.get("a")
+    assert kept["w"]["weight"].item() == pytest.approx(w_a, rel=1e-5)
+    assert kept["r"].item() == pytest.approx(1 / (1e-5 + (w_a - 3) ** 2), rel=1e-4)
+    assert kept["now"].item() == pytest.approx(1 / (1 + (w_a - 3) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_papers_reward_is_one_over_the_weighted_mean_of_local_losses(private: bool) -> None:
+    method = PAGE(one_number(), reward="paper", private=private, fixed=("p",), **RANGE)
+    w_a, w_b = trained(method)
+    s = after(method, Loop(TWO), 1, ONE)
+    mean = ((w_a - 3) ** 2 + (2 * w_b) ** 2) / 2
+    assert s["r"].item() == pytest.approx(1 / (1e-5 + mean), rel=1e-4)
+
+
+@engines
+def test_memory_holds_actions_as_chosen_and_what_they_led_to(engine: Any) -> None:
+    method, here = PAGE(one_number(), **RANGE), engine(TWO)
+    first = after(method, Loop(TWO), 1, ONE)
+    s = after(method, here, 3, ONE)
+    row = s["agent"]["memory"][0]  # of 4 accuracies, 4 actions, the reward, 4 accuracies
+    assert s["agent"]["stored"] == 2 and here.keeps.get("a")["agent"]["stored"] == 1
+    assert row[4:8].tolist() == drawn(method.server(4), seed_of(0, 0)).tolist()
+    assert torch.equal(row[:4], first["s"]) and row[8] == first["r"]
+    a = drawn(method.client, seed_of(seed_of(0, 1), "a"))  # round 0 is not remembered: no state was before it
+    memory = here.keeps.get("a")["agent"]["memory"]
+    assert torch.equal(memory[0, 1:3], a) and memory[1:].abs().max() == 0
+
+
+def test_rewards_are_scaled_or_mixed() -> None:
+    plain, scaled, mixed = (
+        PAGE(one_number(), **RANGE, **how)
+        for how in ({}, {"client_scale": 10.0, "server_scale": 5.0}, {"client_mix": 2.0, "server_mix": 3.0})
+    )
+    states, rewards = [], []
+    for method in (plain, scaled, mixed):
+        here = Loop(TWO)
+        states.append(after(method, here, 3, ONE))
+        rewards.append([here.keeps.get(c)["agent"]["memory"][0, 3].item() for c in "ab"])
+    assert rewards[1] == pytest.approx([10 * r for r in rewards[0]])
+    assert states[1]["agent"]["memory"][0, 8] == pytest.approx(5 * states[0]["agent"]["memory"][0, 8].item())
+    # b's move in round 1 also earns 2 / f_b(W) for the W that it receives in round 2
+    w = after(plain, Loop(TWO), 2, ONE)["w"]["weight"].item()
+    assert rewards[2][1] - rewards[0][1] == pytest.approx(2 / (1e-5 + (2 * w) ** 2), rel=1e-4)
+    # the server's in round 0 also earns 3 times the mean of what clients earn in round 1
+    earned = states[2]["agent"]["memory"][0, 8] - states[0]["agent"]["memory"][0, 8]
+    assert earned.item() == pytest.approx(3 * sum(rewards[0]) / 2, rel=1e-4)
+
+
+def test_actions_span_the_ranges_affinely(task: Task) -> None:
+    method = PAGE(task, lr_min=0.001, lr_max=0.1, epochs_max=20)
+    low, middle, high = (method.choice(torch.full((2,), a), torch.tensor(20)) for a in (-1.0, 0.0, 1.0))
+    assert [c[0].item() for c in (low, middle, high)] == pytest.approx([0.001, 0.0505, 0.1])
+    assert [c[1].item() for c in (low, middle, high)] == [1, 10, 20]
+
+
+def test_weights_sum_to_one_and_the_absent_have_none() -> None:
+    a, here = torch.tensor([0.5, -1.0, 1.0, 0.0]), torch.tensor([True, True, False, True])
+    assert game.shares(a, here).tolist() == pytest.approx([0.6, 0, 0, 0.4])
+    assert game.shares(-torch.ones(4), here).tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+
+
+@engines
+def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
+    engine: Any, task: Task, homes: dict[str, Home]
+) -> None:
+    found = []
+    for private in (False, True):
+        here = engine(homes)
+        s = after(PAGE(task, private=private, server_mix=0.5, **QUICK), here, 5, server_examples())
+        found.append([*leaves(s), *(v for c in homes for v in leaves(here.keeps.get(c)))])
+    gaps = [float((torch.as_tensor(p) - torch.as_tensor(q)).abs().max()) for p, q in zip(*found, strict=True)]
+    assert max(gaps) < 1e-6
+
+
+def test_private_collects_two_numbers_of_each_client(task: Task, homes: dict[str, Home]) -> None:
+    talk: Any = PAGE(task, private=True).round(
+        PAGE(task).start(turn(Loop(homes), -1, server_examples())), turn(Loop(homes), 0, server_examples())
+    )
+    ask = next(talk)
+    second = talk.send({c: {"score": torch.tensor(0.5), "f": torch.tensor(1.0)} for c in ask.to})
+    assert ask.learn == "all" and second.learn == "mean"
+    assert sum(second.weights.values()) == pytest.approx(1)
+
+
+class Even(FedAvg):
+    """FedAvg whose clients weigh the same."""
+
+    def round(self, w: Any, turn: Turn) -> Any:
+        return (yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0)))
+
+
+@engines
+@pytest.mark.parametrize("private", [False, True])
+def test_with_everything_fixed_it_is_even_fedavg_at_the_upper_ends(
+    engine: Any, private: bool, task: Task, homes: dict[str, Home]
+) -> None:
+    method = PAGE(task, lr_max=0.2, epochs_max=3, fixed=("eta", "alpha", "p"), private=private)
+    fixed = after(method, engine(homes), 4, server_examples())
+    assert apart(fixed["w"], after(Even(task, lr=0.2, epochs=3), engine(homes), 4)) < 1e-6
+
+
+@engines
+def test_agents_learn_and_engines_agree(engine: Any, task: Task, homes: dict[str, Home]) -> None:
+    here, loop = engine(homes), Loop(homes)
+    s, t = (after(PAGE(task, **QUICK), e, 6, server_examples()) for e in (here, loop))
+    assert s["agent"]["learned"] == 4 and here.keeps.get("c03")["agent"]["learned"] == 3
+    assert apart(s["w"], t["w"]) < 2e-5
+
+
+def test_random_actions_are_drawn_for_good(task: Task, homes: dict[str, Home]) -> None:
+    here = Loop(homes)
+    s = after(PAGE(task, random=True, **QUICK), here, 5, server_examples())
+    assert s["agent"]["learned"] == 0 and here.keeps.get("c03")["agent"]["learned"] == 0
+    method = PAGE(task, **QUICK)
+    assert torch.equal(s["a"], drawn(method.server(24), seed_of(0, 4)))
+
+
+def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
+    task: Task, homes: dict[str, Home]
+) -> None:
+    method, here = PAGE(task, **QUICK), Faulty(Loop(homes), lambda c, number: c == "c04" and number == 1)
+    before = after(method, here, 1, server_examples())
+    s = play(here, method, before, turn(here, 1, server_examples()))
+    assert s["s"][s["seats"]["c04"]] == before["s"][4] != 0
+    u = torch.stack([(s["a"][k] + 1) / 2 for c, k in s["seats"].items() if c != "c04"])
+    models = [here.keeps.get(c)["w"] for c in s["seats"] if c != "c04"]
+    total = task.w0.zeros()
+    for m, p in zip(models, u / u.sum(), strict=True):
+        total = total + p * m
+    assert apart(total, s["w"]) < 1e-6
+
+
+def test_a_late_client_gets_a_seat_while_there_are_any(task: Task, homes: dict[str, Home]) -> None:
+    few = {c: homes[c] for c in ("c00", "c01")}
+    method = PAGE(task, capacity=3, **QUICK)
+    s = after(method, Loop(few), 2, server_examples())
+    assert s["seats"] == {"c00": 0, "c01": 1}
+    more = Loop(few | {"b00": homes["c02"]})
+    s = play(more, method, s, turn(more, 2, server_examples()))
+    assert s["seats"] == {"c00": 0, "c01": 1, "b00": 2} and s["s"].shape == (3,)
+    full = Loop(few | {"b00": homes["c02"], "b01": homes["c03"]})
+    with pytest.raises(Unfit, match="has 3 seats for clients, and there are 4.\nhint: method.capacity=8"):
+        play(full, method, s, turn(full, 3, server_examples()))
+    moved = Loop({"c01": homes["c01"], "b00": homes["c02"], "b01": homes["c03"]})  # c00 has left
+    assert play(moved, method, s, turn(moved, 3, server_examples()))["seats"]["b01"] == 0
+
+
+def test_a_budget_bounds_what_a_client_chooses(task: Task, homes: dict[str, Home]) -> None:
+    here = Loop(homes)
+    method = PAGE(task, epochs_max=8, budget=(1, 5, 40))
+    after(method, here, 1, server_examples())
+    most = {c: int(here.keeps.get(c)["most"]) for c in homes}
+    assert set(most.values()) == {1, 5, 8}
+    assert method.choice(torch.ones(2), torch.tensor(5))[1] == 5
+
+
+def test_who_has_not_trained_yet_has_the_global_model(task: Task, homes: dict[str, Home]) -> None:
+    method, here = PAGE(task, **QUICK), Loop(homes)
+    s = after(method, here, 1, server_examples())
+    data = here.data("c00")
+    x = data.x
+    assert torch.equal(method.personal(s["w"], method.join(data), data)(x), task.predict(s["w"], x))
+    kept = here.keeps.get("c00")
+    assert torch.equal(method.personal(s["w"], kept, data)(x), task.predict(kept["w"], x))
+
+
+def test_a_server_without_examples_is_told_how_to_get_some(task: Task, homes: dict[str, Home]) -> None:
+    with pytest.raises(Unfit, match="it has none.\nhint: data.proxy=0.2"):
+        after(PAGE(task), Loop(homes), 1)
