@@ -10,7 +10,7 @@ import torch
 from motet.core import Turn, Unfit, average
 from motet.engines.faulty import Faulty
 from motet.engines.loop import Loop
-from motet.engines.talk import play
+from motet.engines.talk import play, training
 from motet.engines.vmap import Vmap
 from motet.local import Batch, Home, Task, seed_of
 from motet.methods.fedavg import FedAvg
@@ -217,6 +217,21 @@ def test_who_has_not_trained_yet_has_the_global_model(task: Task, homes: dict[st
     assert torch.equal(method.personal(s["w"], method.join(data), data)(x), task.predict(s["w"], x))
     kept = here.keeps.get("c00")
     assert torch.equal(method.personal(s["w"], kept, data)(x), task.predict(kept["w"], x))
+
+
+@engines
+@pytest.mark.parametrize("private", [False, True])
+def test_local_scores_are_those_of_the_personal_models(
+    engine: Any, private: bool, task: Task, homes: dict[str, Home]
+) -> None:
+    method, here = PAGE(task, private=private, **QUICK), engine(homes)
+    before, now = after(method, here, 2, server_examples()), turn(here, 2, server_examples())
+    asks = training(method, before, now)
+    s = play(here, method, before, now)
+    names, local = here.rehearse(method, asks, now)
+    others, scores = here.judge(method, s, now, "test")
+    own = dict(zip(others, scores["personal"]["loss"], strict=True))
+    assert sum(local["test"]["loss"]).item() == pytest.approx(sum(own[c] for c in names).item(), rel=1e-5)
 
 
 def test_a_server_without_examples_is_told_how_to_get_some(task: Task, homes: dict[str, Home]) -> None:

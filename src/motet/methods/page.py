@@ -208,6 +208,9 @@ class PAGE(Method):
         own: Vec = keep["w"]  # who has not trained yet has the global model
         return partial(self.task.predict, own.where(keep["agent"]["acted"] > 0, w))
 
+    def trained(self, sent: Tree, reply: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, keep["w"])
+
     # ---- both ----
 
     def worth(self, loss: Tensor) -> Tensor:
