@@ -145,7 +145,8 @@ class PAGE(Method):
         if turn.proxy is None or not len(turn.proxy):
             raise Unfit(
                 "page's server scores models on examples of its own, and it has none.\n"
-                "hint: data.proxy=0.2 gives it a fifth of its test set (data.exam, where the data have none)"
+                "hint: data.proxy=0.2 gives it a fifth of the federation's own test set; data without such a set "
+                "need data.exam=0.2 data.proxy=0.5"
             )
         if self.task.statistics == "local":
             raise Unfit(
