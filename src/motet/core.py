@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar, dataclass_transfo
 Client = str
 Tree = Any  # nested dicts, lists and tuples of tensors, numbers, text and bytes; () is nothing
 Verb = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]  # (sent, keep, data) -> (reply, keep)
-Talk = Generator[Any, Any, Tree]  # yields an Ask or a list of them, is sent answers, returns a state
+# Yields an Ask or a list of them, is sent the answer or a list of them, returns a state. An ask that nobody
+# answers raises NoReply where it was yielded; in a list, it is answered with None.
+Talk = Generator[Any, Any, Tree]
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What a hyper-parameter may be; recipes are checked against these words.

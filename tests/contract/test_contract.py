@@ -64,9 +64,10 @@ def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
 
 
 def gap(a: list[Any], b: list[Any]) -> float:
+    """The largest difference of two lists of tensors or numbers."""
     assert len(a) == len(b)
-    a, b = [torch.as_tensor(v) for v in a], [torch.as_tensor(v) for v in b]
-    return max([float((p - q).abs().max()) for p, q in zip(a, b, strict=True) if p.numel()], default=0.0)
+    pairs = [(torch.as_tensor(p), torch.as_tensor(q)) for p, q in zip(a, b, strict=True)]
+    return max([float((p - q).abs().max()) for p, q in pairs if p.numel()], default=0.0)
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "loop"])

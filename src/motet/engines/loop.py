@@ -29,6 +29,10 @@ class VerbFailed(Exception):
     """A verb failed at a client; says which, where and when."""
 
 
+class AllRefused(VerbFailed, NoReply):
+    """Clients answered an ask, and no reply can be used."""
+
+
 class Loop:
     """Every engine in this process is a Loop that goes about `replies` in its own way."""
 
@@ -174,7 +178,7 @@ class Loop:
         """One client may be broken; where nobody's reply can be used, it is the training that is."""
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
-            raise VerbFailed(f"{self.where(ask.verb)}: {who}{self.advice()}")
+            raise AllRefused(f"{self.where(ask.verb)}: {who}{self.advice()}")
 
     def advice(self) -> str:
         rates = [k for k in ("lr", "lr_max") if getattr(self.method, k, None)]

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from motet.core import Ask, Engine, Method, Talk, Tree, Turn
+from motet.core import Ask, Engine, Method, NoReply, Talk, Tree, Turn
+from motet.engines.loop import AllRefused
 
 
 def converse(engine: Engine, talk: Tree | Talk) -> Tree:
-    """Drive a conversation to its end and return the state that it returns."""
+    """Drive a conversation to its end and return the state that it returns.
+
+    An ask that nobody answers is raised where it was yielded: the method may bear it.
+    """
     if not inspect.isgenerator(talk):
         return talk
-    answer: Any = None
-    said: Any
+    send: Callable[[Any], Any] = talk.send
+    go_on = partial(send, None)
     try:
         while True:
-            said = talk.send(answer)
-            answer = [engine.ask(a) for a in said] if isinstance(said, list) else engine.ask(said)
+            said = go_on()
+            try:
+                answer = answers(engine, said) if isinstance(said, list) else engine.ask(said)
+                go_on = partial(send, answer)
+            except NoReply as e:
+                go_on = partial(talk.throw, e)
     except StopIteration as end:
         return end.value
+
+
+def answers(engine: Engine, asks: list[Ask]) -> list[Tree | None]:
+    """One answer each; None where nobody answered, unless nobody's reply to any of them can be used."""
+    found: list[Tree | None] = []
+    broken: NoReply | None = None
+    for ask in asks:
+        try:
+            found.append(engine.ask(ask))
+        except NoReply as e:
+            found.append(None)
+            broken = e if isinstance(e, AllRefused) else broken
+    if broken and all(a is None for a in found):
+        raise broken
+    return found
 
 
 def start(engine: Engine, method: Method, turn: Turn) -> Tree:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from motet.local.bends import overheard
 from motet.local.data import Batch, Data
 from motet.local.norms import POLICIES, practises, statistics
 from motet.vec import Vec
@@ -80,6 +81,13 @@ class Task:
         with puppet.listening() as heard:
             z = self.predict(w, x)
         return z, heard[-1]
+
+    def silent(self, w: Vec, x: Tensor, first: int) -> list[Tensor]:
+        """Where the first activations of the network are given nothing positive, which is what a ReLU
+        sets to zero: for each of them (examples, channels, ...), true or false. A network whose
+        activations are not seen (bends.py) is asked for the features that its head sees."""
+        heard = overheard(lambda: self.predict(w, x), first)
+        return heard or [self.predict_from(w, x)[1] <= 0]
 
     def top(self, head: Vec, features: Tensor) -> Tensor:
         """What a head makes of features; the network's last layer must be linear."""
