@@ -123,6 +123,10 @@ class Method(Frozen):
         """What `client` may download of the server's state."""
         return state
 
+    def visited(self, before: Tree, after: Tree) -> Tree:
+        """What stays of a round whose replies are discarded, say which group a newcomer belongs to."""
+        return before
+
     def join(self, data: Any) -> Tree:
         """What a client keeps, and never sends, before it is first asked anything."""
         return ()

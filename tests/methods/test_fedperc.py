@@ -228,6 +228,21 @@ def test_a_newcomer_is_sketched_joins_and_trains_in_its_first_round(
 
 
 @both
+def test_of_a_visit_only_the_group_stays(method: Any, net: Task) -> None:
+    homes, truth = kinds()
+    seen = {c: h for c, h in homes.items() if c not in ("c07", "c08")}
+    m, engine = method(net, warm_up=1, k=3), Loop({c: homes[c] for c in ("c07", "c08")})
+    s = after(m, Loop(seen), 3)
+    met = m.visited(s, play(engine, m, s, turn(engine, 3)))
+    assert met["members"] == s["members"] | {"c07": truth[7], "c08": truth[8]}
+    assert met["models"] is s["models"] and met["w"] is s["w"]
+    (w,) = m.personal(m.view(met, "c07"), engine.keep("c07"), None).args
+    assert apart(w.drop(net.head), s["models"][truth[7]].drop(net.head)) == 0
+    warm = after(m, Loop(seen), 1)
+    assert m.visited(warm, play(engine, m, warm, turn(engine, 1))) is warm
+
+
+@both
 def test_a_client_that_spoils_its_replies_is_borne_even_alone(method: Any, net: Task) -> None:
     homes, _ = kinds()
     m, engine = method(net, warm_up=0, k=3), Loop(homes)

@@ -112,6 +112,9 @@ class PFA(FedAvg):
         group = s["members"].get(client)
         return s["w"] if group is None else s["models"][group]
 
+    def visited(self, s: Tree, after: Tree) -> Tree:
+        return s | {"members": after["members"]} if s["phase"] else s
+
 
 def check(method: PFA) -> None:
     if method.grouping in ("random", "none"):

@@ -47,9 +47,9 @@ def newcomers(course: Course, best: Best) -> None:
     course.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
     turn = course.turn(best.round + 1)
     visit = Turn(turn.number, names, names, turn.seed, turn.proxy)
-    play(engine, course.method, best.state, visit)
+    met = course.method.visited(best.state, play(engine, course.method, best.state, visit))
     course.write_refusals(engine.refused)
-    course.score(engine, best.state, visit, "test", {"personal": "visit"})
+    course.score(engine, met, visit, "test", {"personal": "visit"})
 
 
 def server_exam(course: Course, best: Best) -> None:
