@@ -199,6 +199,30 @@ def test_random_groups_send_no_sketch_and_are_of_one_size(net: Task) -> None:
     assert np.bincount(list(s["members"].values())).tolist() == [4, 4, 4]
 
 
+@engines
+@both
+def test_another_network_can_be_listened_to_and_is_trained_beside(
+    engine: Any, method: Any, net: Task
+) -> None:
+    homes, truth = kinds()
+
+    def build(name: str) -> nn.Module:
+        torch.manual_seed(len(name))
+        return nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3))
+
+    seeing = Task(net.net, "classes", 3, build=build)
+    s = after(method(seeing, warm_up=2, k=3, extractor="mlp"), engine(homes), 3)
+    assert apart(s["eye"], after(FedAvg(seeing.other("mlp")), engine(homes), 2)) == 0
+    assert apart(s["w"], after(FedAvg(net), engine(homes), 2)) == 0
+    assert s["centres"].shape == (3, 32)
+    assert clusters.agreement(np.array(list(s["members"].values())), np.array(truth)) == 1.0
+
+
+def test_an_extractor_that_cannot_be_built_is_named(net: Task) -> None:
+    with pytest.raises(Unfit, match="method.extractor: nobody said how to build 'vgg11'"):
+        PFA(net, extractor="vgg11").start(None)  # type: ignore[arg-type]
+
+
 # ---- who comes late, and who is lost ----
 
 

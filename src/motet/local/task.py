@@ -52,14 +52,23 @@ class Task:
     `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
     `head` names the parameters of its last layer. `scale` turns predicted numbers into the
     target's own unit. `pixels` says how bytes of images are normalised. `statistics` is whose
-    statistics BatchNorm layers use (norms.py), "" without such layers.
+    statistics BatchNorm layers use (norms.py), "" without such layers. `build` makes another network
+    for the same examples by its name, for methods that want a second one.
     """
 
     def __init__(
-        self, net: nn.Module, kind: Kind, outputs: int, scale: float = 1.0, pixels: Pixels | None = None
+        self,
+        net: nn.Module,
+        kind: Kind,
+        outputs: int,
+        scale: float = 1.0,
+        pixels: Pixels | None = None,
+        build: Callable[[str], nn.Module] | None = None,
     ) -> None:
         check_net(net)
         self.net, self.kind, self.outputs, self.scale, self.pixels = net, kind, outputs, scale, pixels
+        self.build = build
+        self._others: dict[str, Task] = {}
         self.statistics: str = getattr(net, "statistics", "")
         buffers = dict(net.named_buffers())
         named = dict(net.named_parameters()) | {k: buffers[k] for k in statistics(buffers)}
@@ -70,6 +79,14 @@ class Task:
         self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
         self._own = threading.local()
         net.requires_grad_(False)
+
+    def other(self, name: str) -> Task:
+        """The same task with another network, always the same one for a name."""
+        if name not in self._others:
+            if self.build is None:
+                raise ValueError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
+            self._others[name] = Task(self.build(name), self.kind, self.outputs, self.scale, self.pixels)
+        return self._others[name]
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
         """Scores of shape (examples, classes), or numbers of shape (examples,)."""

@@ -3,10 +3,11 @@
 Yang et al. 2022, "A Federated Model Personalisation Method Based on Sparsity Representation and
 Clustering", Algorithm 1. Groups are found as in PFA (pfa.py says how, and what differs): after the warm-up,
 those of a group train body and head together, and average bodies. Heads start as the head of W_g, which a
-client is sent once, for its sketch.
+client is sent once, when it is asked for its sketch.
 
 Differs from the paper: bodies are averaged by numbers of examples (line 7 has a sum; with equal sizes it is
-the mean). The sparsity vectors are of W_g itself, where the paper trains a VGG-11 beside it.
+the mean). Sparsity vectors are of W_g itself unless `extractor` names another network; the paper's is
+vgg11, and how it is trained is not said: here, as W_g is.
 With one group it is FedPer from W_g; with everyone alone, it is training on at home from W_g.
 """
 
@@ -31,10 +32,13 @@ class FedPerC(PFA):
     def join(self, data: Data) -> Tree:
         return self.task.w0.pick(self.task.head)  # not used until W_g's takes its place
 
+    def letter(self, s: Tree) -> dict[str, Vec]:
+        return super().letter(s) | {"head": s["w"].pick(self.task.head)}
+
     @verb
-    def sketch(self, w: Vec, head: Vec, data: Data) -> tuple[Tree, Tree]:
-        v, _ = super().sketch(w, head, data)
-        return v, w.pick(self.task.head)
+    def sketch(self, sent: Tree, head: Vec, data: Data) -> tuple[Tree, Tree]:
+        v, _ = super().sketch(sent, head, data)
+        return v, sent["head"]
 
     @verb
     def train(self, w: Vec, head: Vec, data: Data) -> tuple[Tree, Tree]:

@@ -10,10 +10,12 @@ stay. Until then it uses W_g. W_g stays the provider's global model.
 With epsilon > 0 a sketch is (epsilon, 1e-5)-differentially private in single examples. That speaks of the
 sketch alone, not of models, and is spent once: again only if the reply was lost.
 
-Differs from the papers: sketches are of W_g itself, as in PFA's code; FedPerC trains a second network for
-them. "threshold" groups whoever is linked by pairs within the threshold: PFA's own grouping is not public.
-Which channels are compared is drawn at random (PFA's code draws 20 of one layer). A lost or wrong sketch is
-bounded to [0, 1]; nobody is moved to another group later.
+The network that is listened to is W_g itself, as in PFA's code, or `extractor`, a second one with default
+options that FedAvg trains beside it, as in FedPerC (there: vgg11).
+
+Differs from the papers: "threshold" groups whoever is linked by pairs within the threshold; how PFA makes
+groups of distances is not public. Which channels are compared is drawn at random (PFA's code draws 20 of one
+layer). Sketches are bounded to [0, 1], whatever is sent; nobody is moved to another group later.
 FedPerC's settings: warm_up 50, epochs 4, batch 64, lr 0.01, momentum 0.5, then 30 rounds.
 """
 
@@ -25,7 +27,7 @@ import torch
 from torch import Tensor
 
 from motet.core import Count, NoReply, NotNegative, Talk, Tree, Turn, Unfit, average, collect, verb
-from motet.local import Data, seed_of
+from motet.local import Data, Task, seed_of
 from motet.methods.fedavg import FedAvg
 from motet.parts import clusters
 from motet.vec import Vec
@@ -38,15 +40,25 @@ class PFA(FedAvg):
     threshold: NotNegative = 0.1  # threshold: the distance within which two sketches are alike
     layers: Count = 3  # how many of the first activations are looked at
     channels: Count = 32  # how many channels of each are compared
+    extractor: str = ""  # the network that is listened to, say vgg11; "" = the global model itself
     epsilon: NotNegative = 0.0  # privacy of a sketch, by Gaussian noise; 0 = no noise
 
     def start(self, turn: Turn) -> Tree | Talk:
         check(self)
-        return {"phase": 0, "w": self.task.w0, "members": {}, "centres": torch.zeros(0, 0), "models": []}
+        state = {"phase": 0, "w": self.task.w0, "members": {}, "centres": torch.zeros(0, 0), "models": []}
+        listens = self.extractor and self.grouping not in ("random", "none")
+        return state | {"eye": self.eye.w0} if listens else state
+
+    @property
+    def eye(self) -> Task:
+        """The task of the network that is listened to."""
+        task: Task = self.task.other(self.extractor) if self.extractor else self.task
+        return task
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         if s["phase"] == 0 and turn.number < self.warm_up:
-            return s | {"w": (yield average(self.train, turn.cohort, send=s["w"]))}
+            s = s | {"w": (yield average(self.train, turn.cohort, send=s["w"]))}
+            return s | {"eye": (yield average(self.look, turn.cohort, send=s["eye"]))} if "eye" in s else s
         s = yield from self.admit(s, turn)
         present = [[c for c in turn.cohort if s["members"].get(c) == g] for g in range(len(s["models"]))]
         active = [g for g, who in enumerate(present) if who]
@@ -59,8 +71,8 @@ class PFA(FedAvg):
         strangers = [c for c in turn.cohort if c not in s["members"]]
         if not strangers:
             return s
-        try:
-            found = yield collect(self.sketch, strangers, send=s["w"])  # to compare them, each must be seen
+        try:  # to be compared, each sketch must be seen
+            found = yield collect(self.sketch, strangers, send=self.letter(s))
         except NoReply:
             found = {}
         if not found:
@@ -72,7 +84,7 @@ class PFA(FedAvg):
 
     def grouped(self, s: Tree, sketches: dict[str, Tensor], turn: Turn) -> Tree:
         rows, seed = torch.stack(list(sketches.values())).numpy(), seed_of(turn.seed, "groups")
-        labels = self.labels(rows, seed)
+        labels = clusters.grouped(rows, self.grouping, self.k, self.threshold, seed)
         return s | {
             "phase": 1,
             "members": dict(zip(sketches, labels.tolist(), strict=True)),
@@ -80,24 +92,25 @@ class PFA(FedAvg):
             "models": [self.shared(s["w"])] * (int(labels.max()) + 1),
         }
 
-    def labels(self, rows: clusters.Rows, seed: int) -> clusters.Labels:
-        if self.grouping == "kmeans":
-            return clusters.kmeans(rows, self.k or clusters.best_k(rows, seed), seed)
-        if self.grouping == "threshold":
-            return clusters.linked(rows, self.threshold)
-        return clusters.dealt(len(rows), self.k if self.grouping == "random" else 1, seed)
-
     def place(self, s: Tree, client: str, v: Tensor, turn: Turn) -> int:
         """The group of a newcomer: the nearest one, or any where groups are random."""
         if self.grouping == "random":
             return seed_of(turn.seed, "group", client) % len(s["models"])
         return clusters.nearest(v.numpy(), s["centres"].numpy())
 
+    def letter(self, s: Tree) -> dict[str, Vec]:
+        """What a client is sent for its sketch."""
+        return {"eye": s.get("eye", s["w"])}
+
     @verb
-    def sketch(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+    def look(self, eye: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        return self.descend(self.eye.loss, eye, data), keep
+
+    @verb
+    def sketch(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         if self.grouping in ("random", "none"):
             return torch.zeros(0), keep
-        v = clusters.sketch(self.task, w, data, self.layers, self.channels)
+        v = clusters.sketch(self.eye, sent["eye"], data, self.layers, self.channels)
         return clusters.noised(v, data.n, self.epsilon, data.seed), keep
 
     def shared(self, w: Vec) -> Vec:
@@ -117,15 +130,20 @@ class PFA(FedAvg):
 
 
 def check(method: PFA) -> None:
+    if method.grouping == "random" and not method.k:
+        raise Unfit("grouping is random and k is 0: nothing says how many groups.\nhint: say method.k=4")
     if method.grouping in ("random", "none"):
-        if method.grouping == "random" and not method.k:
-            raise Unfit("grouping is random and k is 0: nothing says how many groups.\nhint: say method.k=4")
-    elif not method.task.body:
+        return
+    try:
+        eye = method.eye
+    except ValueError as e:
+        raise Unfit(f"method.extractor: {e}") from e
+    if not eye.body:
         raise Unfit(
             "groups are found by a network's activations, and this network of one layer has none.\n"
             "hint: use a network with more than one layer, say net=mlp, or method.grouping=none"
         )
-    elif method.epsilon and method.task.statistics == "local":
+    if method.epsilon and eye.statistics == "local":
         raise Unfit(
             f"epsilon is {method.epsilon:g}, and with local statistics an example may change what the network "
             "makes of all others, so that the noise would promise nothing.\n"

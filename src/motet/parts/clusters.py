@@ -80,6 +80,15 @@ def noise_scale(epsilon: float, n: Tensor | float, width: int) -> Tensor | float
 # ---- from vectors to groups ----
 
 
+def grouped(rows: Rows, how: str, k: int, threshold: float, seed: int) -> Labels:
+    """The group of each row: by kmeans (k groups; 0 = by silhouettes), threshold, at random, or all in one."""
+    if how == "kmeans":
+        return kmeans(rows, k or best_k(rows, seed), seed)
+    if how == "threshold":
+        return linked(rows, threshold)
+    return dealt(len(rows), k if how == "random" else 1, seed)
+
+
 def kmeans(rows: Rows, k: int, seed: int) -> Labels:
     """Groups by k-means, the best of ten tries; fewer than k if there are fewer different rows."""
     from sklearn.cluster import KMeans

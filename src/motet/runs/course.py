@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from torch.nn import Module
 
 from motet.core import Client, Method, NoReply, Tree, Turn
 from motet.engines.choose import Choice, choose
@@ -76,11 +77,13 @@ def _federation(data: str, seed: int) -> tuple[Federation, str]:
 
 
 def task_of(recipe: Recipe, federation: Federation) -> Task:
-    name = recipe["net"]["name"]
-    net = nets.build(
-        name, recipe.options("net"), federation.shape, federation.outputs, federation.kind, recipe.seed
-    )
-    return Task(net, federation.kind, federation.outputs, federation.scale, federation.pixels)
+    f = federation
+
+    def build(name: str, options: Mapping[str, Any] | None = None) -> Module:
+        return nets.build(name, dict(options or {}), f.shape, f.outputs, f.kind, recipe.seed)
+
+    net = build(recipe["net"]["name"], recipe.options("net"))
+    return Task(net, f.kind, f.outputs, f.scale, f.pixels, build)
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
