@@ -1,0 +1,142 @@
+"""What many weight vectors cost one client: losses in double precision, of all of them at once.
+
+Particles come as (swarms, particles, numbers). Losses of networks go through the task; a linear network is one
+product of matrices; squared errors of a linear network need the examples only once (`root`).
+
+Knows a task and one client's examples. Does not know where particles come from. Safe under vmap, but for `scored`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from motet.local import Data, Task
+from motet.local.data import hashes
+from motet.vec import Vec
+
+PER_CLASS = ("one_vs_all", "published")  # losses with a swarm for each class
+_NOISE = 1 << 42  # salt of the noise, far from those of other draws
+_SMALL = 1e-3  # what the authors' notebook adds inside its logarithms
+
+
+def linear(task: Task) -> bool:
+    """Whether the network is one linear layer and nothing else that counts."""
+    kinds = [type(m) for m in task.net.modules() if not isinstance(m, nn.Sequential | nn.Flatten)]
+    return kinds == [nn.Linear]
+
+
+def numbers(task: Task, per_class: bool) -> int:
+    """How many a particle has."""
+    every = sum(w.numel() for w in task.w0.values())
+    return every // task.outputs if per_class else every
+
+
+def weights(task: Task, theta: Tensor, per_class: bool) -> Vec:
+    """Particles as weights with a first axis of particles; per class, the i-th ones of all swarms make one network."""
+    rows = theta.transpose(0, 1) if per_class else theta.flatten(0, 1)  # (particles, classes, numbers) or
+    sizes = [w[0].numel() if per_class else w.numel() for w in task.w0.values()]
+    parts = torch.split(rows, sizes, -1)
+    return Vec({k: p.reshape(len(p), *w.shape) for (k, w), p in zip(task.w0.items(), parts, strict=True)})
+
+
+def particle(task: Task, per_class: bool) -> Tensor:
+    """The network's first weights as (swarms, numbers)."""
+    parts = [w.double().reshape(len(w) if per_class else 1, -1) for w in task.w0.values()]
+    return torch.cat(parts, 1)
+
+
+# ---- losses ----
+
+
+def losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip: float = 0.0) -> Tensor:
+    """Mean losses (swarms, particles) over the client's real examples, each clipped if `clip` is not 0."""
+    per_class = loss in PER_CLASS
+    cost = costs(task, scores(task, weights(task, theta, per_class), inputs(task, data.x)), data.y, loss)
+    if clip:
+        cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
+    real = (torch.arange(len(data.x)) < data.n).reshape(-1, *(1,) * per_class)
+    mean = torch.where(real, cost, 0.0).sum(1) / data.n  # (particles of all swarms,) or (particles, classes)
+    return mean.T if per_class else mean.reshape(theta.shape[:2])
+
+
+def inputs(task: Task, x: Tensor) -> Tensor:
+    x = task.pixels.normalise(x) if task.pixels else x
+    return x.double() if x.is_floating_point() else x
+
+
+def scores(task: Task, w: Vec, x: Tensor) -> Tensor:
+    """(particles, examples, classes), or (particles, examples) where numbers are predicted."""
+    many = len(next(iter(w.values())))
+    if linear(task):
+        first, *bias = w.values()  # (particles, outputs, features)
+        z = x.flatten(1) @ first.flatten(0, 1).T  # one product for all particles
+        z = z.reshape(len(x), many, -1).transpose(0, 1) + (bias[0][:, None] if bias else 0.0)
+        return z if task.kind == "classes" else z.squeeze(-1)
+    if task.dense:
+        return torch.vmap(task.predict, in_dims=(0, None))(w, x)
+    return torch.stack([task.predict(w.map(lambda a, i: a[i], i), x) for i in range(many)])
+
+
+def costs(task: Task, z: Tensor, y: Tensor, loss: str) -> Tensor:
+    """The loss of each particle and example, and class if classes have swarms of their own."""
+    if loss not in PER_CLASS:
+        return task.blame(z, y.expand(len(z), -1))
+    t = (y[:, None] == torch.arange(task.outputs)).double()
+    if loss == "one_vs_all":
+        return softplus(z) - t * z  # -log sigmoid, which never overflows
+    h = torch.sigmoid(z)
+    return -(t * (h + _SMALL).log() + (1 - t) * (1 - h + _SMALL).log())
+
+
+def root(task: Task, data: Data) -> Tensor:
+    """R with R'R = A'A / n, where A = [X 1 -y]: all that squared errors of a linear network depend on.
+
+    It is the root of the Gram matrix: a sum of squares loses fewer digits than the form X'X, X'y, y'y does.
+    """
+    x = inputs(task, data.x).flatten(1)
+    bias = [torch.ones(len(x), 1, dtype=torch.float64)] * (len(task.w0) - 1)
+    a = torch.cat([x, *bias, -data.y.double()[:, None]], 1)
+    a = torch.where((torch.arange(len(x)) < data.n)[:, None], a, 0.0)
+    square = torch.zeros(
+        a.shape[1], a.shape[1], dtype=torch.float64
+    )  # so that few examples give no other shape
+    r: Tensor = torch.linalg.qr(torch.cat([a, square]) / data.n.double().sqrt(), mode="r").R
+    return r
+
+
+def from_root(r: Tensor, theta: Tensor) -> Tensor:
+    """Mean squared errors (swarms, particles)."""
+    return ((theta @ r[:, :-1].T + r[:, -1]) ** 2).sum(-1)
+
+
+def scored(task: Task, theta: Tensor, data: Data, f: Callable[[Tensor, Tensor], Any]) -> Tensor:
+    """What any Python function f(scores, y) says of each particle; for one client that is not padded."""
+    w, x = weights(task, theta, False), inputs(task, data.x)
+    z = (task.predict(w.map(lambda a, i: a[i], i), x) for i in range(len(next(iter(w.values())))))
+    return torch.tensor([float(f(one, data.y)) for one in z], dtype=torch.float64).reshape(theta.shape[:2])
+
+
+def noise(data: Data, salt: Tensor, shape: torch.Size) -> Tensor:
+    """Draws from the Laplace distribution of scale 1."""
+    draw = hashes(data.seed, salt + _NOISE, torch.arange(shape.numel())) >> 10
+    u = ((draw.double() + 0.5) * 2.0**-52).reshape(shape)  # in (0, 1)
+    return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log()
+
+
+def fetched(name: str) -> Callable[[Tensor, Tensor], Any]:
+    """The function that `module:function` names; modules of the current folder are found too."""
+    module, _, function = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = getattr(importlib.import_module(module), function, None)
+    if not callable(found):
+        raise ValueError(f"the module {module!r} has no function {function!r}")
+    return found  # type: ignore[no-any-return]

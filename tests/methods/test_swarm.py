@@ -1,0 +1,344 @@
+"""Federated Swarm Intelligence: moves by hand, what never changes, losses that are lost, least squares."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from motet.core import Unfit
+from motet.engines.counted import Counted
+from motet.engines.faulty import Faulty
+from motet.engines.loop import Loop
+from motet.engines.talk import play, start
+from motet.engines.threads import Threads
+from motet.engines.vmap import Vmap
+from motet.local import Batch, Data, Home, Task, seed_of
+from motet.methods.swarm import Swarm
+from motet.parts import swarms, trials
+from motet.vec import leaves
+from rounds import TWO, after, one_number, turn
+
+engines = pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
+
+
+def home_of(x: Tensor, y: Tensor) -> Home:
+    return Home(Batch.of(x, y), Batch.of(x[:0], y[:0]), Batch.of(x[:0], y[:0]))
+
+
+def dealt(x: Tensor, y: Tensor, owner: Tensor) -> dict[str, Home]:
+    return {f"c{int(o)}": home_of(x[owner == o], y[owner == o]) for o in owner.unique()}
+
+
+def linear(features: int, outputs: int, kind: Any = "numbers") -> Task:
+    torch.manual_seed(0)
+    return Task(nn.Sequential(nn.Flatten(), nn.Linear(features, outputs)), kind, outputs)
+
+
+def line(many: int = 60, features: int = 4) -> tuple[Tensor, Tensor]:
+    """A straight line with some noise around it."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(many, features, generator=g)
+    y = x @ torch.arange(1.0, features + 1) + 0.5 + 0.3 * torch.randn(many, generator=g)
+    return x, y
+
+
+def three_classes(many: int = 60) -> tuple[Tensor, Tensor]:
+    x, y = line(many)
+    return x, (y > -2).long() + (y > 2).long()
+
+
+def same(a: Any, b: Any) -> float:
+    return max(
+        float((p.double() - q.double()).abs().max()) for p, q in zip(leaves(a), leaves(b), strict=True)
+    )
+
+
+def not_for_large_numbers(scores: Tensor, y: Tensor) -> float:
+    """Squared error, but not a number where the first score is above 2."""
+    return float("nan") if scores[0] > 2 else float(((scores - y) ** 2).mean())
+
+
+def wrong_answers(scores: Tensor, y: Tensor) -> float:
+    """Has no gradient."""
+    return float((scores.argmax(1) != y).double().mean())
+
+
+# ---- moves ----
+
+
+def test_an_epoch_by_hand() -> None:
+    # 3 particles of 1 number; losses of client a (1 example) and b (3): ((w - 3)^2 + 3 (2 w)^2) / 4.
+    method = Swarm(one_number(), particles=3, stretch=1, w1=0.25, w2=0.5, alpha=2.0, first="unit")
+    here = Loop(TWO)
+    s = start(here, method, turn(here, -1))
+    seed = torch.tensor(seed_of(0, -1))
+    theta = swarms.uniform(seed, 1 << 43, (1, 3, 1))
+    assert torch.equal(s["theta"], theta)
+    assert torch.allclose(s["loss"], ((theta - 3) ** 2 + 3 * (2 * theta) ** 2)[:, :, 0] / 4)
+
+    best = theta[0, int(s["loss"].argmin())]
+    r1, r2 = swarms.uniform(seed, 0, (1, 3, 1)), swarms.uniform(seed, 1, (1, 3, 1))
+    v = 2.0 * (0.5 * r1 * (best - theta) + 0.25 * (2 * r2 - 1))
+    new = ((theta + v - 3) ** 2 + 3 * (2 * (theta + v)) ** 2)[:, :, 0] / 4
+    fell = new < s["loss"]
+    after_one = play(here, method, s, turn(here, 0))
+    assert torch.equal(after_one["v"], v)  # kept, accepted or not
+    assert torch.equal(after_one["theta"], torch.where(fell[:, :, None], theta + v, theta))
+    assert torch.allclose(after_one["loss"], torch.minimum(new, s["loss"]))
+    better = bool(after_one["loss"].min() < s["loss"].min())
+    assert float(after_one["alpha"]) == (4.0 if better else 2.0)
+    assert int(after_one["failures"]) == (0 if better else 1)
+
+
+def test_uniform_numbers_are_uniform() -> None:
+    u = swarms.uniform(torch.tensor(5), 1, (100_000,))
+    assert float(u.min()) >= 0 and float(u.max()) < 1
+    assert float(u.mean()) == pytest.approx(0.5, abs=0.005) and float(u.var()) == pytest.approx(
+        1 / 12, abs=0.001
+    )
+
+
+@pytest.mark.parametrize(
+    "consecutive, lengths", [(False, [1, 2, 2, 4, 4, 2, 2]), (True, [1, 2, 2, 4, 4, 4, 2])]
+)
+def test_alpha_doubles_on_success_and_halves_after_failures(consecutive: bool, lengths: list[int]) -> None:
+    rule = swarms.Rule(failures=3, consecutive=consecutive)
+    alpha, failures, seen = torch.tensor([1.0]), torch.tensor([0]), [1]
+    for fell in (True, False, True, False, False, False):  # cumulative: the third failure is the fifth epoch
+        alpha, failures = swarms.adapted(alpha, failures, torch.tensor([fell]), rule)
+        seen.append(int(alpha))
+    assert seen == lengths
+
+
+def test_alpha_has_a_cap_or_is_fixed() -> None:
+    one, none, yes = torch.tensor([3.0]), torch.tensor([0]), torch.tensor([True])
+    assert float(swarms.adapted(one, none, yes, swarms.Rule(cap=4.0))[0]) == 4
+    assert float(swarms.adapted(one, none, yes, swarms.Rule(adapt=False))[0]) == 3
+
+
+def test_the_best_loss_never_rises() -> None:
+    x, y = line()
+    here = Loop(dealt(x, y, torch.arange(60) % 4))
+    method = Swarm(linear(4, 1), stretch=1)
+    s = start(here, method, turn(here, -1))
+    seen = [float(s["loss"].min())]
+    for t in range(100):
+        s = play(here, method, s, turn(here, t))
+        seen.append(float(s["loss"].min()))
+    assert all(b <= a for a, b in zip(seen, seen[1:], strict=False)) and seen[-1] < seen[0]
+
+
+def test_with_w1_one_nothing_ever_moves() -> None:
+    here, method = Loop(TWO), Swarm(one_number(), w1=1.0, w2=0.0, first="unit")
+    before = start(here, method, turn(here, -1))
+    assert torch.equal(after(method, here, 3)["theta"], before["theta"])
+
+
+def test_how_many_epochs_a_round_has_changes_nothing() -> None:
+    a = after(Swarm(one_number(), stretch=1, w1=0.3), Loop(TWO), 12)
+    b = after(Swarm(one_number(), stretch=4, w1=0.3), Loop(TWO), 3)
+    assert same(a, b) == 0
+
+
+def test_conventional_pso_goes_everywhere_and_remembers_each_particles_best() -> None:
+    x, y = line()
+    here = Loop(dealt(x, y, torch.arange(60) % 3))
+    method = Swarm(linear(4, 1), rule="pso", alpha=3.72, w1=0.2, w2=0.4, adapt=False, stretch=400, spread=1.0)
+    s = after(method, here, 1)
+    exact = torch.cat([x, torch.ones(60, 1)], 1).double()
+    best = torch.linalg.lstsq(exact, y.double()[:, None]).solution
+    least = float(((exact @ best)[:, 0] - y).square().mean())
+    assert float(s["loss"].min()) == pytest.approx(least, rel=1e-4)
+    assert not torch.equal(s["x"], s["theta"])
+
+
+# ---- clients ----
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.generate])
+@given(owner=st.lists(st.integers(0, 6), min_size=60, max_size=60))
+@pytest.mark.parametrize("loss", ["task", "one_vs_all"])
+def test_how_examples_are_divided_changes_nothing(loss: str, owner: list[int]) -> None:
+    x, y = line() if loss == "task" else three_classes()
+    task = linear(4, 1) if loss == "task" else linear(4, 3, "classes")
+    method = Swarm(task, loss=loss, particles=6, stretch=300, alpha=1.0, first="unit")
+    whole = after(method, Vmap({"all": home_of(x, y)}), 1)
+    parts = after(method, Vmap(dealt(x, y, torch.tensor(owner))), 1)
+    assert same(whole, parts) < 1e-9
+
+
+def test_a_network_is_divided_as_freely() -> None:
+    x, y = three_classes()
+    torch.manual_seed(1)
+    task = Task(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "classes", 3)
+    found = [
+        after(Swarm(task, particles=5, stretch=300), Vmap(dealt(x, y, o)), 1)
+        for o in (torch.zeros(60), torch.arange(60) % 7, y)
+    ]
+    assert max(same(found[0], f) for f in found[1:]) < 1e-9
+
+
+def data_of(x: Tensor, y: Tensor, padding: int = 0) -> Data:
+    wide = torch.cat([x, torch.zeros(padding, *x.shape[1:])]), torch.cat([y, y.new_zeros(padding)])
+    return Data(*wide, torch.tensor(len(x)), torch.tensor(1), Batch.of(x[:0], y[:0]))
+
+
+@pytest.mark.parametrize("many", [3, 60])  # fewer examples than numbers, and more
+def test_the_root_of_the_gram_matrix_tells_the_same_losses(many: int) -> None:
+    x, y = line()
+    task, data = linear(4, 1), data_of(x[:many], y[:many], padding=2)
+    theta = torch.linspace(-3, 3, 2 * 7 * 5, dtype=torch.float64).reshape(2, 7, 5)
+    quick = trials.from_root(trials.root(task, data), theta)
+    assert torch.allclose(quick, trials.losses(task, theta, data), rtol=1e-12)
+    by_hand = ((x[:many].double() @ theta[1, 2, :4] + theta[1, 2, 4] - y[:many]) ** 2).mean()
+    assert float(quick[1, 2]) == pytest.approx(float(by_hand), rel=1e-12)
+
+
+def test_losses_of_a_linear_network_are_those_of_any_network() -> None:
+    x, y = three_classes()
+    plain, other = linear(4, 3, "classes"), linear(4, 3, "classes")
+    other.net.append(nn.Identity())  # no longer known to be linear
+    theta = torch.linspace(-3, 3, 7 * 15, dtype=torch.float64).reshape(1, 7, 15)
+    a, b = (trials.losses(t, theta, data_of(x, y)) for t in (plain, other))
+    assert torch.allclose(a, b, rtol=1e-12) and not trials.linear(other)
+
+
+def test_one_vs_all_is_a_logistic_loss_for_each_class_that_does_not_overflow() -> None:
+    x, y = three_classes()
+    task, data = linear(4, 3, "classes"), data_of(x, y)
+    theta = torch.linspace(-3, 3, 3 * 2 * 5, dtype=torch.float64).reshape(3, 2, 5)
+    loss = trials.losses(task, theta, data, "one_vs_all")
+    z = x.double() @ theta[2, 1, :4] + theta[2, 1, 4]
+    by_hand = nn.functional.binary_cross_entropy_with_logits(z, (y == 2).double())
+    assert float(loss[2, 1]) == pytest.approx(float(by_hand), rel=1e-12)
+    assert trials.losses(task, 1e30 * theta, data, "one_vs_all").isfinite().all()
+    assert torch.allclose(trials.losses(task, theta, data, "published"), loss, atol=0.3)
+
+
+def test_swarms_of_classes_are_put_together_to_one_network() -> None:
+    task = linear(4, 3, "classes")
+    w = trials.weights(task, trials.particle(task, True)[:, None], True)
+    assert all(torch.equal(w[k][0], v.double()) for k, v in task.w0.items())
+    x, y = three_classes()
+    here = Vmap(dealt(x, y, y))  # one class a client
+    method = Swarm(task, loss="one_vs_all", stretch=300)
+    s = after(method, here, 1)
+    assert float((task.predict(method.general(s), x).argmax(1) == y).float().mean()) > 0.9
+
+
+def test_what_has_no_gradient_can_be_trained() -> None:
+    x, y = three_classes()
+    torch.manual_seed(1)
+    task = Task(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), "classes", 3)
+    method = Swarm(task, loss=f"{__name__}:wrong_answers", stretch=100, spread=1.0)
+    s = after(method, Vmap(dealt(x, y, torch.arange(60) % 3)), 1)
+    wrong = float((task.predict(s["best"], x).argmax(1) != y).double().mean())
+    assert wrong == pytest.approx(float(s["loss"].min())) and wrong < 0.15
+
+
+# ---- what goes wrong ----
+
+
+@engines
+def test_a_client_whose_losses_are_no_numbers_is_left_out(engine: Any) -> None:
+    x, y = line()
+    homes = dealt(x, y, torch.arange(60) % 4)
+    broken = homes | {"bad": home_of(x[:5] * torch.nan, y[:5])}
+    method = Swarm(linear(4, 1), stretch=20)
+    here = engine(broken)
+    s = after(method, here, 2)
+    assert same(s, after(method, engine(homes), 2)) < 1e-9
+    assert {(c, v) for c, v, _ in here.refused} == {("bad", "tell")}
+
+
+@engines
+def test_a_particle_whose_loss_is_no_number_stays_and_the_others_go_on(engine: Any) -> None:
+    # Client a's score is w itself: above 2 its loss is lost. The minimum is at w = 3/13, far from there.
+    method = Swarm(one_number(), loss=f"{__name__}:not_for_large_numbers", stretch=60, spread=1.0, alpha=4.0)
+    here = engine(TWO)
+    s = after(method, here, 1)
+    assert int(s["excluded"]) > 0 and not here.refused
+    assert float(s["theta"].max()) <= 2 and s["loss"].isfinite().all()
+    assert float(next(iter(s["best"].values()))) == pytest.approx(3 / 13, abs=1e-3)
+
+
+@engines
+def test_losses_of_other_clients_are_not_compared(engine: Any) -> None:
+    """From round 1 on b is silent: remembered losses, which b had a part in, are asked for anew."""
+    method = Swarm(one_number(), stretch=40, spread=1.0)
+    here = Faulty(engine(TWO), lambda client, number: client == "b" and number >= 1)
+    s = after(method, here, 4)
+    assert float(next(iter(s["best"].values()))) == pytest.approx(3.0, abs=1e-2)  # a's own minimum
+    assert float(s["loss"].min()) < 1e-3
+
+
+def test_an_epoch_asks_once_and_learns_means_alone() -> None:
+    x, y = line()
+    here = Counted(Loop(dealt(x, y, torch.arange(60) % 4)))
+    asked: list[Any] = []
+    inner = here.ask
+    here.ask = lambda ask: asked.append(ask) or inner(ask)  # type: ignore[method-assign]
+    after(Swarm(linear(4, 1), stretch=50), here, 2)
+    assert len(asked) == 1 + 2 * 50
+    assert {a.learn for a in asked} == {"mean"}
+
+
+def test_noise_is_laplaces_and_its_scale_is_that_of_one_example() -> None:
+    data = data_of(*line())
+    drawn = trials.noise(data, torch.tensor(3), torch.Size([200, 500]))
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.02)
+    assert float(drawn.abs().mean()) == pytest.approx(1, abs=0.02)
+    assert float(drawn.square().mean()) == pytest.approx(2, abs=0.05)
+    method = Swarm(linear(4, 1), epsilon=0.5, clip=6.0)
+    theta = torch.zeros(1, 20_000, 5, dtype=torch.float64)
+    quiet = trials.losses(method.task, theta, data, clip=6.0)
+    assert float(quiet.max()) <= 6
+    reply, _ = method.tell({"theta": theta, "epoch": torch.tensor(0)}, (), data)
+    assert float((reply["loss"] - quiet).abs().mean()) == pytest.approx(6 / 60 / 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "how, says",
+    [
+        ({"loss": "hinge"}, "module:function"),
+        ({"loss": "one_vs_all"}, "one linear layer"),
+        ({"w1": 0.6, "w2": 0.6}, r"w1 \+ w2 is 1.2"),
+        ({"epsilon": 1.0}, "set method.clip"),
+    ],
+)
+def test_what_cannot_work_is_refused(how: Any, says: str, task: Task, homes: dict[str, Home]) -> None:
+    with pytest.raises(Unfit, match=says):
+        after(Swarm(task, **how), Loop(homes), 0)
+
+
+# ---- Boston ----
+
+
+def boston() -> tuple[Tensor, Tensor]:
+    """The training rows, as they are."""
+    from motet.tasks.datasets.boston import load
+
+    pool = load()
+    return torch.tensor(pool.x[:404]).double(), torch.tensor(pool.y[:404]).double()
+
+
+@pytest.mark.skipif("MOTET_DATA" not in os.environ, reason="Boston housing is needed: set MOTET_DATA")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_swarm_without_mutation_reaches_least_squares_on_boston(seed: int) -> None:
+    x, y = boston()
+    here = Loop(dealt(x, y, torch.arange(404) // 101))
+    method = Swarm(
+        linear(13, 1), particles=30, stretch=1000, w1=0.0, w2=1.0, alpha=100.0, patience=5, first="unit"
+    )
+    s = start(here, method, turn(here, -1 - 100 * seed))
+    for t in range(20):
+        s = play(here, method, s, turn(here, t))
+        if float(s["loss"].min()) < 22.00485:
+            break
+    assert float(s["loss"].min()) == pytest.approx(22.0048, abs=1e-3)
