@@ -73,8 +73,8 @@ class Swarm(Method):
     def ask(self, s: Tree, theta: Tensor, turn: Turn) -> Losses:
         """Mean losses (swarms, particles); infinite where some client could not tell."""
         tell = self.call if ":" in self.loss else self.tell
-        mean = yield average(tell, turn.cohort, send={"theta": theta, "epoch": s["epoch"]})
-        return torch.where(mean["lost"] > 0, torch.inf, mean["loss"])
+        loss, lost = yield average(tell, turn.cohort, send={"theta": theta, "epoch": s["epoch"]})
+        return torch.where(lost > 0, torch.inf, loss)
 
     def with_best(self, s: Tree) -> Tree:
         best = swarms.leaders(s)
@@ -109,14 +109,14 @@ class Swarm(Method):
         loss = trials.scored(self.task, sent["theta"], data, trials.fetched(self.loss))
         return self.leaving(loss.clamp(0, self.clip) if self.clip else loss, sent, data), keep
 
-    def leaving(self, loss: Tensor, sent: Tree, data: Data) -> Tree:
-        """Losses, and which of them are lost; nothing finite if all are, so that the client is left out."""
+    def leaving(self, loss: Tensor, sent: Tree, data: Data) -> Tensor:
+        """Losses, and 1 where one is lost; nothing finite if all are, so that the client is left out."""
         if self.epsilon:
             one = self.clip if ":" in self.loss else self.clip / data.n  # what one example can change
             loss = loss + one / self.epsilon * trials.noise(data, sent["epoch"], loss.shape)
         fine = loss.isfinite()
         loss = torch.where(fine, loss, torch.where(fine.any(), 0.0, torch.nan))
-        return {"loss": loss, "lost": (~fine).double()}
+        return torch.stack([loss, (~fine).double()])
 
     # ---- what the settings mean ----
 

@@ -39,8 +39,14 @@ class Rule:
 
 def uniform(seed: Tensor, salt: Tensor | int, shape: tuple[int, ...]) -> Tensor:
     """Numbers in [0, 1) with all 53 bits of a float64."""
-    many = int(torch.Size(shape).numel())
-    return ((hashes(seed, salt, torch.arange(many)) >> 9).double() * 2.0**-53).reshape(shape)
+    draw = hashes(seed, salt, torch.arange(torch.Size(shape).numel()))
+    return (draw >> 9).double().mul_(2.0**-53).reshape(shape)
+
+
+def pair(seed: Tensor, salt: Tensor | int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Two numbers in [0, 1) from the halves of each draw, 31 bits each: hashing is what a large epoch waits for."""
+    draw = hashes(seed, salt, torch.arange(torch.Size(shape).numel())).reshape(shape)
+    return (draw >> 31).double().mul_(2.0**-31), (draw & (1 << 31) - 1).double().mul_(2.0**-31)
 
 
 def born(seed: int, theta: Tensor, alpha: float, rule: Rule) -> Swarm:
@@ -78,7 +84,7 @@ def move(s: Swarm, rule: Rule) -> tuple[Tensor, Tensor]:
     """
     theta, v = s["theta"], s["v"]
     here = s["x"] if rule.name == "pso" else theta
-    r1, r2 = (uniform(s["seed"], 2 * s["epoch"] + k, tuple(theta.shape)) for k in (0, 1))
+    r1, r2 = pair(s["seed"], s["epoch"], tuple(theta.shape))
     third = r2 * (theta - here) if rule.name == "pso" else 2 * r2 - 1
     pull = rule.w1 * v + rule.w2 * r1 * (leaders(s) - here) + (1 - rule.w1 - rule.w2) * third
     v = (s["alpha"][:, None, None] * pull).clamp(-_FAR, _FAR)
