@@ -261,7 +261,7 @@ def test_a_client_whose_losses_are_no_numbers_is_left_out(engine: Any) -> None:
 @engines
 def test_a_particle_whose_loss_is_no_number_stays_and_the_others_go_on(engine: Any) -> None:
     # Client a's score is w itself: above 2 its loss is lost. The minimum is at w = 3/13, far from there.
-    method = Swarm(one_number(), loss=f"{__name__}:not_for_large_numbers", stretch=60, spread=1.0, alpha=4.0)
+    method = Swarm(one_number(), loss=f"{__name__}:not_for_large_numbers", stretch=150, spread=1.0, alpha=4.0)
     here = engine(TWO)
     s = after(method, here, 1)
     assert int(s["excluded"]) > 0 and not here.refused
