@@ -147,6 +147,17 @@ def test_how_many_epochs_a_round_has_changes_nothing() -> None:
     assert same(a, b) == 0
 
 
+def test_swarms_side_by_side_know_nothing_of_each_other_and_the_best_counts() -> None:
+    x, y = line()
+    homes = dealt(x, y, torch.arange(60) % 4)
+    alone, s = (after(Swarm(linear(4, 1), swarms=n, stretch=50), Vmap(homes), 1) for n in (1, 3))
+    assert all(same(alone[k][0], s[k][0]) < 1e-12 for k in ("theta", "loss", "alpha"))
+    assert not torch.equal(s["theta"][0], s["theta"][1])
+    best = torch.cat([v.flatten() for v in s["best"].values()])
+    at = s["loss"].amin(1).argmin()
+    assert torch.equal(best, s["theta"][at, s["loss"][at].argmin()].float())
+
+
 def test_conventional_pso_goes_everywhere_and_remembers_each_particles_best() -> None:
     x, y = line()
     here = Loop(dealt(x, y, torch.arange(60) % 3))
@@ -309,6 +320,7 @@ def test_noise_is_laplaces_and_its_scale_is_that_of_one_example() -> None:
     [
         ({"loss": "hinge"}, "module:function"),
         ({"loss": "one_vs_all"}, "one linear layer"),
+        ({"loss": "one_vs_all", "swarms": 2}, "swarm for each class"),
         ({"w1": 0.6, "w2": 0.6}, r"w1 \+ w2 is 1.2"),
         ({"epsilon": 1.0}, "set method.clip"),
     ],

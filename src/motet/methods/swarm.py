@@ -30,6 +30,7 @@ from torch import Tensor
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, Unfit, average, verb
 from motet.local import Data
 from motet.parts import swarms, trials
+from motet.parts.swarms import Rule
 from motet.vec import Vec
 
 Losses = Generator[Any, Any, Tensor]
@@ -38,6 +39,7 @@ Losses = Generator[Any, Any, Tensor]
 class Swarm(Method):
     loss: str = "task"  # task (its own), one_vs_all, published, or module:function(scores, y) -> number
     particles: Count = 20  # in a swarm (S); one_vs_all has a swarm for each class
+    swarms: Count = 1  # side by side in each message, from other draws; the best of them counts
     stretch: Count = 10  # epochs in a round
     rule: Literal["fsi", "pso"] = "fsi"  # mutation as in the paper, or a pull to each particle's own best
     w1: Share = 0.0  # share of the speed before
@@ -131,13 +133,11 @@ class Swarm(Method):
         return plain and trials.linear(self.task)
 
     @property
-    def moves(self) -> swarms.Rule:
-        return swarms.Rule(
-            self.rule, self.w1, self.w2, self.adapt, self.patience, self.consecutive, self.alpha_cap
-        )
+    def moves(self) -> Rule:
+        return Rule(self.rule, self.w1, self.w2, self.adapt, self.patience, self.consecutive, self.alpha_cap)
 
     def scattered(self, seed: int) -> Tensor:
-        at = trials.particle(self.task, self.per_class)  # (swarms, numbers)
+        at = trials.particle(self.task, self.per_class).repeat(self.swarms, 1)  # (swarms, numbers)
         u = swarms.scattered(seed, (len(at), self.particles, at.shape[1]))
         return u if self.first == "unit" else at[:, None] + self.spread * (2 * u - 1)
 
@@ -149,6 +149,8 @@ class Swarm(Method):
             and ":" not in self.loss,
             f"loss {self.loss!r} is for classes and one linear layer.\nhint: net.name=logistic": self.per_class
             and not (t.kind == "classes" and trials.linear(t)),
+            f"loss {self.loss!r} has a swarm for each class, and swarms is {self.swarms}.\n"
+            "hint: leave it at 1, or raise particles": self.per_class and self.swarms > 1,
             f"w1 + w2 is {self.w1 + self.w2:g}, and its rest is the share of the mutation.\n"
             "hint: let it be 1 at most": self.w1 + self.w2 > 1 + 1e-9,
             "noise needs to know how large the loss of an example can be.\n"
