@@ -319,6 +319,8 @@ def test_noise_is_laplaces_and_its_scale_is_that_of_one_example() -> None:
     "how, says",
     [
         ({"loss": "hinge"}, "module:function"),
+        ({"loss": "nowhere:none"}, "No module named 'nowhere'"),
+        ({"loss": "math:none"}, "has no function 'none'"),
         ({"loss": "one_vs_all"}, "one linear layer"),
         ({"loss": "one_vs_all", "swarms": 2}, "swarm for each class"),
         ({"w1": 0.6, "w2": 0.6}, r"w1 \+ w2 is 1.2"),

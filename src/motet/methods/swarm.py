@@ -161,4 +161,10 @@ class Swarm(Method):
         if found := [why for why, is_so in wrong.items() if is_so]:
             raise Unfit("swarm: " + "\n".join(found))
         if ":" in self.loss:
-            trials.fetched(self.loss)
+            try:
+                trials.fetched(self.loss)
+            except (ImportError, ValueError) as e:
+                raise Unfit(
+                    f"swarm: loss is {self.loss!r}, and {e}.\n"
+                    "hint: module:function, of a module in the current folder or an installed one"
+                ) from e

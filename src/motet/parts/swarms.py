@@ -85,9 +85,9 @@ def move(s: Swarm, rule: Rule) -> tuple[Tensor, Tensor]:
     theta, v = s["theta"], s["v"]
     here = s["x"] if rule.name == "pso" else theta
     r1, r2 = pair(s["seed"], s["epoch"], tuple(theta.shape))
-    third = r2 * (theta - here) if rule.name == "pso" else 2 * r2 - 1
-    pull = rule.w1 * v + rule.w2 * r1 * (leaders(s) - here) + (1 - rule.w1 - rule.w2) * third
-    v = (s["alpha"][:, None, None] * pull).clamp(-_FAR, _FAR)
+    third = r2.mul_(theta - here) if rule.name == "pso" else r2.mul_(2).sub_(1)
+    v = (leaders(s) - here).mul_(r1).mul_(rule.w2).add_(third.mul_(1 - rule.w1 - rule.w2)).add_(rule.w1 * v)
+    v = v.mul_(s["alpha"][:, None, None]).clamp_(-_FAR, _FAR)
     return here + v, v
 
 

@@ -114,7 +114,8 @@ def root(task: Task, data: Data) -> Tensor:
 
 def from_root(r: Tensor, theta: Tensor) -> Tensor:
     """Mean squared errors (swarms, particles)."""
-    return ((theta @ r[:, :-1].T + r[:, -1]) ** 2).sum(-1)
+    miss = r[:, :-1] @ theta.flatten(0, 1).T + r[:, -1:]  # (rows of the root, particles of all swarms)
+    return miss.square().sum(0).reshape(theta.shape[:2])
 
 
 def scored(task: Task, theta: Tensor, data: Data, f: Callable[[Tensor, Tensor], Any]) -> Tensor:
