@@ -113,7 +113,10 @@ def test_sentences_count_what_is_wrong() -> None:
 def test_sentences_say_that_nothing_is_wrong() -> None:
     told = dict(federation_words.facts(few()))
     assert told["equal rows"] == "no row lies with two clients" and told["missing"] == "no cell was empty"
-    assert told["leaks"] == "no test row equals one that its client trains on" and told["server"] == "holds no rows"
+    assert (
+        told["leaks"] == "no test row equals one that its client trains on"
+        and told["server"] == "holds no rows"
+    )
     plain = few()
     plain["twins"]["shared"] = plain["twins"]["shared_with_target"] = None
     assert "data.scale=client" in dict(federation_words.facts(plain))["equal rows"]
