@@ -122,6 +122,11 @@ def perform(
 ) -> list[Done]:
     """Run all that is not done yet, `jobs` at a time, each in a process of its own; runs that were stopped go on."""
     base.mkdir(parents=True, exist_ok=True)
+    for p in (
+        planned
+    ):  # here, not in the threads: recipes' comments are parsed from source, which wants one thread
+        recipe = base / f"{p.folder}.toml"
+        recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
     with ThreadPoolExecutor(jobs) as pool:
         done = []
         for one in pool.map(lambda p: _run(p, base), planned):
@@ -131,9 +136,7 @@ def perform(
 
 
 def _run(planned: Planned, base: Path) -> Done:
-    folder = base / planned.folder
-    recipe = base / f"{planned.folder}.toml"
-    recipe.write_text(planned.recipe.toml(f"motet run {recipe} --out {folder}"))
+    folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
     command = [sys.executable, "-m", "motet.cli", "run", str(recipe), "--out", str(folder), "--quiet"]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ended.returncode == 130:
