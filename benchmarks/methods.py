@@ -1,6 +1,6 @@
 """Seconds a round of several methods on W1, beside the plain FedAvg loop with torch.optim.SGD in the same run.
 
-    python benchmarks/methods.py [--rounds 40]
+    python benchmarks/methods.py [--rounds 40] [--methods ditto,scaffold]
 
 Prints a table and writes benchmarks/results/methods.md. Every method is an ordinary motet run on compiled,
 stacked clients; what is reported is the median of the rounds after the fifth. PFLlib is no package that can be
@@ -55,12 +55,14 @@ def ours(method: str, data: Path, rounds: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--methods", default=",".join(METHODS), help="with commas")
     parser.add_argument("--data", type=Path, default=HERE / ".data")
     asked = parser.parse_args()
+    asked.data = asked.data.resolve()
     generate(WORKS[WORK], asked.data)
     loop = plain(asked.data, min(asked.rounds, 15))
     rows = [f"| plain FedAvg loop | {loop:.3f} | 1 | |"]
-    for method in METHODS:
+    for method in asked.methods.split(","):
         seconds = ours(method, asked.data, asked.rounds)
         peer = f"{PFLLIB[method] * loop / seconds:.0f}" if method in PFLLIB else ""
         rows.append(f"| {method} | {seconds:.3f} | {loop / seconds:.1f} | {peer} |")

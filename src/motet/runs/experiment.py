@@ -122,9 +122,7 @@ def perform(
 ) -> list[Done]:
     """Run all that is not done yet, `jobs` at a time, each in a process of its own; runs that were stopped go on."""
     base.mkdir(parents=True, exist_ok=True)
-    for p in (
-        planned
-    ):  # here, not in the threads: recipes' comments are parsed from source, which wants one thread
+    for p in planned:  # not in the threads: comments are parsed from source, which wants one thread
         recipe = base / f"{p.folder}.toml"
         recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
     with ThreadPoolExecutor(jobs) as pool:
