@@ -43,13 +43,11 @@ class PFedMe(FedAvg):
     def envelope(self, both: Vec, batch: Batch) -> Tensor:
         """Its slope is lam (w_i - theta) in w_i, and the way theta has gone in theta."""
         w, theta = halves(both)
-        near = theta = theta.map(lambda a, _: a.detach())
-        held = w.map(lambda a, _: a.detach())
+        held, near = (v.map(lambda a, _: a.detach()) for v in (w, theta))
         for _ in range(self.inner):
             near = near - self.inner_lr * grad(self.tied)(near, batch, held)
         near = near.map(lambda a, _: a.detach())
-        gone = halves(both)[1]
-        return self.lam / 2 * (w - near).sq() + (gone - near).sq() / 2
+        return self.lam / 2 * (w - near).sq() + (theta - near).sq() / 2
 
     def tied(self, theta: Vec, batch: Batch, w: Vec) -> Tensor:
         loss: Tensor = self.task.loss(theta, batch)
