@@ -34,7 +34,7 @@ def reproduce_command(add: Add) -> None:
 
 
 def do_reproduce(args: Any) -> None:
-    from motet.report import beside, tables
+    from motet.report import beside
     from motet.runs import experiment as experiments
 
     if args.name is None:
@@ -42,19 +42,45 @@ def do_reproduce(args: Any) -> None:
             print(f"{name}  {experiments.find(name).title}")
         return
     found = experiments.find(args.name)
-    rows = args.rows.split(",") if args.rows else ()
-    seeds = [int(s) for s in args.seeds.split(",")] if args.seeds else ()
-    planned = found.plan(args.scale, rows, seeds, args.words)
-    base, jobs = Path(args.out) / args.name / args.scale, args.jobs or default_jobs(planned)
-    say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
-    done = experiments.perform(planned, base, jobs, tell)
-    table = experiments.results(found, done, lambda folder: tables.summary(tables.read([folder])[0]))
+    base = Path(args.out) / args.name / args.scale
+    table, done = (follow if found.is_procedure else run)(found, base, args)
     print(json.dumps(table) if args.json else beside.as_text(table))
+    if drawing := experiments.beside(found, "show"):
+        print("\n".join(drawing.show(done, table, base)), file=sys.stderr if args.json else sys.stdout)
     if args.to:
         command = shlex.join(["motet", "reproduce", args.name, *args.words, "--scale", args.scale])
         command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
         Path(args.to).write_text(beside.as_markdown(table, command, commit(found.folder)))
-    say(f"\nruns:   {base}\nnext:   motet show {done[0].folder} --clients")
+    say(f"\nruns:   {base}" + (f"\nnext:   motet show {done[0].folder} --clients" if done else ""))
+
+
+def chosen(args: Any) -> tuple[list[str], list[int], list[str]]:
+    """Rows, seeds and settings as asked for; empty where the scale says."""
+    rows = args.rows.split(",") if args.rows else []
+    return rows, [int(s) for s in args.seeds.split(",")] if args.seeds else [], args.words
+
+
+def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Each row and seed as a run of its own."""
+    from motet.report import tables
+    from motet.runs import experiment as experiments
+
+    planned = found.plan(args.scale, *chosen(args))
+    jobs = args.jobs or default_jobs(planned)
+    say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
+    done = experiments.perform(planned, base, jobs, tell)
+    return experiments.results(found, done, lambda f: tables.summary(tables.read([f])[0])), done
+
+
+def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
+    """The experiment's own procedure."""
+    from motet.runs import experiment as experiments
+
+    base.mkdir(parents=True, exist_ok=True)
+    settings, jobs = found.at(args.scale, *chosen(args)), args.jobs or cores()
+    say(f"{found.title}\nin {base}, {jobs} at a time")
+    rows = experiments.beside(found, "procedure").perform(settings, base, jobs, say)
+    return experiments.table(found, rows), []
 
 
 def default_jobs(planned: Any) -> int:
@@ -62,7 +88,11 @@ def default_jobs(planned: Any) -> int:
     from motet.runs.course import settle
 
     threads = any(settle(p.recipe)[0].engine.name == "threads" for p in planned[:1])
-    return 1 if threads else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return 1 if threads else cores()
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def tell(done: Any) -> None:

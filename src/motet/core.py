@@ -127,6 +127,14 @@ class Method(Frozen):
         """What stays of a round whose replies are discarded, say which group a newcomer belongs to."""
         return before
 
+    def told(self, state: Tree) -> dict[str, float]:
+        """Numbers for the record of the round that ended, of what the server knows anyway."""
+        return {}
+
+    def record(self, state: Tree) -> dict[str, Any]:
+        """What a report may show of the reported state, as JSON: groups, weights, whom clients trust."""
+        return {}
+
     def join(self, data: Any) -> Tree:
         """What a client keeps, and never sends, before it is first asked anything."""
         return ()

@@ -42,6 +42,11 @@ name = "fedrecon"
 @pytest.mark.parametrize("scale", experiments.SCALES)
 def test_every_experiment_can_be_planned_and_knows_the_papers_rows(name, scale):
     found = experiments.find(name)
+    if found.is_procedure:
+        settings = found.at(scale)
+        assert settings["seeds"] and set(settings["rows"]) <= set(found.settings["rows"])
+        assert callable(experiments.beside(found, "procedure").perform)
+        return
     planned = found.plan(scale)
     assert planned and len({p.folder for p in planned}) == len(planned)
     assert {p.row for p in planned} <= set(found.expected)
@@ -68,6 +73,36 @@ def test_an_experiment_prints_our_numbers_beside_the_papers(small, capfd):
     assert "80.00" in text and "all head" in text
     assert main(["reproduce", "wine/two", "--to", "table.md"]) == 0  # nothing is run again
     assert "| Average |" in (small / "table.md").read_text()
+
+
+def test_figures_are_drawn_when_the_runs_have_ended(small, capfd):
+    folder = small / "experiments" / "wine" / "two"
+    (folder / "show.py").write_text(
+        "def show(done, table, out):\n"
+        "    (out / 'figure.txt').write_text(' '.join(d.planned.row for d in done))\n"
+        "    return ['drawn: ' + table['name']]\n"
+    )
+    assert main(["reproduce", "wine/two", "--rows", "Average", "--seeds", "3"]) == 0
+    assert "drawn: wine/two" in capfd.readouterr().out
+    assert (small / "runs/reproduce/wine/two/quick/figure.txt").read_text() == "Average"
+
+
+def test_a_procedure_does_the_work_where_it_is_no_run(small, capfd):
+    folder = small / "experiments" / "wine" / "three"
+    folder.mkdir()
+    (folder / "recipe.toml").write_text(
+        'title = "Sums"\n[columns]\nsum = { key = "sum", unit = "number" }\n[recipe]\nplus = 1\n'
+        "[scales.quick]\nseeds = [1, 2]\n[rows.A]\n[rows.B]\n"
+    )
+    (folder / "expected.json").write_text('{"A": {"sum": 2.5}}')
+    (folder / "procedure.py").write_text(
+        "def perform(settings, out, jobs, say):\n"
+        "    values = [s + settings['plus'] for s in settings['seeds']]\n"
+        "    return {r: {'values': {'sum': values}, 'failures': []} for r in settings['rows']}\n"
+    )
+    assert main(["reproduce", "wine/three", "plus=2", "--rows", "A"]) == 0
+    printed = capfd.readouterr().out
+    assert "3.5000 ± 0.5000" in printed and "2.5000" in printed and "\nB" not in printed
 
 
 def test_rows_seeds_and_settings_can_be_chosen(small):

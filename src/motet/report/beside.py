@@ -12,29 +12,31 @@ from typing import Any
 def cells(results: dict[str, Any]) -> list[list[str]]:
     """A head and a row for each method: ours, mean ± sd over seeds, and the paper's."""
     head = ["method"] + [text for c in results["columns"] for text in (c, "paper")] + ["minutes"]
-    return [head] + [[name, *_numbers(results["columns"], row)] for name, row in results["rows"].items()]
+    return [head] + [[name, *_numbers(results, row)] for name, row in results["rows"].items()]
 
 
-def _numbers(columns: list[str], row: dict[str, Any]) -> list[str]:
-    found = []
-    for c in columns:
-        found += [ours(row["values"][c]), theirs(row["paper"].get(c))]
+def _numbers(results: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    found, units = [], results["units"]
+    for c in results["columns"]:
+        found += [ours(row["values"].get(c, []), units[c]), theirs(row["paper"].get(c), units[c])]
     return [*found, f"{row['seconds'] / 60:.1f}" if "seconds" in row else "–"]
 
 
-def ours(values: list[float]) -> str:
+def ours(values: list[float], unit: str = "percent") -> str:
     """
-    >>> ours([0.9, 0.92]), ours([0.5]), ours([])
-    ('91.00 ± 1.00', '50.00', '–')
+    >>> ours([0.9, 0.92]), ours([0.5]), ours([]), ours([23.5, 23.7], "number")
+    ('91.00 ± 1.00', '50.00', '–', '23.6000 ± 0.1000')
     """
     if not values:
         return "–"
-    spread = f" ± {100 * pstdev(values):.2f}" if len(values) > 1 else ""
-    return f"{100 * mean(values):.2f}{spread}"
+    by, places = (100, 2) if unit == "percent" else (1, 4)
+    spread = f" ± {by * pstdev(values):.{places}f}" if len(values) > 1 else ""
+    return f"{by * mean(values):.{places}f}{spread}"
 
 
-def theirs(value: float | None) -> str:
-    return "/" if value is None else f"{value:.2f}"
+def theirs(value: float | None, unit: str = "percent") -> str:
+    """As the paper prints it: shares are in percent already."""
+    return "/" if value is None else f"{value:.{2 if unit == 'percent' else 4}f}"
 
 
 def as_text(results: dict[str, Any]) -> str:

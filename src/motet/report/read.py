@@ -36,6 +36,7 @@ class Run:
     rounds: pd.DataFrame  # round, seconds, cohort, up, down
     test: pd.DataFrame  # side, client, seen, n, score: reported models; no clients without test rows
     val: pd.DataFrame  # round, side, score: mean over clients
+    told: pd.DataFrame  # round, name, value: what the method says of its rounds
     notes: tuple[str, ...] = ()  # what a reader must know of how the replies were treated
 
     @property
@@ -96,7 +97,7 @@ def _read(folder: Path) -> Run:
     store = Store(folder)
     try:
         facts, clients, rounds = store.facts(), store.frame("clients"), store.frame("rounds")
-        scores, events = store.frame("scores"), store.frame("events")
+        scores, events, told = store.frame("scores"), store.frame("events"), store.frame("told")
     finally:
         store.close()
     metric = str(facts.get("metric", "accuracy"))
@@ -105,7 +106,7 @@ def _read(folder: Path) -> Run:
     scores = scores[scores["n"] > 0]
     return Run(
         folder, str(facts.get("method", "unknown")), facts, clients, rounds,
-        _test(scores, clients, facts.get("reported")), _val(scores), tuple(_notes(facts, events)),
+        _test(scores, clients, facts.get("reported")), _val(scores), told, tuple(_notes(facts, events)),
     )  # fmt: skip
 
 

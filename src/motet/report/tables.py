@@ -51,9 +51,15 @@ def summary(run: Run) -> dict[str, Any]:
         "unseen_global": _mean(run.of("global", seen=False)),
         "exam": (facts.get("exam") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
-        "notes": list(run.notes),
+        "notes": list(run.notes), "told": _told(run),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
+
+
+def _told(run: Run) -> dict[str, float]:
+    """What the method said of the last round that it said something of."""
+    last = run.told.sort_values("round").groupby("name")["value"].last()
+    return {str(name): float(value) for name, value in last.items()}
 
 
 def _traffic(run: Run) -> dict[str, float]:

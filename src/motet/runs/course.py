@@ -204,6 +204,7 @@ class Course:
                     self.score_local(before)
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
+            self.store.told(self.number, self.method.told(self.state))
             self.write_refusals(self.engine.refused)
             if time.monotonic() >= self.next_save:
                 self.save()

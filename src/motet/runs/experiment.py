@@ -1,8 +1,16 @@
 """Experiments: a folder with a recipe for each row of a paper's table, at three scales, and the paper's numbers.
 
 recipe.toml has the settings that all rows share ([recipe.…]), what each row changes ([rows.NAME]), what each
-scale changes ([scales.quick|desk|full], with its seeds), and where a run's summary has each column of the
-table ([columns]); expected.json has the paper's numbers by row and column.
+scale changes ([scales.quick|desk|full], with its seeds and, if not all, its rows), and where a run's summary has
+each column of the table ([columns]): `global = "exam"`, or `mse = { key = "global", unit = "number" }` where a
+column is no share in percent; `told.NAME` is what a method says of the last round. expected.json has the paper's
+numbers by row and column.
+
+Two files of Python may lie beside them:
+- show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
+  and returns lines to print;
+- procedure.py, `perform(settings, out, jobs, say) -> rows`: does the work where it is no run of a method.
+  `settings` are those of [recipe] and the scale, with `seeds` and `rows`; a row is as in `results`.
 Knows how an experiment is written down and run. Does not know how results are shown.
 """
 
@@ -15,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +59,48 @@ class Experiment:
     @property
     def columns(self) -> dict[str, str]:
         """The table's columns, and the name that each has in a run's summary."""
-        return dict(self.settings["columns"])
+        given: dict[str, Any] = self.settings["columns"]
+        return {name: c["key"] if isinstance(c, dict) else c for name, c in given.items()}
+
+    @property
+    def units(self) -> dict[str, str]:
+        """How each column is printed: percent, or number."""
+        given: dict[str, Any] = self.settings["columns"]
+        return {
+            name: c.get("unit", "percent") if isinstance(c, dict) else "percent" for name, c in given.items()
+        }
+
+    @property
+    def is_procedure(self) -> bool:
+        return (self.folder / "procedure.py").exists()
+
+    def at(
+        self, scale: str, rows: Sequence[str] = (), seeds: Sequence[int] = (), words: Sequence[str] = ()
+    ) -> Settings:
+        """A procedure's settings at a scale."""
+        settings: Settings = deepcopy(self.settings.get("recipe", {}))
+        for part in (self.settings["scales"][scale], *map(recipes.parse_word, words)):
+            recipes.merge(settings, deepcopy(part))
+        chosen = self.chosen(rows or settings.get("rows", ()))
+        return settings | {"rows": chosen} | ({"seeds": list(seeds)} if seeds else {})
+
+    def chosen(self, rows: Sequence[str]) -> list[str]:
+        """These rows, or all of them."""
+        known = self.settings["rows"]
+        if wrong := [r for r in rows if r not in known]:
+            raise RecipeError("\n".join(recipes.unknown("row", r, known) for r in wrong))
+        return list(rows or known)
 
     def plan(
         self, scale: str, rows: Sequence[str] = (), seeds: Sequence[int] = (), words: Sequence[str] = ()
     ) -> list[Planned]:
         """All runs at a scale, or those of some rows and seeds; `words` change settings of all of them."""
         known = self.settings["rows"]
-        if wrong := [r for r in rows if r not in known]:
-            raise RecipeError("\n".join(recipes.unknown("row", r, known) for r in wrong))
         of_scale = dict(self.settings["scales"][scale])
-        seeds = seeds or of_scale.pop("seeds")
-        of_scale.pop("seeds", None)
+        all_seeds, all_rows = of_scale.pop("seeds"), of_scale.pop("rows", ())
         planned = []
-        for seed in seeds:
-            for row in rows or known:
+        for seed in seeds or all_seeds:
+            for row in self.chosen(rows or all_rows):
                 settings = self.shared_by(known[row])
                 for part in (known[row], of_scale, *map(recipes.parse_word, words)):
                     recipes.merge(settings, deepcopy(part))
@@ -159,18 +195,45 @@ def results(
         row = rows.setdefault(
             one.planned.row, {"values": {c: [] for c in experiment.columns}, "failures": []}
         )
-        row["paper"] = experiment.expected.get(one.planned.row, {})
         if one.failure:
             row["failures"].append(one.failure)
             continue
         found = summary(one.folder)
         for column, key in experiment.columns.items():
-            if found.get(key) is not None:
-                row["values"][column].append(found[key])
+            if (value := _dotted(found, key)) is not None:
+                row["values"][column].append(value)
         row["seconds"] = row.get("seconds", 0.0) + float(found["seconds"])
+    return table(experiment, rows)
+
+
+def _dotted(found: Any, key: str) -> Any:
+    """`told.reward` is the reward in what was told."""
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def table(experiment: Experiment, rows: Settings) -> Settings:
+    """Plain data: rows of values by seed, beside the paper's."""
+    for name, row in rows.items():
+        row["paper"] = experiment.expected.get(name, {})
     return {
         "name": experiment.name,
         "title": experiment.title,
         "columns": list(experiment.columns),
+        "units": experiment.units,
         "rows": rows,
     }
+
+
+def beside(experiment: Experiment, name: str) -> Any:
+    """The module `name` that lies in the experiment's folder, or None."""
+    path = experiment.folder / f"{name}.py"
+    if not path.exists():
+        return None
+    spec = spec_from_file_location(f"experiment_{name}", path)
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # so that its functions can be found by worker processes
+    spec.loader.exec_module(module)
+    return module

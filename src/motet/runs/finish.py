@@ -29,9 +29,10 @@ def finish(course: Course, folder: Path) -> None:
     server_exam(course, best)
     if course.recipe.save.models == "all":
         write_models(course, best, turn, folder)
-    for table in ("scores", "rounds", "traffic", "clients"):
+    for table in ("scores", "rounds", "traffic", "told", "clients"):
         course.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
-    course.store.tell(status="done", reported=best.round, failure="")
+    record = course.method.record(best.state)
+    course.store.tell(status="done", reported=best.round, failure="", record=record)
     course.store.event("done", f"reported round {best.round}")
     course.store.commit()
 

@@ -39,6 +39,9 @@ CREATE TABLE IF NOT EXISTS scores (
     {", ".join(f"{m} REAL" for m in MARKS)},
     PRIMARY KEY (round, part, side, client)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (
+    round INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (round, name)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, tree BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoint (latest INTEGER NOT NULL, best INTEGER, score REAL);
 """
@@ -53,7 +56,7 @@ class Store:
             raise FileNotFoundError(f"{folder} is not a run: it has no {FILE}")
         target = str(self.path) if writing else f"{self.path.absolute().as_uri()}?mode=ro"
         self.db = sqlite3.connect(target, uri=not writing, timeout=30)
-        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": []}
+        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": [], "told": []}
         if writing:
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
@@ -79,6 +82,10 @@ class Store:
         up, down = (sum(b[i] for b in traffic.values()) for i in (0, 1))
         self.rows["rounds"].append((number, seconds, len(traffic), up, down))
         self.rows["traffic"] += [(number, c, *b) for c, b in traffic.items()]
+
+    def told(self, number: int, numbers: dict[str, float]) -> None:
+        """What a method says of a round."""
+        self.rows["told"] += [(number, name, float(value)) for name, value in numbers.items()]
 
     def scored(
         self,
@@ -126,7 +133,7 @@ class Store:
 
     def rewind(self, number: int) -> None:
         """Forget all rounds after `number`."""
-        for table in ("rounds", "traffic", "scores"):
+        for table in ("rounds", "traffic", "scores", "told"):
             self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
 
     def close(self) -> None:
@@ -147,15 +154,20 @@ class Store:
         (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()
         return bytes(tree)
 
+    def has(self, table: str) -> bool:
+        return bool(self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
+
     def frame_now(self, table: str) -> pd.DataFrame:
         """As `frame`, with what is still buffered."""
         self.flush()
         return self.frame(table)
 
     def frame(self, table: str) -> pd.DataFrame:
-        """One of clients, rounds, traffic, scores or events, as a data frame."""
+        """One of clients, rounds, traffic, scores, told or events, as a data frame."""
         import pandas as pd
 
+        if table == "told" and not self.has("told"):  # runs of earlier versions say nothing of their rounds
+            return pd.DataFrame({"round": [], "name": [], "value": []})
         frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
         if table != "scores" or frame.empty:
             return frame
