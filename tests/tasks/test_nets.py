@@ -39,6 +39,7 @@ def test_there_are_nine_nets():
         ("resnet18", (3, 32, 32), {"stem": "imagenet", "groups": 2}),  # PAGE's
         ("resnet34", (3, 16, 16), {"stem": "imagenet"}),
         ("mobilenet_v1", (3, 32, 32), {"width": 0.25}),
+        ("vgg11", (3, 32, 32), {"width": 0.25}),
         ("mobilenet_v1", (1, 28, 28), {"width": 0.5, "stem": "imagenet", "groups": 8}),
         ("vgg11", (3, 32, 32), {}),
         ("vgg11", (1, 28, 28), {"norm": "group"}),
@@ -285,6 +286,7 @@ def test_wrong_names_and_options_are_corrected():
             "mobilenet_v1", IMAGE, {"width": -1, "groups": 64},
             ["has width -1; expected more than 0", "has groups 64; expected a divisor of 32"],
         ),
+        ("vgg11", IMAGE, {"width": 17}, ["has width 17; expected more than 0, 16 at most"]),
         ("mobilenet_v1", IMAGE, {"width": 0.25, "groups": 16}, ["has groups 16; expected a divisor of 8"]),
         ("vgg11", IMAGE, {"norm": "nome", "statistics": ""}, ["mean 'none'", "has statistics ''"]),
         (

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from motet.tasks.nets import norms
 from motet.tasks.nets.norms import Norm
-from motet.tasks.nets.parts import STEMS, Shape, chain, no_image, refuse, unknown
+from motet.tasks.nets.parts import STEMS, Shape, chain, no_image, refuse, scaled, unknown, wrong_width
 
 # Table 1 of the paper: channels and stride of each pair of convolutions, depthwise and pointwise.
 _PAIRS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -26,11 +26,8 @@ def mobilenet_v1(
 
     It starts as torch's layers do: with kaiming's larger weights it learns more slowly at FedPerC's rate.
     """
-    wrong = no_image(shape) + unknown("stem", stem, STEMS)
-    if not 0 < width <= 16:
-        wrong += [f"has width {width}; expected more than 0, 16 at most.\nhint: 1.0, 0.75, 0.5 or 0.25"]
-        width = 1.0  # look for what else is wrong
-    widths = [max(8, round(many * width / 8) * 8) for many in (32, *(many for many, _ in _PAIRS))]
+    wrong = no_image(shape) + unknown("stem", stem, STEMS) + wrong_width(width)
+    widths = scaled((32, *(many for many, _ in _PAIRS)), width)
     refuse("mobilenet_v1", wrong + norms.wrong_norm(norm, groups, statistics, widths))
     net = MobileNetV1(shape[0], outputs, widths, norms.norm_of(norm, groups), 2 if stem == "imagenet" else 1)
     norms.declare(net, norm, statistics)

@@ -60,3 +60,14 @@ def no_image(shape: Shape) -> list[str]:
         f"needs images of shape (channels, height, width); one example has shape {shape}.\n"
         "hint: linear, logistic and mlp take any shape"
     ]
+
+
+def wrong_width(width: float) -> list[str]:
+    if 0 < width <= 16:
+        return []
+    return [f"has width {width}; expected more than 0, 16 at most.\nhint: 1.0, 0.75, 0.5 or 0.25"]
+
+
+def scaled(channels: Sequence[int], width: float) -> list[int]:
+    """Numbers of channels times a factor, as multiples of 8; as they are if the factor is impossible."""
+    return [max(8, round(many * width / 8) * 8) if 0 < width <= 16 else many for many in channels]

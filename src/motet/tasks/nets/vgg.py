@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from motet.tasks.nets import norms
 from motet.tasks.nets.norms import Norm
-from motet.tasks.nets.parts import Shape, chain, kaiming, no_image, refuse
+from motet.tasks.nets.parts import Shape, chain, kaiming, no_image, refuse, scaled, wrong_width
 
 _WIDTHS = (64, 128, 256, 256, 512, 512, 512, 512)
 _POOLED = (1, 2, 4, 6, 8)  # the convolutions, counted from one, that a max-pooling follows
@@ -19,14 +19,15 @@ def vgg11(
     shape: Shape,
     outputs: int,
     *,
+    width: float = 1.0,  # factor of all channels, which are rounded to multiples of 8
     norm: str = "none",  # none | group (GroupNorm) | batch (BatchNorm)
-    groups: int = 2,  # of each GroupNorm; divides 64
+    groups: int = 2,  # of each GroupNorm; divides 8, or 64 where width is 1
     statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
 ) -> nn.Module:
     """Simonyan and Zisserman 2015, configuration A; global average pooling and one linear layer, as FedPerC."""
-    known = ("none", *norms.NORMS)
-    refuse("vgg11", no_image(shape) + norms.wrong_norm(norm, groups, statistics, _WIDTHS, known))
-    net = VGG11(shape[0], outputs, norms.norm_of(norm, groups))
+    wrong, widths = no_image(shape) + wrong_width(width), scaled(_WIDTHS, width)
+    refuse("vgg11", wrong + norms.wrong_norm(norm, groups, statistics, widths, ("none", *norms.NORMS)))
+    net = VGG11(shape[0], outputs, widths, norms.norm_of(norm, groups))
     kaiming(net, "fan_in")  # by fan_out, unnormalised signals fade and it learns late
     norms.declare(net, norm, statistics)
     return net
@@ -35,16 +36,16 @@ def vgg11(
 class VGG11(nn.Module):
     """Eight convolutions; `body` holds them as conv1, norm1, relu1, pool1, conv2 and so on."""
 
-    def __init__(self, colours: int, outputs: int, norm: Norm) -> None:
+    def __init__(self, colours: int, outputs: int, widths: list[int], norm: Norm) -> None:
         super().__init__()
         layers: dict[str, nn.Module] = {}
-        for i, (before, after) in enumerate(zip((colours, *_WIDTHS), _WIDTHS, strict=False), 1):
+        for i, (before, after) in enumerate(zip((colours, *widths), widths, strict=False), 1):
             layers |= {f"conv{i}": nn.Conv2d(before, after, 3, padding=1), f"norm{i}": norm(after)}
             layers |= {f"relu{i}": nn.ReLU(inplace=True)}
             if i in _POOLED:  # rounding up, an image of any size is left with one pixel at least
                 layers |= {f"pool{i}": nn.MaxPool2d(2, ceil_mode=True)}
         self.body = chain(**layers)
-        self.head = nn.Linear(_WIDTHS[-1], outputs)
+        self.head = nn.Linear(widths[-1], outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         features: Tensor = self.body(x)
