@@ -7,7 +7,9 @@ client is sent once, when it is asked for its sketch.
 
 Differs from the paper: bodies are averaged by numbers of examples (line 7 has a sum; with equal sizes it is
 the mean). Sparsity vectors are of W_g itself unless `extractor` names another network; the paper's is
-vgg11, and how it is trained is not said: here, as W_g is.
+vgg11, and how it is trained is not said: here, as W_g is. k-means with Euclidean distances, as the paper has
+it, does not find the groups of the paper's federations; with distance = "mahalanobis" it does
+(experiments/fedperc/grouping).
 With one group it is FedPer from W_g; with everyone alone, it is training on at home from W_g.
 """
 
@@ -28,6 +30,9 @@ from motet.vec import Vec
 class FedPerC(PFA):
     def shared(self, w: Vec) -> Vec:
         return w.drop(self.task.head)
+
+    def whole(self, model: Vec, head: Vec) -> Vec:
+        return Vec(model | head)
 
     def join(self, data: Data) -> Tree:
         return self.task.w0.pick(self.task.head)  # not used until W_g's takes its place

@@ -1,83 +1,32 @@
-"""Clients described by how sparse a network's activations are on their data, and grouped by that.
+"""Groups of rows of numbers, say of clients' sparsity vectors (sketches.py): k-means, links, or a draw.
 
-Yang et al. 2022, "A Federated Model Personalisation Method Based on Sparsity Representation and
-Clustering", section III: for each image, the share of zeros behind a ReLU, channel by channel, averaged
-over the first layers and over all images of the client.
-
-Differs from the paper: it takes any network. Behind an activation that is no ReLU, what counts is where a
-ReLU would give zero; in a dense layer, a channel is a unit with one position. The common channels are one
-fixed draw, the same for everyone, from those that all the layers have.
-Knows tensors and rows of numbers. Does not know clients, or what groups are for.
+Yang et al. 2022, section III.B: k-means with Euclidean distances. Beyond the paper, rows can first be measured
+in units of how much single examples differ inside clients (`ruler`): directions in which all images vary,
+like brightness, then count for as little as they tell of a client, and chance makes all directions equal.
+Knows rows of numbers. Does not know clients, or what groups are for.
 """
 
 from __future__ import annotations
 
-import math
-from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-
-from motet.local import Data, Task
-from motet.local.data import orders
-from motet.parts.agents import normal
-from motet.vec import Vec
 
 Rows = np.ndarray[Any, np.dtype[np.float64]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
-DELTA = 1e-5  # the chance that the promise of epsilon does not hold
-_SLICE = 128  # examples that a network sees at once
-_DRAW = 102  # seed of the common channels
-_NOISE = 1 << 41  # salt of draws, far from those of orders and of methods
 _MOST = 10  # groups that are tried when silhouettes choose
+_FLOOR = 1e-4  # of the largest variance: directions in which nothing varies are not blown up
 
 
-# ---- from examples to a vector ----
+def ruler(moments: Rows, mean: Rows) -> Rows:
+    """A matrix by which rows are multiplied, so that Euclidean distances become Mahalanobis's.
 
-
-def sketch(task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32) -> Tensor:
-    """The client's sparsity vector: numbers in [0, 1], at most `channels` of them."""
-    w = task.at_home(partial(task.predict, w), data).args[0]  # its own statistics, where they are local
-    parts = zip(torch.split(data.x, _SLICE), torch.split(data.all.live, _SLICE), strict=True)
-    sums = [live @ sparsity(task.silent(w, x, layers), channels) for x, live in parts]
-    return torch.stack(sums).sum(0) / data.n
-
-
-def sparsity(silent: list[Tensor], channels: int) -> Tensor:
-    """Shares of silence (examples, channels), mean over layers, of common channels of all of them."""
-    common = min(s.shape[1] for s in silent)
-    chosen = common_channels(common, channels)
-    shares = [s.float().reshape(*s.shape[:2], -1).mean(-1) for s in silent]
-    return torch.stack([s[:, chosen] for s in shares]).mean(0)
-
-
-def common_channels(have: int, want: int) -> Tensor:
-    """Up to `want` of 0, 1, …, have - 1: always the same ones."""
-    return orders(torch.tensor(_DRAW), 0, torch.tensor(have), have)[:want].sort().values
-
-
-def noised(v: Tensor, n: Tensor, epsilon: float, seed: Tensor) -> Tensor:
-    """The vector with Gaussian noise: (epsilon, delta)-differentially private in each single example.
-
-    The proof of the formula wants epsilon up to 1. `n` counts as public. Draws are hashes of `seed`:
-    whoever knows it can take the noise away, so in earnest it must be the client's secret.
+    `moments` are the examples' second moments, about the same point as `mean`, which is the mean of all.
     """
-    return v + noise_scale(epsilon, n, len(v)) * normal(seed, _NOISE, len(v)) if epsilon else v
-
-
-def noise_scale(epsilon: float, n: Tensor | float, width: int) -> Tensor | float:
-    """Dwork and Roth 2014, Theorem A.1. Another example in place of one moves a mean over n by
-    sqrt(width) / n at most.
-
-    >>> round(noise_scale(1.0, 900, 32), 4)
-    0.0305
-    """
-    return math.sqrt(2 * math.log(1.25 / DELTA)) * math.sqrt(width) / n / epsilon
-
-
-# ---- from vectors to groups ----
+    values, vectors = np.linalg.eigh((moments + moments.T) / 2 - np.outer(mean, mean))
+    values = np.maximum(values, max(_FLOOR * values.max(), 1e-12))
+    found: Rows = vectors / np.sqrt(values)
+    return found
 
 
 def grouped(rows: Rows, how: str, k: int, threshold: float, seed: int) -> Labels:
@@ -122,8 +71,13 @@ def in_order(labels: Labels) -> Labels:
 
 def best_k(rows: Rows, seed: int) -> int:
     """The number of groups, up to ten, whose mean silhouette is largest; 1 where there is nothing to tell."""
-    scores = {k: silhouette(rows, kmeans(rows, k, seed)) for k in range(2, min(_MOST, len(rows) - 1) + 1)}
+    scores = {k: silhouette(rows, kmeans(rows, k, seed)) for k in range(2, most(len(rows)) + 1)}
     return max(scores, key=lambda k: scores[k]) if scores else 1
+
+
+def most(rows: int) -> int:
+    """The largest number of groups that is tried."""
+    return max(min(_MOST, rows - 1), 1)
 
 
 def silhouette(rows: Rows, labels: Labels) -> float:
@@ -148,6 +102,14 @@ def centres(rows: Rows, labels: Labels) -> Rows:
 
 def nearest(row: Rows, centres: Rows) -> int:
     return int(distances(row[None], centres)[0].argmin())
+
+
+def flat(rows: Rows) -> tuple[Rows, float]:
+    """Rows in their first two principal components, and what share of their variance that shows."""
+    u, s, _ = np.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    u, s = np.pad(u, ((0, 0), (0, 2)))[:, :2], np.pad(s, (0, 2))
+    sign = np.where(u[abs(u).argmax(0), [0, 1]] < 0, -1, 1)  # which way is up is nobody's choice
+    return u * s[:2] * sign, float((s[:2] ** 2).sum() / max((s**2).sum(), 1e-300))
 
 
 def distances(a: Rows, b: Rows) -> Rows:
