@@ -65,7 +65,7 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     from motet.report import tables
     from motet.runs import experiment as experiments
 
-    planned = found.plan(args.scale, *chosen(args))
+    planned = found.plan(args.scale, *chosen(args), base)
     jobs = args.jobs or default_jobs(planned)
     say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
     done = experiments.perform(planned, base, jobs, tell)

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from hashlib import sha256
+from typing import Protocol
 
 import numpy as np
 from torch.nn import Module
@@ -30,11 +31,12 @@ from motet.guard.robust import check_krum, whole
 from motet.local import Home, Task, marks, seed_of
 from motet.local.task import better
 from motet.runs.fields import fields_of
-from motet.runs.recipe import Guard, Recipe, RecipeError, method_class
+from motet.runs.recipe import Guard, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.store import Store
 from motet.tasks import nets
 from motet.tasks.federation import Federation
 from motet.tasks.load import load
+from motet.tasks.nets import stored
 from motet.wire import pack, unpack
 
 
@@ -60,8 +62,12 @@ def federation_of(recipe: Recipe) -> Federation:
 
 
 def fingerprint_of(recipe: Recipe) -> str:
-    """Of the data themselves: a file may change and keep its name."""
-    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
+    """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
+    data = _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
+    words = str(recipe["method"].get("extractor", "")).split()
+    files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
+    digests = [stored.digest(file) for file in files if file]
+    return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
 
 
 def forget_data() -> None:
@@ -79,10 +85,17 @@ def _federation(data: str, seed: int) -> tuple[Federation, str]:
 def task_of(recipe: Recipe, federation: Federation) -> Task:
     f = federation
 
-    def build(name: str, options: Mapping[str, Any] | None = None) -> Module:
-        return nets.build(name, dict(options or {}), f.shape, f.outputs, f.kind, recipe.seed)
+    def build(words: str) -> Module:
+        """A net by its name and options, say "vgg11 width=0.5"."""
+        name, *rest = words.split()
+        options = {k: v for word in rest for k, v in parse_word(word).items()}
+        return started(name, options, str(options.pop("weights", "")))
 
-    net = build(recipe["net"]["name"], recipe.options("net"))
+    def started(name: str, options: Settings, weights: str) -> Module:
+        net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
+        return stored.fill(net, weights) if weights else net
+
+    net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
     return Task(net, f.kind, f.outputs, f.scale, f.pixels, build)
 
 
@@ -97,9 +110,8 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
     if settings["net"]["name"] == "auto":
         symbols = getattr(federation, "symbols", False)
         name = nets.default_net(federation.kind, federation.shape, symbols)
-        settings["net"] = {"name": name} | {
-            k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()
-        }
+        options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
+        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
     settled = replace(recipe, settings=settings)
     task = task_of(settled, federation)
     method = method_of(settled, task)

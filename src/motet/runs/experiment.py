@@ -1,10 +1,12 @@
 """Experiments: a folder with a recipe for each row of a paper's table, at three scales, and the paper's numbers.
 
 recipe.toml has the settings that all rows share ([recipe.…]), what each row changes ([rows.NAME]), what each
-scale changes ([scales.quick|desk|full], with its seeds and, if not all, its rows), and where a run's summary has
+scale changes ([scales.quick|desk|full], with its seeds and, if not all, its rows; [scales.desk.by_row.NAME] for
+one row alone), and where a run's summary has
 each column of the table ([columns]): `global = "exam"`, or `mse = { key = "global", unit = "number" }` where a
 column is no share in percent; `told.NAME` is what a method says of the last round. expected.json has the paper's
-numbers by row and column.
+numbers by row and column. A row with `after = ["NAME"]` is run when that row of the same seed is done, and may use
+its folder as {NAME}: `net.weights = "{NAME}/global.safetensors"`.
 
 Two files of Python may lie beside them:
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
@@ -20,7 +22,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
@@ -40,6 +42,7 @@ class Planned:
     row: str
     seed: int
     recipe: Recipe
+    after: tuple[str, ...] = ()  # folders of runs that must be done before
 
     @property
     def folder(self) -> str:
@@ -92,20 +95,45 @@ class Experiment:
         return list(rows or known)
 
     def plan(
-        self, scale: str, rows: Sequence[str] = (), seeds: Sequence[int] = (), words: Sequence[str] = ()
+        self,
+        scale: str,
+        rows: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        words: Sequence[str] = (),
+        base: Path = Path(),
     ) -> list[Planned]:
-        """All runs at a scale, or those of some rows and seeds; `words` change settings of all of them."""
-        known = self.settings["rows"]
-        of_scale = dict(self.settings["scales"][scale])
-        all_seeds, all_rows = of_scale.pop("seeds"), of_scale.pop("rows", ())
-        planned = []
-        for seed in seeds or all_seeds:
-            for row in self.chosen(rows or all_rows):
-                settings = self.shared_by(known[row])
-                for part in (known[row], of_scale, *map(recipes.parse_word, words)):
-                    recipes.merge(settings, deepcopy(part))
-                planned.append(Planned(row, seed, recipes.check(settings | {"seed": seed})))
+        """All runs at a scale, or those of some rows and seeds, and what they come after, in folders of `base`;
+        `words` change settings of all of them."""
+        of_scale = self.settings["scales"][scale]
+        planned: list[Planned] = []
+        for seed in seeds or of_scale["seeds"]:
+            before: dict[str, Planned] = {}
+            for row in self.in_order(self.chosen(rows or of_scale.get("rows", ()))):
+                before[row] = self.planned(row, seed, scale, words, before, base)
+            planned += before.values()
         return planned
+
+    def in_order(self, rows: Sequence[str]) -> list[str]:
+        """These rows, each behind those that it comes after."""
+        found: list[str] = []
+        for row in rows:
+            found += [r for r in self.in_order(self.settings["rows"][row].get("after", [])) if r not in found]
+            found += [row] if row not in found else []
+        return found
+
+    def planned(
+        self, row: str, seed: int, scale: str, words: Sequence[str], before: dict[str, Planned], base: Path
+    ) -> Planned:
+        """One run; {NAME} in its settings stands for the folder of a run `before` it."""
+        own, after = deepcopy(self.settings["rows"][row]), self.settings["rows"][row].get("after", [])
+        settings, of_scale = self.shared_by(own), deepcopy(self.settings["scales"][scale])
+        for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {}), *map(recipes.parse_word, words)):
+            recipes.merge(settings, part)
+        for key in ("after", "seeds", "rows", "by_row"):
+            settings.pop(key, None)
+        places = {name: str(base / before[name].folder) for name in after}
+        settings = _filled_in(settings, places) | {"seed": seed}
+        return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
 
     def shared_by(self, row: Settings) -> Settings:
         """What all rows share, without settings that this row's method does not have."""
@@ -115,6 +143,15 @@ class Experiment:
             k: v for k, v in settings.get("method", {}).items() if k in known or k == "name"
         }
         return settings
+
+
+def _filled_in(value: Any, places: dict[str, str]) -> Any:
+    """Settings with folders in place of their names in braces."""
+    if isinstance(value, dict):
+        return {k: _filled_in(v, places) for k, v in value.items()}
+    for name, place in places.items():
+        value = value.replace(f"{{{name}}}", place) if isinstance(value, str) else value
+    return value
 
 
 def home() -> Path:
@@ -161,12 +198,21 @@ def perform(
     for p in planned:  # not in the threads: comments are parsed from source, which wants one thread
         recipe = base / f"{p.folder}.toml"
         recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
+    running: dict[str, Future[Done]] = {}
     with ThreadPoolExecutor(jobs) as pool:
+        for p in planned:  # those that others wait for come first, and so are never kept from running by them
+            running[p.folder] = pool.submit(_run_after, p, base, [running[f] for f in p.after])
         done = []
-        for one in pool.map(lambda p: _run(p, base), planned):
-            told(one)
-            done.append(one)
+        for future in running.values():
+            done.append(future.result())
+            told(done[-1])
     return done
+
+
+def _run_after(planned: Planned, base: Path, before: Sequence[Future[Done]]) -> Done:
+    if failed := [d.planned.row for d in (f.result() for f in before) if d.failure]:
+        return Done(planned, base / planned.folder, f"it comes after {', '.join(failed)}, which failed")
+    return _run(planned, base)
 
 
 def _run(planned: Planned, base: Path) -> Done:

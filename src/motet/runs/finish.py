@@ -27,7 +27,7 @@ def finish(course: Course, folder: Path) -> None:
     course.score(course.bench, best.state, turn, "test")
     newcomers(course, best)
     server_exam(course, best)
-    if course.recipe.save.models == "all":
+    if course.recipe.save.models != "none":
         write_models(course, best, turn, folder)
     for table in ("scores", "rounds", "traffic", "told", "clients"):
         course.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
@@ -76,7 +76,8 @@ def write_models(course: Course, best: Best, turn: Turn, folder: Path) -> None:
     general = course.method.general(best.state)
     if general is not None:
         write_model(folder / "global", named(general), card_facts(course, best, "", {}))
-    for client, tree in course.bench.portraits(course.method, best.state, turn):
+    everyone = course.recipe.save.models == "all"
+    for client, tree in course.bench.portraits(course.method, best.state, turn) if everyone else ():
         facts = card_facts(course, best, client, scores.get(client, {}))
         write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
 

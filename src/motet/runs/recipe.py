@@ -36,6 +36,13 @@ class RecipeError(ValueError):
 
 
 @dataclass(frozen=True)
+class Start:
+    """Where a net starts, whatever the net."""
+
+    weights: str = ""  # a .safetensors file to start from, say another run's global model; "" = fresh ones
+
+
+@dataclass(frozen=True)
 class Train:
     """How long, with whom, and what is reported."""
 
@@ -88,7 +95,7 @@ class Engine:
 class Save:
     """What is written besides the scores; changes no result."""
 
-    models: Literal["all", "none"] = "all"  # every client's final model, with a model card
+    models: Literal["all", "global", "none"] = "all"  # final models with a card: clients' and the global one
     checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
 
 
@@ -131,8 +138,13 @@ class Recipe:
         return Save(**self["save"])
 
     def options(self, section: str) -> Settings:
-        """A section without its name."""
-        return {k: v for k, v in self[section].items() if k != "name"}
+        """A section without its name, and without what is no option of the thing that it names."""
+        return {k: v for k, v in self[section].items() if k != "name" and (section, k) != ("net", "weights")}
+
+    @property
+    def weights(self) -> str:
+        """The file that the net's weights come from, "" if they are fresh."""
+        return str(self["net"].get("weights", ""))
 
     def identity(self) -> str:
         """A hash of all that may change a result, but for the data themselves."""
@@ -140,6 +152,8 @@ class Recipe:
         del what["save"], what["engine"]["workers"]
         if self.guard == Guard():
             del what["guard"]  # so that runs of the version before it are found again
+        if not self.weights:
+            what["net"].pop("weights", None)
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
@@ -268,7 +282,7 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
     if section == "method":
         return name, fields_of(method_class(name))
     if section == "net":
-        return name, {} if name == "auto" else fields_of(nets.source(name))
+        return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(Start)
     common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):

@@ -154,8 +154,8 @@ def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
 def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
     if fingerprint_of(recipe) != facts["fingerprint"]:
         raise RunError(
-            f"the data {recipe['data']['name']} changed since this run started.\n"
-            "hint: bring the old data back, or start a new run with --out"
+            f"the data {recipe['data']['name']}, or weights to start from, changed since this run started.\n"
+            "hint: bring the old ones back, or start a new run with --out"
         )
 
 
