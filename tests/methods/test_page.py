@@ -16,13 +16,24 @@ from motet.local import Batch, Home, Task, seed_of
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import agents, game
+from motet.runs.course import settle
+from motet.runs.recipe import read
 from motet.vec import leaves
 from rounds import TWO, after, apart, one_number, server_examples, turn
 
 engines = pytest.mark.parametrize("engine", [Loop, Vmap])
 ONE = Batch.of(torch.tensor([[1.0]]), torch.tensor([1.0]))  # the server's example (1, 1): loss (w - 1)^2
-RANGE: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6, "batch": 4}
-QUICK: dict[str, Any] = {"warm_up": 2, "recall": 2, "epochs_max": 4}  # agents learn from the third round on
+PAPER: dict[str, Any] = {
+    "looks": 1,
+    "floor": 0.0,
+    "opening": 0.0,
+    "steady": False,
+    "warm_up": 36,
+    "eps": 1e-5,
+}
+RANGE: dict[str, Any] = PAPER | {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6, "batch": 4}
+# agents learn from the third round on
+QUICK: dict[str, Any] = PAPER | {"warm_up": 2, "recall": 2, "epochs_max": 4}
 
 
 def drawn(settings: agents.Settings, seed: int) -> torch.Tensor:
@@ -34,7 +45,7 @@ def trained(method: PAGE) -> tuple[float, float]:
     """w_a and w_b after round 0. An epoch of a leads from w to 3 + (w - 3)(1 - 2 eta), of b to w (1 - 8 eta)."""
     chosen = []
     for client in "ab":
-        a = drawn(method.client, seed_of(seed_of(0, 0), client)).tolist()
+        a = drawn(method.client.mind, seed_of(seed_of(0, 0), client)).tolist()
         chosen.append((0.01 + 0.09 * (a[0] + 1) / 2, round(1 + 5 * (a[1] + 1) / 2)))
     (eta_a, alpha_a), (eta_b, alpha_b) = chosen
     assert eta_a != eta_b
@@ -46,7 +57,7 @@ def trained(method: PAGE) -> tuple[float, float]:
 def test_a_round_by_hand(engine: Any, private: bool) -> None:
     method, here = PAGE(one_number(), private=private, **RANGE), engine(TWO)
     w_a, w_b = trained(method)
-    u = [(float(v) + 1) / 2 for v in drawn(method.server(4), seed_of(0, 0))[:2]]  # two seats of four
+    u = [(float(v) + 1) / 2 for v in drawn(method.server(4).mind, seed_of(0, 0))[:2]]  # two seats of four
     w = (u[0] * w_a + u[1] * w_b) / sum(u)
     s = after(method, here, 1, ONE)
     assert s["w"]["weight"].item() == pytest.approx(w, rel=1e-5)
@@ -74,9 +85,11 @@ def test_memory_holds_actions_as_chosen_and_what_they_led_to(engine: Any) -> Non
     s = after(method, here, 3, ONE)
     row = s["agent"]["memory"][0]  # of 4 accuracies, 4 actions, the reward, 4 accuracies
     assert s["agent"]["stored"] == 2 and here.keeps.get("a")["agent"]["stored"] == 1
-    assert row[4:8].tolist() == drawn(method.server(4), seed_of(0, 0)).tolist()
+    assert row[4:8].tolist() == drawn(method.server(4).mind, seed_of(0, 0)).tolist()
     assert torch.equal(row[:4], first["s"]) and row[8] == first["r"]
-    a = drawn(method.client, seed_of(seed_of(0, 1), "a"))  # round 0 is not remembered: no state was before it
+    a = drawn(
+        method.client.mind, seed_of(seed_of(0, 1), "a")
+    )  # round 0 is not remembered: no state was before it
     memory = here.keeps.get("a")["agent"]["memory"]
     assert torch.equal(memory[0, 1:3], a) and memory[1:].abs().max() == 0
 
@@ -103,15 +116,18 @@ def test_rewards_are_scaled_or_mixed() -> None:
 
 def test_actions_span_the_ranges_affinely(task: Task) -> None:
     method = PAGE(task, lr_min=0.001, lr_max=0.1, epochs_max=20)
-    low, middle, high = (method.choice(torch.full((2,), a), torch.tensor(20)) for a in (-1.0, 0.0, 1.0))
+    me = {"most": torch.tensor(20)}
+    low, middle, high = (method.client.choice(torch.full((2,), a), me) for a in (-1.0, 0.0, 1.0))
     assert [c[0].item() for c in (low, middle, high)] == pytest.approx([0.001, 0.0505, 0.1])
     assert [c[1].item() for c in (low, middle, high)] == [1, 10, 20]
 
 
 def test_weights_sum_to_one_and_the_absent_have_none() -> None:
-    a, here = torch.tensor([0.5, -1.0, 1.0, 0.0]), torch.tensor([True, True, False, True])
-    assert game.shares(a, here).tolist() == pytest.approx([0.6, 0, 0, 0.4])
-    assert game.shares(-torch.ones(4), here).tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    a, at = torch.tensor([0.5, -1.0, 1.0, 0.0]), torch.tensor([0, 1, 3])
+    server = PAGE(one_number(), **PAPER).server(4)
+    assert server.shares(a, at).tolist() == pytest.approx([0.6, 0, 0.4])
+    assert server.shares(-torch.ones(4), at).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    assert game.shares(a[at], floor=0.2).tolist() == pytest.approx([0.8 / 1.6, 0.2 / 1.6, 0.6 / 1.6])
 
 
 @engines
@@ -123,16 +139,17 @@ def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
         here = engine(homes)
         s = after(PAGE(task, private=private, server_mix=0.5, **QUICK), here, 5, server_examples())
         found.append([*leaves(s), *(v for c in homes for v in leaves(here.keeps.get(c)))])
-    gaps = [float((torch.as_tensor(p) - torch.as_tensor(q)).abs().max()) for p, q in zip(*found, strict=True)]
-    assert max(gaps) < 1e-6
+    pairs = [[torch.as_tensor(v) for v in pair] for pair in zip(*found, strict=True)]
+    assert max(float((p - q).abs().max()) for p, q in pairs if p.numel()) < 1e-6
 
 
 def test_private_collects_two_numbers_of_each_client(task: Task, homes: dict[str, Home]) -> None:
-    talk: Any = PAGE(task, private=True).round(
-        PAGE(task).start(turn(Loop(homes), -1, server_examples())), turn(Loop(homes), 0, server_examples())
-    )
+    method, here = PAGE(task, private=True, looks=1), Loop(homes)
+    before = method.start(turn(here, -1, server_examples()))
+    talk: Any = method.round(before, turn(here, 0, server_examples()))
     ask = next(talk)
-    second = talk.send({c: {"score": torch.tensor(0.5), "f": torch.tensor(1.0)} for c in ask.to})
+    said = {"score": torch.tensor(0.5), "f": torch.tensor(1.0), "late": torch.tensor(False)}
+    second = talk.send({c: said for c in ask.to})
     assert ask.learn == "all" and second.learn == "mean"
     assert sum(second.weights.values()) == pytest.approx(1)
 
@@ -167,7 +184,7 @@ def test_random_actions_are_drawn_for_good(task: Task, homes: dict[str, Home]) -
     s = after(PAGE(task, random=True, **QUICK), here, 5, server_examples())
     assert s["agent"]["learned"] == 0 and here.keeps.get("c03")["agent"]["learned"] == 0
     method = PAGE(task, **QUICK)
-    assert torch.equal(s["a"], drawn(method.server(24), seed_of(0, 4)))
+    assert torch.equal(s["a"], drawn(method.server(24).mind, seed_of(0, 4)))
 
 
 def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
@@ -176,7 +193,7 @@ def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
     method, here = PAGE(task, **QUICK), Faulty(Loop(homes), lambda c, number: c == "c04" and number == 1)
     before = after(method, here, 1, server_examples())
     s = play(here, method, before, turn(here, 1, server_examples()))
-    assert s["s"][s["seats"]["c04"]] == before["s"][4] != 0
+    assert s["s"][s["seats"]["c04"]] == before["s"][4] != 0 and s["now"][4] == before["now"][4]
     u = torch.stack([(s["a"][k] + 1) / 2 for c, k in s["seats"].items() if c != "c04"])
     models = [here.keeps.get(c)["w"] for c in s["seats"] if c != "c04"]
     total = task.w0.zeros()
@@ -206,7 +223,7 @@ def test_a_budget_bounds_what_a_client_chooses(task: Task, homes: dict[str, Home
     after(method, here, 1, server_examples())
     most = {c: int(here.keeps.get(c)["most"]) for c in homes}
     assert set(most.values()) == {1, 5, 8}
-    assert method.choice(torch.ones(2), torch.tensor(5))[1] == 5
+    assert method.client.choice(torch.ones(2), {"most": torch.tensor(5)})[1] == 5
 
 
 def test_who_has_not_trained_yet_has_the_global_model(task: Task, homes: dict[str, Home]) -> None:
@@ -232,6 +249,88 @@ def test_local_scores_are_those_of_the_personal_models(
     others, scores = here.judge(method, s, now, "test")
     own = dict(zip(others, scores["personal"]["loss"], strict=True))
     assert sum(local["test"]["loss"]).item() == pytest.approx(sum(own[c] for c in names).item(), rel=1e-5)
+
+
+def test_a_server_that_looks_plays_what_earns_most_and_remembers_all_it_looked_at() -> None:
+    method, here = PAGE(one_number(), **RANGE | {"looks": 6, "stride": 0.2}), Loop(TWO)
+    even = after(PAGE(one_number(), fixed=("p",), **RANGE), Loop(TWO), 1, ONE)
+    s = after(method, here, 1, ONE)
+    assert s["r"] >= even["r"] and s["r"] >= s["tried"]["r"].max()
+    assert len(s["tried"]["r"]) == 5  # six looks, of which one was played
+    assert s["tried"]["a"].abs().max() <= 1
+    again = after(method, Loop(TWO), 2, ONE)
+    assert again["agent"]["stored"] == 6
+    rewards = sorted(again["agent"]["memory"][:6, 8].tolist())
+    assert rewards == pytest.approx(sorted([s["r"].item(), *s["tried"]["r"].tolist()]))
+
+
+def test_a_look_goes_up_the_slope_by_a_stride() -> None:
+    # Shares are (a + 1) / sum(a + 1) of two: at a = (0, 0) the first's grows by 1/4 for each unit of a_1.
+    def payoff(p: torch.Tensor) -> torch.Tensor:
+        return 3 * p[0].float()
+
+    server = PAGE(one_number(), **RANGE | {"looks": 3, "stride": 0.2}).server(2)
+    own, last, third = server.look(torch.tensor([-0.5, 0.0]), torch.zeros(2), torch.tensor([0, 1]), payoff)
+    assert (own[1].item(), last[1].item()) == pytest.approx((1.0, 1.5))
+    assert third[0].tolist() == pytest.approx([0.2, -0.2])  # (1, -1) has root mean square 1
+    assert third[1].item() == pytest.approx(3 * 1.2 / 2)
+
+
+def test_private_cannot_look(task: Task, homes: dict[str, Home]) -> None:
+    with pytest.raises(Unfit, match="sees no models to look with.\nhint: method.looks=1"):
+        after(PAGE(task, private=True), Loop(homes), 1, server_examples())
+
+
+def test_who_misses_the_deadline_is_absent_earns_nothing_and_keeps_its_accuracy() -> None:
+    slow = RANGE | {"speeds": (0.5, 10.0), "deadline": 3.0, "fixed": ("alpha",)}
+    # six epochs take 12 units of time at half an epoch a unit, and 0.6 at ten
+    method, here = PAGE(one_number(), **slow), Loop(TWO | {c: TWO["a"] for c in "cdef"})
+    s = after(method, here, 1, ONE)
+    keeps = {c: here.keeps.get(c) for c in here.clients}
+    late = {c for c in here.clients if keeps[c]["speed"] == 0.5}
+    assert 0 < len(late) < 6
+    assert {c for c in here.clients if keeps[c]["r"] == 0} == late
+    assert all((s["now"][s["seats"][c]] == 0) == (c in late) for c in here.clients)
+    assert s["told"]["counted"] <= 6 - len(late) + 1e-5
+    none = after(PAGE(one_number(), **slow | {"speeds": (0.5,)}), Loop(TWO), 2, ONE)
+    assert none["w"] == one_number().w0  # all are late: nobody is waited for, and nothing changes
+
+
+def test_an_agent_learns_to_keep_its_deadline() -> None:
+    method = PAGE(
+        one_number(), lr_min=0.01, lr_max=0.02, epochs_max=20, batch=4, deadline=8.0, recall=16,
+        actor_lr=0.02, critic_lr=0.05, gamma=0.0, fade=40, warm_up=20, looks=1, opening=0.5,
+    )  # fmt: skip
+    here = Loop(TWO)
+    after(method, here, 70, ONE)
+    for c in "ab":
+        kept = here.keeps.get(c)
+        assert not method.client.late(method.client.choice(kept["a"], kept)[1], kept)
+
+
+def test_as_published_actions_are_cut_off_and_remembered_as_they_were_cut() -> None:
+    method, here = PAGE(one_number(), as_published=True, **RANGE), Loop(TWO)
+    first, s = after(method, Loop(TWO), 1, ONE), after(method, here, 3, ONE)
+    # p of round 1 is chosen by what models did in round 0, so round 0 is chosen by nothing
+    assert first["s"].abs().max() == 0 and first["now"][:2].min() > 0
+    row = s["agent"]["memory"][1]
+    assert torch.equal(row[:4], first["now"]) and row[4:8].sum().item() == pytest.approx(1)
+    kept = here.keeps.get("a")
+    assert 0.01 <= kept["a"][0] <= 0.1 and 1 <= kept["a"][1] <= 6 and kept["a"][1] % 1 == 0
+    assert torch.equal(kept["agent"]["memory"][0, 1:3] < 7, torch.tensor([True, True]))
+    w = after(method, Loop(TWO), 2, ONE)["w"]["weight"].item()  # what a received in round 2
+    assert kept["now"].item() == pytest.approx(1 / (1 + (w - 3) ** 2), rel=1e-5)
+
+
+def test_as_published_agents_end_up_at_the_upper_ends() -> None:
+    method, here = PAGE(one_number(), as_published=True, **RANGE), Loop(TWO)
+    after(method, here, 40, ONE)
+    assert [here.keeps.get(c)["a"].tolist() for c in "ab"] == [pytest.approx([0.1, 6.0])] * 2
+
+
+def test_memory_is_as_long_as_the_run(task: Task) -> None:
+    recipe, _ = settle(read(None, ["data.name=wine", "method.name=page", "data.exam=0.2", "data.proxy=0.5"]))
+    assert recipe["method"]["memory"] == recipe.train.rounds
 
 
 def test_a_server_without_examples_is_told_how_to_get_some(task: Task, homes: dict[str, Home]) -> None:

@@ -11,21 +11,30 @@ server    accuracy of every w_i, proxy set        p_1 … p_N      1 / loss of W
 A client's model is w_i as its training left it. Without a validation set of its own it takes its
 training examples.
 
-Differs from the paper:
-- The server's reward is by default how W(t+1) does on the proxy set, as in the authors' code. The paper's
+Differs from the paper, by default (what it reads as: looks 1, floor 0, opening 0, steady false, warm_up 1,
+eps 1e-5; what its authors' code does: `as_published`):
+- The server plays several p in its head before it plays one (`looks`, parts/follower.py), and nobody weighs
+  less than a quarter of anybody else (`floor`).
+- Clients' agents start near the upper ends, where everybody's training is without agents (`opening`), and not
+  with rounds at random. They learn from rewards of mean 0 and spread 1 (`steady`, parts/agents.py).
+- The server's reward is how W(t+1) does on the proxy set, as in the authors' code. The paper's
   1 / sum p_i f_i(w_i) (`reward = "paper"`) is largest with all weight on the client of the lowest loss.
-- The first 36 rounds are random, as in the code; in the paper it is the first one.
 - `client_mix` rewards a client for the next model it receives, and `server_mix` the server for what clients
   earn in the round after its choice, the first that its choice can change.
-- Clients may be absent or come late: the server's agent has seats, of which the absent weigh nothing.
+- Clients may be absent, come late, or have no time: the server's agent has seats, of which the absent weigh
+  nothing; who misses a round's `deadline` is absent in it, and earns nothing.
 - Unless `private`, the server takes the mean itself, so that a guard's robust mean has no part in it.
-Differs from the authors' code: nothing is chosen by test examples; the server chooses after it has seen the
-round's models; actions span their ranges evenly and are remembered as they were chosen, in [-1, 1].
+
+`as_published` is what the authors' code does: a client's state is the accuracy of the model it received,
+a round late; actions are cut off at the ends of [eta_min, eta_max], which after the warm-up leaves most at the
+upper ends; memory holds what they were cut to; p is chosen before the round's models are seen. Left out is
+that all its states and rewards come from the test examples: no verb here is given any. Off as well are the
+code's fan-in (parts/agents.py) and its batches without remainders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Literal
 
@@ -50,31 +59,38 @@ from motet.core import (
 )
 from motet.local import Batch, Data, descend
 from motet.parts import agents, game
+from motet.parts.follower import Follower, unfit
+from motet.parts.leader import Leader
 from motet.vec import Vec, stack
 
 _NEVER = 1 << 60  # rounds until agents act on their own, if they never do
+_MEMORY = 1000  # rounds that are remembered where nobody says how long a run is
 
 
 class PAGE(Method):
     lr_min: Positive = 0.03  # smallest local learning rate that a client can choose (eta)
     lr_max: Positive = 0.3  # largest
     epochs_max: Count = 10  # most local epochs that it can choose (alpha)
-    budget: tuple[
-        Count, ...
-    ] = ()  # most epochs a client can afford, drawn from these as it joins; () = epochs_max
     batch: Count = 16  # examples in a local step
     momentum: Share = 0.0  # of local steps; forgotten between rounds
     decay: NotNegative = 0.0  # weight decay
     clip: NotNegative = 0.0  # longest gradient allowed; 0 = any
     reward: Literal["proxy", "paper"] = "proxy"  # the server's: by its proxy set, or by clients' losses
-    eps: Positive = 1e-5  # added to a loss before it is inverted
+    eps: Positive = 0.01  # added to a loss before it is inverted
     client_scale: Positive = 1.0  # clients' rewards are multiplied by this,
     server_scale: Positive = 1.0  # and the server's by this; both leave what is best where it is
     client_mix: NotNegative = 0.0  # what the global model's 1/f_i(W) counts in a client's reward
     server_mix: NotNegative = 0.0  # what clients' mean reward counts in the server's
+    looks: Count = 8  # choices of p that the server plays in its head in a round; 1 = only its agent's
+    stride: Positive = 0.1  # how far apart two of them are, where actions are in [-1, 1]
+    floor: Share = 0.25  # least weight of a client, as a part of the largest
     fixed: tuple[Literal["eta", "alpha", "p"], ...] = ()  # held constant: lr_max, epochs_max, equal weights
     random: bool = False  # all actions are drawn, to see what learning is worth
     private: bool = False  # the proxy set is public: clients score themselves, and only a mean model is seen
+    as_published: bool = False  # as the authors' code, but for test examples: see the module's docstring
+    budget: tuple[Count, ...] = ()  # epochs a client can afford, one drawn as it joins; () = epochs_max
+    speeds: tuple[Positive, ...] = (1.0,)  # epochs a client does in a unit of time, one drawn as it joins
+    deadline: NotNegative = 0.0  # units of time in a round; who takes longer is absent in it; 0 = none
     glance: Annotated[int, ">= 0"] = 500  # proxy rows on which each client's model is scored; 0 = all
     capacity: Annotated[int, ">= 0"] = 0  # seats of the server's agent; 0 = twice the clients at the start
     actor: tuple[Count, ...] = (40, 30)  # sizes of the actors' hidden layers
@@ -84,77 +100,66 @@ class PAGE(Method):
     gamma: Share = 0.99  # what a reward is worth a round later
     tau: Share = 0.005  # how far the target networks follow in a round (beta)
     recall: Count = 32  # memories that an agent learns from in a round
-    memory: Count = 1000  # rounds that it remembers
-    warm_up: Annotated[int, ">= 0"] = 36  # first rounds with actions at random
+    memory: Annotated[int, ">= 0"] = 0  # what an agent can remember; 0 = a run's rounds, at most 60,000
+    opening: Share = (
+        0.9  # where clients' actions start: 0 = in the middle of their ranges, 1 = at the upper ends
+    )
+    steady: bool = True  # agents learn from rewards less their mean, by their spread
+    warm_up: Annotated[int, ">= 0"] = 0  # first rounds with actions at random
     fade: Annotated[int, ">= 0"] = 500  # rounds until the noise on clients' actions has faded; 0 = never
 
     # ---- the server ----
 
     def start(self, turn: Turn) -> Tree | Talk:
-        self.proxy(turn)
+        if wrong := unfit(turn.proxy, self.task.statistics, self.considered, self.private):
+            raise Unfit(wrong)
         many = self.capacity or 2 * len(turn.clients)
-        agent, none = agents.born(self.server(many), turn.seed), torch.zeros(many)
-        return {"w": self.task.w0, "agent": agent, "s": none, "a": none, "r": torch.zeros(()), "seats": {}}
+        me = self.server(many).newborn(turn.seed)
+        return me | {"w": self.task.w0, "now": torch.zeros(many), "seats": {}, "told": {}}
 
     def round(self, state: Tree, turn: Turn) -> Tree | Talk:
-        proxy = self.proxy(turn)
-        exam = game.every(proxy, self.glance)
+        exam = game.every(turn.proxy, self.glance)
         sent = {"w": state["w"], "proxy": (exam.x, exam.y) if self.private else ()}
         # Every reply and not their mean: the server answers to each of the round's models with its weight.
         replies = yield collect(self.train, turn.cohort, send=sent)
-        who = sorted(replies)
-        if not who:
+        if not replies:
             raise NoReply(f"page, round {turn.number}: nobody answered; hint: is the cohort empty?")
-        found = stack([replies[c] for c in who])
-        s = found["score"] if self.private else game.accuracies(self.task, found["w"], exam)
-        state, p = self.weigh(state, who, s, found["f"], turn)
+        who = sorted(c for c, said in replies.items() if not said["late"])
+        if not who:
+            return state  # nobody is waited for
+        found, seats = stack([replies[c] for c in who]), self.seats(state, turn)
+        at, f = torch.tensor([seats[c] for c in who]), found["f"]
+        score = found["score"] if self.private else game.accuracies(self.task, found["w"], exam)
+        now = state["now"].index_put((at,), score)  # an absent client keeps its last accuracy
+        p, me = self.server(len(now)).plays(
+            state, state["now"] if self.as_published else now, at,
+            lambda p: self.earned(game.mixture(found["w"], p), p, f, turn.proxy),
+            self.server_mix * self.worth(f).mean(), turn.seed,
+        )  # fmt: skip
+        p = torch.full_like(p, 1 / len(p)) if "p" in self.fixed else p
         if self.private:
             w = yield average(self.hand_in, who, weights=dict(zip(who, p.tolist(), strict=True)))
         else:
-            w = found["w"].map(lambda v, _: torch.tensordot(p, v.double(), dims=1).to(v.dtype))
-        if self.reward == "paper":
-            loss = p.float() @ found["f"]  # F(W(t+1)) of equation 1
-        else:
-            loss = game.outlook(self.task, partial(self.task.predict, w), proxy)[0]
-        return state | {"w": w, "r": self.server_scale * self.worth(loss)}
+            w = game.mixture(found["w"], p)
+        r = self.earned(w, p, f, turn.proxy)
+        told = {"server": r, "clients": self.worth(f).mean(), "counted": 1 / p.square().sum()}
+        return me | {"w": w, "r": r, "now": now, "seats": seats, "told": told}
 
-    def weigh(
-        self, state: Tree, who: Sequence[Client], scores: Tensor, f: Tensor, turn: Turn
-    ) -> tuple[Tree, Tensor]:
-        """The server's move: remember what the last one led to, learn, and choose p for those who answered."""
-        seats, mind = self.seats(state, turn), self.server(len(state["s"]))
-        at = torch.tensor([seats[c] for c in who])
-        s = state["s"].index_put((at,), scores)  # an absent client keeps its last accuracy
-        r = state["r"] + self.server_mix * self.worth(f).mean()
-        a, agent = game.move(state["agent"], (state["s"], state["a"], r), s, turn.seed, mind)
-        here = torch.zeros(len(s), dtype=torch.bool).index_fill(0, at, True)
-        p = game.shares(torch.ones_like(a) if "p" in self.fixed else a, here)[at]
-        return state | {"agent": agent, "s": s, "a": a, "seats": seats}, p
+    def earned(self, w: Vec, p: Tensor, f: Tensor, proxy: Batch) -> Tensor:
+        """The server's reward for W(t+1) = w."""
+        if self.reward == "paper":
+            return self.server_scale * self.worth(p.float() @ f)  # F(W(t+1)) of equation 1
+        loss = game.outlook(self.task, partial(self.task.predict, w), proxy)[0]
+        return self.server_scale * self.worth(loss)
 
     def seats(self, state: Tree, turn: Turn) -> dict[Client, int]:
-        members, many = {*turn.clients, *turn.cohort}, len(state["s"])
-        try:
-            return game.seated(state["seats"], members, many)
-        except ValueError as e:
+        members, many = {*turn.clients, *turn.cohort}, len(state["now"])
+        if (seats := game.seated(state["seats"], members, many)) is None:
             raise Unfit(
                 f"page's server has {many} seats for clients, and there are {len(members)}.\n"
                 f"hint: method.capacity={2 * len(members)}, from the start of the run"
-            ) from e
-
-    def proxy(self, turn: Turn) -> Batch:
-        if turn.proxy is None or not len(turn.proxy):
-            raise Unfit(
-                "page's server scores models on examples of its own, and it has none.\n"
-                "hint: data.proxy=0.2 gives it a fifth of the federation's own test set; data without such a set "
-                "need data.exam=0.2 data.proxy=0.5"
             )
-        if self.task.statistics == "local":
-            raise Unfit(
-                "page's server scores models, and cannot where batch statistics are local: it has none.\n"
-                "hint: net.norm=group, or net.statistics=averaged"
-            )
-        proxy: Batch = turn.proxy
-        return proxy
+        return seats
 
     def general(self, state: Tree) -> Vec:
         w: Vec = state["w"]
@@ -163,41 +168,43 @@ class PAGE(Method):
     def view(self, state: Tree, client: Client) -> Tree:
         return state["w"]
 
+    def told(self, state: Tree) -> dict[str, float]:
+        """Rewards of the server and, on average, of clients; how many clients of equal weight count as much as p."""
+        return {k: float(v) for k, v in state["told"].items()}
+
     # ---- a client ----
 
     def join(self, data: Data) -> Tree:
-        most = torch.tensor(self.budget or (self.epochs_max,)).clamp(max=self.epochs_max)
-        return {
-            "agent": agents.born(self.client, data.seed), "w": self.task.w0, "most": most[data.dice(1)[0] % len(most)],
-            "s": torch.zeros(1), "a": torch.zeros(2), "r": torch.zeros(()), "now": torch.zeros(1),
-        }  # fmt: skip
+        budget = [min(epochs, self.epochs_max) for epochs in self.budget or (self.epochs_max,)]
+        return {"w": self.task.w0} | self.client.newborn(data.seed, budget, self.speeds, data.dice(2))
 
     @verb
     def train(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        w, s, r = sent["w"], keep["now"], keep["r"]
-        if self.client_mix:
-            r = r + self.client_mix * self.worth(game.outlook_at_home(self.task, w, data)[0])
-        last = keep["s"], keep["a"], r  # the very first move is not remembered: no state came before it
-        a, agent = game.move(keep["agent"], last, s, data.seed, self.client, since=1)
-        own = self.descend(w, data, *self.choice(a, keep["most"]))
-        f, now = game.outlook_at_home(self.task, own, data)
-        r = self.client_scale * self.worth(f)
-        keep = keep | {"agent": agent, "w": own, "s": s, "a": a, "r": r, "now": now[None]}
+        w = sent["w"]
+        f_w, right_w = torch.zeros(2)
+        if self.client_mix or self.as_published:
+            f_w, right_w = game.outlook_at_home(self.task, w, data)
+        a, keep = self.lead(sent, keep, self.client_mix * self.worth(f_w), data.seed)
+        eta, alpha = self.client.choice(a, keep)
+        own = self.descend(w, data, eta, alpha)
+        f, right = game.outlook_at_home(self.task, own, data)
+        late = self.client.late(alpha, keep)
+        keep = keep | {"w": own, "r": self.client_scale * self.worth(f) * ~late, "now": right[None]}
+        if self.as_published:
+            keep = keep | {"a": torch.stack([eta, alpha.float()]), "now": right_w[None]}
         if not self.private:
-            return {"w": own, "f": f}, keep
-        exam = Batch.of(*sent["proxy"])
-        return {"score": game.outlook(self.task, partial(self.task.predict, own), exam)[1], "f": f}, keep
+            return {"w": own, "f": f, "late": late}, keep
+        score = game.outlook(self.task, partial(self.task.predict, own), Batch.of(*sent["proxy"]))[1]
+        return {"score": score, "f": f, "late": late}, keep
+
+    def lead(self, sent: Tree, keep: Tree, bonus: Tensor, seed: Tensor) -> tuple[Tensor, Tree]:
+        """A client's move: remember what the last one led to, learn, and act."""
+        return self.client.plays(keep, bonus, seed)
 
     @verb
     def hand_in(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         """The model that `train` made; it is only asked for where the server learns nothing but the mean."""
         return keep["w"], keep
-
-    def choice(self, a: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rate and epochs: [-1, 1] onto lr_min … lr_max and 1 … most."""
-        eta, alpha = game.onto(a[0], self.lr_min, self.lr_max), game.onto(a[1], 1, most).round().long()
-        eta = torch.full_like(eta, self.lr_max) if "eta" in self.fixed else eta
-        return eta, most if "alpha" in self.fixed else alpha
 
     def descend(self, w: Vec, data: Data, lr: Tensor, epochs: Tensor) -> Vec:
         return descend(
@@ -218,15 +225,25 @@ class PAGE(Method):
         return 1 / (self.eps + loss)
 
     @property
-    def client(self) -> agents.Settings:
-        return self.mind(1, 2)
+    def considered(self) -> int:
+        """Choices of p in a round."""
+        return 1 if self.random or self.as_published or "p" in self.fixed else self.looks
 
-    def server(self, many: int) -> agents.Settings:
-        return self.mind(many, many, sigma=0.0)  # it acts without noise
+    @property
+    def client(self) -> Leader:
+        mind = self.mind(1, 2, sigma=0.2, anchor=0.0 if self.as_published else min(self.opening, 0.999))
+        return Leader(mind, self.lr_min, self.lr_max, tuple(self.fixed), self.deadline, self.as_published)
 
-    def mind(self, states: int, actions: int, sigma: float = 0.2) -> agents.Settings:
+    def server(self, many: int) -> Follower:
+        mind = self.mind(many, many, sigma=0.0)  # it acts without noise
+        floor = 0.0 if self.as_published or self.random else self.floor
+        return Follower(mind, self.considered, self.stride, floor, self.as_published)
+
+    def mind(self, states: int, actions: int, sigma: float, anchor: float = 0.0) -> agents.Settings:
+        warm_up = _NEVER if self.random else 36 if self.as_published else self.warm_up
         return agents.Settings(
             states, actions, actor=tuple(self.actor), critic=tuple(self.critic), actor_lr=self.actor_lr,
-            critic_lr=self.critic_lr, gamma=self.gamma, tau=self.tau, batch=self.recall, capacity=self.memory,
-            warm_up=_NEVER if self.random else self.warm_up, decay=self.fade, sigma=sigma,
+            critic_lr=self.critic_lr, gamma=self.gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
+            capacity=self.memory or _MEMORY, decay=self.fade, sigma=sigma, anchor=anchor,
+            steady=self.steady and not self.as_published,
         )  # fmt: skip

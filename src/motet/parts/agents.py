@@ -54,6 +54,8 @@ class Settings:
     sigma: float = 0.2  # spread (0 = no noise),
     mu: float = 0.0  # mean,
     dt: float = 0.01  # and time between two actions
+    anchor: float = 0.0  # where in (-1, 1) every action starts, before anything is learned
+    steady: bool = False  # learn from rewards less their mean over memory, by their spread
 
     def __post_init__(self) -> None:
         if not 0 <= self.meet <= len(self.critic):
@@ -67,7 +69,7 @@ def born(settings: Settings, seed: Tensor | int) -> Agent:
     """An agent that has seen nothing."""
     width = 2 * settings.states + settings.actions + 1
     return {
-        "actor": _newborn(actor_layers(settings), seed, _ACTOR),
+        "actor": _newborn(actor_layers(settings), seed, _ACTOR, math.atanh(settings.anchor)),
         "critic": _newborn(critic_layers(settings), seed, _CRITIC),
         "memory": torch.zeros(settings.capacity, width),  # rows of state, action, reward, next state
         "noise": torch.zeros(settings.actions),
@@ -97,6 +99,14 @@ def remember(
     return agent | {"memory": torch.where(here[:, None], row, memory), "stored": stored + when.long()}
 
 
+def remember_all(agent: Agent, rows: Tensor) -> Agent:
+    """Several memories at once, (many, state + action + reward + next state); not under vmap."""
+    memory, stored = agent["memory"], agent["stored"]
+    rows = rows[-len(memory) :]
+    at = (stored + torch.arange(len(rows))) % len(memory)
+    return agent | {"memory": memory.index_copy(0, at, rows), "stored": stored + len(rows)}
+
+
 def learn(agent: Agent, seed: Tensor | int, settings: Settings) -> Agent:
     """One step of critic, actor and targets; none before the warm-up is over and a batch is remembered."""
     ready = (agent["stored"] >= settings.batch) & (agent["acted"] >= settings.warm_up)
@@ -121,7 +131,23 @@ def recall(agent: Agent, seed: Tensor | int, settings: Settings) -> tuple[Tensor
     held = agent["stored"].clamp(1, len(memory))
     rows = memory[_dice(seed, _BATCH, settings.batch) % held]
     s, a, r, then = rows.split([n, m, 1, n], dim=-1)
-    return s, a, r.squeeze(-1), then
+    r = r.squeeze(-1)
+    return s, a, steadied(r, memory[:, n + m], held) if settings.steady else r, then
+
+
+def steadied(r: Tensor, all_of_them: Tensor, held: Tensor) -> Tensor:
+    """Rewards less the mean of those held in memory, by their standard deviation.
+
+    One over a loss is 1 for one client and 100,000 for another, and grows as everyone learns; a critic that
+    starts at zero spends its steps on that level, and not on what an action adds to it.
+
+    >>> steadied(torch.tensor([3.0]), torch.tensor([1.0, 3.0, 0.0]), torch.tensor(2)).tolist()
+    [1.0]
+    """
+    real = torch.arange(len(all_of_them)) < held
+    mean = (all_of_them * real).sum() / held
+    spread = (((all_of_them - mean) ** 2 * real).sum() / held).sqrt()
+    return (r - mean) / torch.maximum(spread, 1e-6 * mean.abs() + 1e-12)  # all equal: nothing to learn
 
 
 def _error(w: Tensor, s: Tensor, a: Tensor, y: Tensor, settings: Settings) -> Tensor:
@@ -187,11 +213,13 @@ def _bend(x: Tensor, settings: Settings) -> Tensor:
     return x.relu() if settings.hidden == "relu" else x.tanh()
 
 
-def _newborn(layers: Layers, seed: Tensor | int, salt: int) -> Vec:
-    """Weights and biases uniform within ±1/sqrt(fan-in), in the last layer within ±0.003."""
+def _newborn(layers: Layers, seed: Tensor | int, salt: int, tilt: float = 0.0) -> Vec:
+    """Weights and biases uniform within ±1/sqrt(fan-in), in the last layer within ±0.003, where `tilt` is
+    added to biases."""
     bounds = [1 / math.sqrt(i) for _, i in layers[:-1]] + [0.003]
     bound = torch.cat([torch.full((o * i + o,), b) for (o, i), b in zip(layers, bounds, strict=True)])
-    w = (2 * uniform(seed, salt, len(bound)) - 1) * bound
+    last = torch.arange(len(bound)) >= len(bound) - layers[-1][0]
+    w = (2 * uniform(seed, salt, len(bound)) - 1) * bound + tilt * last
     return Vec(now=w, slow=w.clone(), m=torch.zeros_like(w), v=torch.zeros_like(w))
 
 

@@ -71,8 +71,8 @@ def move(
     return agents.act(agents.learn(agent, seed, settings), now, seed, settings)
 
 
-def seated(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int]:
-    """Who has which of `many` seats: newcomers get free ones or those of players who left; ValueError if none.
+def seated(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int] | None:
+    """Who has which of `many` seats: newcomers get free ones or those of players who left; None if too few.
 
     >>> seated({"a": 0, "b": 1}, {"b", "c"}, 2)
     {'b': 1, 'c': 0}
@@ -82,7 +82,7 @@ def seated(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int
         seats = {c: k for c, k in seats.items() if c in players}
     free = [k for k in range(many) if k not in set(seats.values())]
     if len(new) > len(free):
-        raise ValueError(f"{len(players)} players for {many} seats")
+        return None
     return seats | dict(zip(new, free, strict=False))
 
 
@@ -95,12 +95,17 @@ def onto(action: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     return low + (action + 1) / 2 * (high - low)
 
 
-def shares(action: Tensor, present: Tensor) -> Tensor:
-    """[-1, 1]^n onto the simplex: in proportion to (a + 1) / 2, and nothing for the absent.
+def shares(action: Tensor, floor: float = 0.0) -> Tensor:
+    """[-1, 1]^n onto the simplex: in proportion to (a + 1) / 2, or to what that is between `floor` and 1.
 
-    >>> shares(torch.tensor([0.0, 1.0, 0.5]), torch.tensor([True, True, False])).tolist()
-    [0.3333333333333333, 0.6666666666666666, 0.0]
+    >>> shares(torch.tensor([0.0, 1.0])).tolist(), shares(torch.tensor([-1.0, 1.0]), 0.25).tolist()
+    ([0.3333333333333333, 0.6666666666666666], [0.2, 0.8])
     """
-    u = onto(action.double(), 0, 1) * present
-    u = u if float(u.sum()) > 0 else present.double()  # whoever wants nobody gets everybody
+    u = onto(action.double(), floor, 1)
+    u = u if float(u.detach().sum()) > 0 else torch.ones_like(u)  # whoever wants nobody gets everybody
     return u / u.sum()
+
+
+def mixture(models: Vec, p: Tensor) -> Vec:
+    """Of stacked models (many, …), the mean with weights p."""
+    return models.map(lambda v, _: torch.tensordot(p, v.to(p.dtype), dims=1).to(v.dtype))

@@ -39,6 +39,8 @@ from motet.tasks.load import load
 from motet.tasks.nets import stored
 from motet.wire import pack, unpack
 
+_MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
+
 
 class Watch(Protocol):
     """Somebody who looks on."""
@@ -112,6 +114,8 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
         name = nets.default_net(federation.kind, federation.shape, symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
+    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
+        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
     settled = replace(recipe, settings=settings)
     task = task_of(settled, federation)
     method = method_of(settled, task)
