@@ -135,6 +135,10 @@ class Method(Frozen):
         """What a report may show of the reported state, as JSON: groups, weights, whom clients trust."""
         return {}
 
+    def noted(self, before: Tree, after: Tree) -> str:
+        """What of a round is worth a line in the run's log; `before` is () for the start."""
+        return ""
+
     def join(self, data: Any) -> Tree:
         """What a client keeps, and never sends, before it is first asked anything."""
         return ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -77,32 +78,42 @@ def test_an_epoch_by_hand() -> None:
     method = Swarm(one_number(), particles=3, stretch=1, w1=0.25, w2=0.5, alpha=2.0, first="unit")
     here = Loop(TWO)
     s = start(here, method, turn(here, -1))
-    seed = torch.tensor(seed_of(0, -1))
-    theta = swarms.uniform(seed, 1 << 43, (1, 3, 1))
+    dice = swarms.Dice.of(seed_of(0, -1), 1)
+    theta = torch.from_numpy(dice.roll(3, 1))
     assert torch.equal(s["theta"], theta)
     assert torch.allclose(s["loss"], ((theta - 3) ** 2 + 3 * (2 * theta) ** 2)[:, :, 0] / 4)
 
     best = theta[0, int(s["loss"].argmin())]
-    r1, r2 = swarms.pair(seed, 0, (1, 3, 1))
+    r1, r2 = torch.from_numpy(dice.roll(2, 3, 1))[0]
     v = 2.0 * (0.5 * r1 * (best - theta) + 0.25 * (2 * r2 - 1))
     new = ((theta + v - 3) ** 2 + 3 * (2 * (theta + v)) ** 2)[:, :, 0] / 4
     fell = new < s["loss"]
     after_one = play(here, method, s, turn(here, 0))
-    assert torch.equal(after_one["v"], v)  # kept, accepted or not
-    assert torch.equal(after_one["theta"], torch.where(fell[:, :, None], theta + v, theta))
+    assert torch.allclose(after_one["v"], v, rtol=1e-14)  # kept, accepted or not
+    assert torch.allclose(after_one["theta"], torch.where(fell[:, :, None], theta + v, theta), rtol=1e-14)
     assert torch.allclose(after_one["loss"], torch.minimum(new, s["loss"]))
     better = bool(after_one["loss"].min() < s["loss"].min())
     assert float(after_one["alpha"]) == (4.0 if better else 2.0)
     assert int(after_one["failures"]) == (0 if better else 1)
 
 
-def test_uniform_numbers_are_uniform() -> None:
-    a, b = swarms.pair(torch.tensor(5), 1, (100_000,))
-    for u in (a, b, swarms.uniform(torch.tensor(5), 1, (100_000,))):
-        assert float(u.min()) >= 0 and float(u.max()) < 1
-        assert float(u.mean()) == pytest.approx(1 / 2, abs=0.005)
-        assert float(u.var()) == pytest.approx(1 / 12, abs=0.001)
-    assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 0.015
+def test_draws_are_uniform_and_depend_on_seed_and_swarm_alone() -> None:
+    u = swarms.Dice.of(5, 2).roll(100_000)
+    assert u.min() >= 0 and u.max() < 1
+    assert u.mean(1) == pytest.approx([1 / 2, 1 / 2], abs=0.005)
+    assert u.var(1) == pytest.approx([1 / 12, 1 / 12], abs=0.001)
+    assert abs(np.corrcoef(u)[0, 1]) < 0.015
+    assert np.array_equal(swarms.Dice.of(5, 7).roll(10)[:2], u[:, :10])
+    assert not np.array_equal(swarms.Dice.of(6, 2).roll(10), u[:, :10])
+
+
+@given(first=st.integers(1, 50), then=st.integers(1, 50))
+def test_draws_go_on_where_they_were(first: int, then: int) -> None:
+    dice = swarms.Dice.of(3, 2)
+    whole = dice.roll(first + then)
+    again = swarms.Dice.of(3, 2)
+    assert np.array_equal(again.roll(first), whole[:, :first])
+    assert np.array_equal(swarms.Dice(again.places()).roll(then), whole[:, first:])
 
 
 @pytest.mark.parametrize(
@@ -110,17 +121,17 @@ def test_uniform_numbers_are_uniform() -> None:
 )
 def test_alpha_doubles_on_success_and_halves_after_failures(consecutive: bool, lengths: list[int]) -> None:
     rule = swarms.Rule(failures=3, consecutive=consecutive)
-    alpha, failures, seen = torch.tensor([1.0]), torch.tensor([0]), [1]
+    alpha, failures, seen = np.ones(1), np.zeros(1, int), [1]
     for fell in (True, False, True, False, False, False):  # cumulative: the third failure is the fifth epoch
-        alpha, failures = swarms.adapted(alpha, failures, torch.tensor([fell]), rule)
-        seen.append(int(alpha))
+        swarms.adapted(alpha, failures, np.array([fell]), rule)
+        seen.append(int(alpha[0]))
     assert seen == lengths
 
 
 def test_alpha_has_a_cap_or_is_fixed() -> None:
-    one, none, yes = torch.tensor([3.0]), torch.tensor([0]), torch.tensor([True])
-    assert float(swarms.adapted(one, none, yes, swarms.Rule(cap=4.0))[0]) == 4
-    assert float(swarms.adapted(one, none, yes, swarms.Rule(adapt=False))[0]) == 3
+    alpha, none, fell = np.full(2, 3.0), np.zeros(2, int), np.array([True, True])
+    swarms.adapted(alpha, none, fell, swarms.Rule(adapt=np.array([True, False]), cap=4.0))
+    assert alpha.tolist() == [4, 3]
 
 
 def test_the_best_loss_never_rises() -> None:
@@ -156,6 +167,34 @@ def test_swarms_side_by_side_know_nothing_of_each_other_and_the_best_counts() ->
     best = torch.cat([v.flatten() for v in s["best"].values()])
     at = s["loss"].amin(1).argmin()
     assert torch.equal(best, s["theta"][at, s["loss"][at].argmin()].float())
+
+
+def test_settings_side_by_side_know_nothing_of_each_other() -> None:
+    """Each of three settings, twice; the first of them is what it is alone."""
+    x, y = line()
+    homes = dealt(x, y, torch.arange(60) % 4)
+    lists = {
+        "w1": [0.5, 0.0, 0.2],
+        "w2": [0.1, 0.3, 0.8],
+        "alpha": [0.1, 2.0, 1.0],
+        "adapt": [True, False, True],
+    }
+    first = {k: v[0] for k, v in lists.items()}
+    s = after(Swarm(linear(4, 1), swarms=2, stretch=50, **lists), Loop(homes), 1)  # type: ignore[arg-type]
+    alone = after(Swarm(linear(4, 1), swarms=2, stretch=50, **first), Loop(homes), 1)  # type: ignore[arg-type]
+    assert s["theta"].shape == (6, 20, 5)
+    assert all(same(alone[k], s[k][:2]) < 1e-12 for k in ("theta", "loss", "alpha", "source"))
+    assert s["alpha"][2:4].tolist() == [2.0, 2.0]  # it does not learn
+
+
+def test_a_trail_remembers_the_best_particles_and_their_losses() -> None:
+    x, y = line()
+    here = Loop(dealt(x, y, torch.arange(60) % 4))
+    s = after(Swarm(linear(4, 1), swarms=2, stretch=10, trail=20), here, 4)
+    trail = s["trail"]  # (records, swarms, numbers + 1)
+    assert trail.shape == (3, 2, 6)  # before the first round, and after the second and the fourth
+    assert torch.equal(trail[-1, :, -1], s["loss"].amin(1))
+    assert torch.equal(trail[-1, :, :-1], swarms.leaders(s)[:, 0])
 
 
 def test_conventional_pso_goes_everywhere_and_remembers_each_particles_best() -> None:
@@ -324,6 +363,9 @@ def test_noise_is_laplaces_and_its_scale_is_that_of_one_example() -> None:
         ({"loss": "one_vs_all"}, "one linear layer"),
         ({"loss": "one_vs_all", "swarms": 2}, "swarm for each class"),
         ({"w1": 0.6, "w2": 0.6}, r"w1 \+ w2 is 1.2"),
+        ({"w1": (0.2, 0.6), "w2": (0.2, 0.6)}, r"w1 \+ w2 is 1.2"),
+        ({"w1": (0.2, 0.6), "w2": (0.2, 0.6, 0.0)}, "the same number"),
+        ({"trail": 15}, "a multiple of stretch"),
         ({"epsilon": 1.0}, "set method.clip"),
     ],
 )

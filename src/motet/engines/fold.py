@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 
 from motet.core import Tree
 
+_LEAF = pytree.tree_structure(0)  # of a tree that is one tensor
+
 
 class Folding(Protocol):
     """What becomes of replies to an ask that is averaged; guards have folds of their own."""
@@ -37,10 +39,11 @@ class Fold:
 
     def add(self, reply: Tree, weight: float) -> None:
         values = [torch.as_tensor(v) for v in self._flat(reply)]
-        if not self.sums:
-            self._begin([torch.zeros(v.shape, dtype=torch.float64) for v in values], values)
-        for total, v in zip(self.sums, values, strict=True):
-            total.add_(v, alpha=weight)
+        if self.sums:
+            for total, v in zip(self.sums, values, strict=True):
+                total.add_(v, alpha=weight)
+        else:
+            self._begin([v.double() * weight for v in values], values)
         self.weight += weight
 
     def add_stacked(self, replies: Tree, weights: Tensor) -> None:
@@ -55,10 +58,10 @@ class Fold:
 
     def mean(self) -> Tree:
         values = [(s / self.weight).to(d) for s, d in zip(self.sums, self.dtypes, strict=True)]
-        return pytree.tree_unflatten(values, self.spec)
+        return values[0] if self.spec is _LEAF else pytree.tree_unflatten(values, self.spec)
 
     def _flat(self, tree: Tree) -> list[Any]:
-        values, spec = pytree.tree_flatten(tree)
+        values, spec = ([tree], _LEAF) if isinstance(tree, Tensor) else pytree.tree_flatten(tree)
         if self.spec is not None and spec != self.spec:
             raise TypeError(f"replies to be averaged differ in shape: {spec} after {self.spec}")
         self.spec = spec

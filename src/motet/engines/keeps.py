@@ -58,6 +58,8 @@ class Keeps:
             self.database.execute("REPLACE INTO keeps VALUES (?, ?, ?)", (client, self.round, pack(tree)))
             return
         known = self.versions.setdefault(client, {})
+        if known and known[max(known)] is tree:
+            return
         for r in set(known) - self._needed(known):
             del known[r]
             self.fresh.discard((client, r))

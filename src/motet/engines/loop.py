@@ -47,6 +47,8 @@ class Loop:
             tuple[Client, str, int]
         ] = []  # whose replies were left out, to what, in which round
         self.refused_before = 0  # the ask that is under way
+        self.at_hand: dict[Client, Data] = {}  # of the turn whose seed is `at_hand_of`
+        self.at_hand_of = -1
         self.method: Method
         self.turn: Turn
 
@@ -131,10 +133,18 @@ class Loop:
     # ---- where things are ----
 
     def data(self, client: Client) -> Data:
+        """A client's examples and its seed of this turn; remembered if nothing must be copied for it."""
+        if self.at_hand_of != self.turn.seed:
+            self.at_hand, self.at_hand_of = {}, self.turn.seed
+        if (known := self.at_hand.get(client)) is not None:
+            return known
         home = self.homes[client]
         train, seed = home.train.take(), torch.tensor(seed_of(self.turn.seed, client))
         n = torch.tensor(home.n)
-        return Data(train.x, train.y, n, seed, home.val.take(), home.columns, home.augment)
+        made = Data(train.x, train.y, n, seed, home.val.take(), home.columns, home.augment)
+        if train is home.train:
+            self.at_hand[client] = made
+        return made
 
     def examinee(self, client: Client, part: Part = "val") -> Examinee:
         home = self.homes[client]
@@ -207,4 +217,4 @@ def _finite(v: Any) -> bool:
     if not (isinstance(v, Tensor) and v.is_floating_point()):
         return True
     # A sum shows it in one pass; only large numbers, whose sum overflows, need a closer look.
-    return bool(torch.isfinite(v.sum())) or bool(torch.isfinite(v).all())
+    return math.isfinite(v.sum()) or bool(torch.isfinite(v).all())

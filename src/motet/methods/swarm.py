@@ -22,30 +22,33 @@ them. It is arithmetic as all draws are, so a server that knows the seed could t
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, Unfit, average, verb
 from motet.local import Data
 from motet.parts import swarms, trials
-from motet.parts.swarms import Rule
+from motet.parts.swarms import Dice, Rule
 from motet.vec import Vec
 
-Losses = Generator[Any, Any, Tensor]
+Losses = Generator[Any, Any, tuple[Any, int]]
 
 
 class Swarm(Method):
     loss: str = "task"  # task (its own), one_vs_all, published, or module:function(scores, y) -> number
     particles: Count = 20  # in a swarm (S); one_vs_all has a swarm for each class
-    swarms: Count = 1  # side by side in each message, from other draws; the best of them counts
+    swarms: Count = 1  # of each setting, side by side in each message, from other draws; the best one counts
     stretch: Count = 10  # epochs in a round
     rule: Literal["fsi", "pso"] = "fsi"  # mutation as in the paper, or a pull to each particle's own best
-    w1: Share = 0.0  # share of the speed before
-    w2: Share = 0.3  # share of the pull to the best particle; 1 - w1 - w2 is left for mutation
-    alpha: Positive = 0.1  # first length of a step
-    adapt: bool = True  # alpha doubles when the best loss falls, and halves after `patience` failures
+    w1: Share | tuple[Share, ...] = 0.0  # share of the speed before; lists are settings to go side by side
+    w2: Share | tuple[Share, ...] = 0.3  # share of the pull to the best particle; 1 - w1 - w2 is mutation's
+    alpha: Positive | tuple[Positive, ...] = 0.1  # first length of a step
+    adapt: bool | tuple[bool, ...] = (
+        True  # alpha doubles when the best loss falls, and halves after `patience` failures
+    )
     patience: Count = 6  # failures, in epochs
     consecutive: bool = False  # whether a success forgets the failures before it
     alpha_cap: NotNegative = 0.0  # largest alpha; 0 = any
@@ -53,37 +56,51 @@ class Swarm(Method):
     spread: NotNegative = 0.1  # first "net" only: how far around
     epsilon: NotNegative = 0.0  # of the noise on one loss; 0 = none
     clip: NotNegative = 0.0  # largest loss of an example; 0 = any; noise wants it
+    trail: Annotated[int, ">= 0"] = 0  # epochs from one record of the best particles to the next; 0 = none
 
     # ---- the server ----
 
     def start(self, turn: Turn) -> Tree | Talk:
         self.check()
-        s = swarms.born(turn.seed, self.scattered(turn.seed), self.alpha, self.moves)
-        s["loss"] = yield from self.ask(s, s["theta"], turn)
-        return self.with_best(s)
+        dice = swarms.Dice.of(turn.seed, self.many)
+        s = swarms.born(turn.seed, self.scattered(dice), dice.places(), self.each(self.alpha), self.moves)
+        loss, lost = yield from self.ask(s["theta"], 0, turn)
+        return self.with_best(s | {"loss": torch.from_numpy(loss), "excluded": torch.tensor(lost)})
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
+        flock, last = swarms.Flock(s, self.moves, self.stretch), self.particles
         for _ in range(self.stretch):
-            cand, v = swarms.move(s, self.moves)
-            new = yield from self.ask(s, torch.cat([cand, swarms.leaders(s)], 1), turn)
-            if not self.epsilon and swarms.others_answered(s, new[:, -1]):
-                both = yield from self.ask(s, torch.cat([cand, s["theta"]], 1), turn)
-                new, s = both, s | {"loss": both[:, self.particles :]}
-            s = swarms.moved(s, cand, v, new[:, : self.particles], self.moves)
-        return self.with_best(s)
+            tried = flock.move()  # and the best particles, last
+            new, lost = yield from self.ask(torch.from_numpy(tried), flock.epoch, turn)
+            if not self.epsilon and flock.others_answered(new[:, last]):
+                everyone = np.concatenate([tried[:, :last], flock.theta], 1)
+                new, lost = yield from self.ask(torch.from_numpy(everyone), flock.epoch, turn)
+                flock.relearn(new[:, last:])
+            flock.excluded += lost
+            flock.learn(new[:, :last])
+        return self.with_best(flock.state())
 
-    def ask(self, s: Tree, theta: Tensor, turn: Turn) -> Losses:
-        """Mean losses (swarms, particles); infinite where some client could not tell."""
-        tell = self.call if ":" in self.loss else self.tell
-        loss, lost = yield average(tell, turn.cohort, send={"theta": theta, "epoch": s["epoch"]})
-        return torch.where(lost > 0, torch.inf, loss)
+    def ask(self, theta: Tensor, epoch: int, turn: Turn) -> Losses:
+        """Mean losses (swarms, particles), infinite where some client could not tell, and how many those are."""
+        letter = {"theta": theta} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
+        mean = yield average(self.call if ":" in self.loss else self.tell, turn.cohort, send=letter)
+        loss, lost = mean.numpy()
+        many = int(np.count_nonzero(lost))
+        return (np.where(lost > 0, np.inf, loss) if many else loss), many
 
     def with_best(self, s: Tree) -> Tree:
         best = swarms.leaders(s)
+        if self.trail and int(s["epoch"]) % self.trail == 0:
+            now = torch.cat([best[:, 0], s["loss"].amin(1, keepdim=True)], 1)[None]
+            s = s | {"trail": torch.cat([s["trail"], now]) if "trail" in s else now}
         if not self.per_class:
             best = best[s["loss"].amin(1).argmin()][None]
         w = trials.weights(self.task, best, self.per_class)
         return s | {"best": Vec({k: v[0].to(self.task.w0[k].dtype) for k, v in w.items()})}
+
+    def noted(self, before: Tree, after: Tree) -> str:
+        lost = int(after["excluded"]) - int(before["excluded"] if before else 0)
+        return f"{lost} losses were not finite at some client; those particles stayed" if lost else ""
 
     def general(self, s: Tree) -> Vec:
         best: Vec = s["best"]
@@ -112,13 +129,10 @@ class Swarm(Method):
         return self.leaving(loss.clamp(0, self.clip) if self.clip else loss, sent, data), keep
 
     def leaving(self, loss: Tensor, sent: Tree, data: Data) -> Tensor:
-        """Losses, and 1 where one is lost; nothing finite if all are, so that the client is left out."""
         if self.epsilon:
             one = self.clip if ":" in self.loss else self.clip / data.n  # what one example can change
             loss = loss + one / self.epsilon * trials.noise(data, sent["epoch"], loss.shape)
-        fine = loss.isfinite()
-        loss = torch.where(fine, loss, torch.where(fine.any(), 0.0, torch.nan))
-        return torch.stack([loss, (~fine).double()])
+        return trials.told(loss)
 
     # ---- what the settings mean ----
 
@@ -133,32 +147,33 @@ class Swarm(Method):
         return plain and trials.linear(self.task)
 
     @property
-    def moves(self) -> Rule:
-        return Rule(self.rule, self.w1, self.w2, self.adapt, self.patience, self.consecutive, self.alpha_cap)
+    def settings(self) -> int:
+        """How many settings go side by side."""
+        lists = [v for v in (self.w1, self.w2, self.alpha, self.adapt) if isinstance(v, list | tuple)]
+        return max(map(len, lists), default=1)
 
-    def scattered(self, seed: int) -> Tensor:
-        at = trials.particle(self.task, self.per_class).repeat(self.swarms, 1)  # (swarms, numbers)
-        u = swarms.scattered(seed, (len(at), self.particles, at.shape[1]))
+    @property
+    def many(self) -> int:
+        return self.task.outputs if self.per_class else self.settings * self.swarms
+
+    def each(self, value: Any) -> Any:
+        """A setting's value for each swarm: those of one setting stand together."""
+        return np.repeat(np.broadcast_to(value, self.settings), self.many // self.settings)
+
+    @property
+    def moves(self) -> Rule:
+        w1, w2 = map(self.each, (self.w1, self.w2))
+        adapt = self.adapt if isinstance(self.adapt, bool) else self.each(self.adapt)
+        return Rule(self.rule, w1, w2, adapt, self.patience, self.consecutive, self.alpha_cap)
+
+    def scattered(self, dice: Dice) -> Tensor:
+        at = trials.particle(self.task, self.per_class)  # (classes or 1, numbers)
+        u = torch.from_numpy(dice.roll(self.particles, at.shape[1]))
         return u if self.first == "unit" else at[:, None] + self.spread * (2 * u - 1)
 
     def check(self) -> None:
         """Refuse what cannot work, with all reasons at once."""
-        t, words = self.task, ("task", *trials.PER_CLASS)
-        wrong = {
-            f"loss is {self.loss!r}.\nhint: {', '.join(words)} or module:function": self.loss not in words
-            and ":" not in self.loss,
-            f"loss {self.loss!r} is for classes and one linear layer.\nhint: net.name=logistic": self.per_class
-            and not (t.kind == "classes" and trials.linear(t)),
-            f"loss {self.loss!r} has a swarm for each class, and swarms is {self.swarms}.\n"
-            "hint: leave it at 1, or raise particles": self.per_class and self.swarms > 1,
-            f"w1 + w2 is {self.w1 + self.w2:g}, and its rest is the share of the mutation.\n"
-            "hint: let it be 1 at most": self.w1 + self.w2 > 1 + 1e-9,
-            "noise needs to know how large the loss of an example can be.\n"
-            "hint: set method.clip, say to 5": self.epsilon > 0 and not self.clip,
-            "the network has batch statistics, and they are no weights that a swarm could move.\n"
-            "hint: net.norm=group": bool(t.statistics),
-        }
-        if found := [why for why, is_so in wrong.items() if is_so]:
+        if found := [why for why, is_so in (self.wrong_loss() | self.wrong_moves()).items() if is_so]:
             raise Unfit("swarm: " + "\n".join(found))
         if ":" in self.loss:
             try:
@@ -168,3 +183,31 @@ class Swarm(Method):
                     f"swarm: loss is {self.loss!r}, and {e}.\n"
                     "hint: module:function, of a module in the current folder or an installed one"
                 ) from e
+
+    def wrong_loss(self) -> dict[str, bool]:
+        t, words = self.task, ("task", *trials.PER_CLASS)
+        return {
+            f"loss is {self.loss!r}.\nhint: {', '.join(words)} or module:function": self.loss not in words
+            and ":" not in self.loss,
+            f"loss {self.loss!r} is for classes and one linear layer.\nhint: net.name=logistic": self.per_class
+            and not (t.kind == "classes" and trials.linear(t)),
+            f"loss {self.loss!r} has a swarm for each class, and {self.settings * self.swarms} are asked for.\n"
+            "hint: leave swarms at 1 and give no lists, or raise particles": self.per_class
+            and self.settings * self.swarms > 1,
+            "noise needs to know how large the loss of an example can be.\n"
+            "hint: set method.clip, say to 5": self.epsilon > 0 and not self.clip,
+            "the network has batch statistics, and they are no weights that a swarm could move.\n"
+            "hint: net.norm=group": bool(t.statistics),
+        }
+
+    def wrong_moves(self) -> dict[str, bool]:
+        sizes = {len(v) for v in (self.w1, self.w2, self.alpha, self.adapt) if isinstance(v, list | tuple)}
+        if len(sizes) > 1 or 0 in sizes:
+            return {f"lists of settings have {sorted(sizes)} values.\nhint: give all the same number": True}
+        most = float(np.max(np.add(self.w1, self.w2)))
+        return {
+            f"w1 + w2 is {most:g}, and its rest is the share of the mutation.\n"
+            "hint: let it be 1 at most": most > 1 + 1e-9,
+            f"trail is {self.trail}, and rounds end every {self.stretch} epochs.\n"
+            "hint: a multiple of stretch": self.trail % self.stretch > 0,
+        }

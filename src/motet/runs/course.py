@@ -206,7 +206,7 @@ class Course:
         if self.number == -2:
             self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
             self.engine.take()
-            self.write_refusals(self.engine.refused)
+            self.write_events(())
             self.save()
         while not self.over() and not watch.stop():
             began = time.perf_counter()
@@ -221,7 +221,7 @@ class Course:
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
             self.store.told(self.number, self.method.told(self.state))
-            self.write_refusals(self.engine.refused)
+            self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
             watch.ended(self, seconds)
@@ -249,6 +249,12 @@ class Course:
         if many == len(clients):
             return clients
         return sorted(sorted(clients, key=lambda c: seed_of(self.recipe.seed, "cohort", number, c))[:many])
+
+    def write_events(self, before: Tree) -> None:
+        """What the engine left out in a round, and what the method says of it."""
+        self.write_refusals(self.engine.refused)
+        if said := self.method.noted(before, self.state):
+            self.store.event("note", f"round {self.number}: {said}")
 
     def write_refusals(self, refused: list[tuple[Client, str, int]]) -> None:
         """Every reply that an engine left out is an event of the run."""

@@ -1,0 +1,146 @@
+"""How fast swarms are: PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/swarm.py
+
+Epochs of Boston's regression in a second of processor time, on one core: the logic of the authors' notebook in
+plain NumPy (two evaluations of every particle in an epoch, all examples each time), one swarm, and the 105 swarms
+of Table 1 side by side, both through an engine's asks and with traffic counted, as a run has them. The three take
+turns, because the machine may be shared: the ratios count. Then: what an ask costs, part by part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from motet.core import Turn, average
+from motet.engines.counted import Counted
+from motet.engines.loop import Loop
+from motet.engines.talk import play, start
+from motet.local import Batch, Home, Task, seed_of
+from motet.methods.swarm import Swarm
+from motet.parts import trials
+
+PARTICLES, BLOCK, TURNS = 20, 101, 5
+SHARES = [(a / 5, b / 5) for a in range(6) for b in range(6 - a)]  # (w1, w2) of Table 1
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    """As many examples, features and clients as Boston's; how fast a swarm is does not depend on their values."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((4 * BLOCK, 13)) * 10.0 ** draw.integers(-1, 3, 13)
+    return x, x @ draw.standard_normal(13) / 100 + draw.standard_normal(len(x))
+
+
+class Notebook:
+    """What the authors' notebook does in an epoch."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        wide = np.hstack([np.ones((len(x), 1)), x])
+        self.clients = [(wide[i : i + BLOCK], y[i : i + BLOCK, None]) for i in range(0, len(x), BLOCK)]
+        self.draw = np.random.default_rng(0)
+        self.theta = self.draw.random((wide.shape[1], PARTICLES))
+        self.v, self.alpha, self.failures, self.best = np.zeros_like(self.theta), 100.0, 0, np.inf
+
+    def losses(self, theta: np.ndarray) -> np.ndarray:
+        return sum(((x @ theta - y) ** 2).sum(0) for x, y in self.clients) / (4 * BLOCK)
+
+    def go(self, epochs: int) -> None:
+        for _ in range(epochs):
+            old = self.losses(self.theta)
+            fell, self.best = old.min() < self.best, old.min()
+            self.failures += not fell
+            self.alpha *= 2 if fell else 1
+            if self.failures == 5:
+                self.failures, self.alpha = 0, self.alpha / 2
+            gbest = self.theta[:, [old.argmin()]]
+            r1, r2 = self.draw.random(self.theta.shape), 2 * self.draw.random(self.theta.shape) - 1
+            self.v = self.alpha * (0.2 * self.v + 0.6 * r1 * (gbest - self.theta) + 0.2 * r2)
+            tried = self.theta + self.v
+            self.theta = np.where(self.losses(tried) < old, tried, self.theta)
+
+
+class Ours:
+    """One swarm, or all settings of Table 1 with five swarms each."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, grid: bool) -> None:
+        tensors = [
+            (torch.tensor(x[i : i + BLOCK]), torch.tensor(y[i : i + BLOCK])) for i in range(0, len(x), BLOCK)
+        ]
+        batches = [Batch.of(*pair) for pair in tensors]
+        self.engine = Counted(Loop({f"block-{i}": Home(b, b, b) for i, b in enumerate(batches)}))
+        self.task = Task(nn.Sequential(nn.Flatten(), nn.Linear(13, 1)), "numbers", 1)
+        w1, w2 = zip(*SHARES, strict=True) if grid else (0.2, 0.6)
+        self.method = partial(
+            Swarm, self.task, particles=PARTICLES, swarms=5 if grid else 1, w1=w1, w2=w2,
+            alpha=100.0, patience=5, first="unit",
+        )  # fmt: skip
+        self.number = -1
+        self.state = start(self.engine, self.method(stretch=1), self.turn())
+
+    def turn(self) -> Turn:
+        clients = self.engine.clients
+        return Turn(self.number, clients, clients, seed_of(0, self.number))
+
+    def go(self, epochs: int) -> None:
+        self.number += 1
+        self.state = play(self.engine, self.method(stretch=epochs), self.state, self.turn())
+
+
+def rate(go: Callable[[int], None], epochs: int) -> float:
+    began = time.process_time()
+    go(epochs)
+    return epochs / (time.process_time() - began)
+
+
+def cost(f: Callable[[], object], times: int = 4000) -> float:
+    """Microseconds of one call, in the best of some turns."""
+
+    def one() -> float:
+        began = time.process_time()
+        for _ in range(times):
+            f()
+        return (time.process_time() - began) / times * 1e6
+
+    return min(one() for _ in range(TURNS))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    x, y = rows()
+    sides = {
+        "notebook": (Notebook(x, y), 3000),
+        "one": (Ours(x, y, False), 6000),
+        "table": (Ours(x, y, True), 600),
+    }
+    best = {k: max(rate(s.go, n) for _ in range(TURNS)) for k, (s, n) in sides.items()}
+    print(f"the notebook's logic    {best['notebook']:>9,.0f} epochs/s")
+    print(
+        f"one swarm               {best['one']:>9,.0f} epochs/s, {best['one'] / best['notebook']:.1f} times that"
+    )
+    swarms = 5 * len(SHARES) * best["table"]
+    print(f"{5 * len(SHARES)} swarms              {swarms:>9,.0f} swarm-epochs/s: Table 1 takes "
+          f"{5 * len(SHARES) * 1e6 / swarms / 60:.1f} core minutes")  # fmt: skip
+    parts(sides["one"][0])
+
+
+def parts(ours: Ours) -> None:
+    """Where an epoch of one swarm goes."""
+    engine, method = ours.engine, ours.method(stretch=1)
+    theta = torch.cat([ours.state["theta"], ours.state["theta"][:, :1]], 1)
+    client = engine.clients[0]
+    keep, data = engine.keep(client), engine.data(client)
+    ask = average(method.tell, engine.clients, send={"theta": theta})
+    verb = cost(lambda: method.tell({"theta": theta}, keep, data))
+    root = cost(lambda: trials.from_root(keep, theta))
+    whole = cost(lambda: engine.ask(ask))
+    print(
+        f"an ask of 4 clients {whole:.0f} us, of which verbs {4 * verb:.0f} us (4 products of matrices {4 * root:.0f})"
+    )
+
+
+if __name__ == "__main__":
+    main()
