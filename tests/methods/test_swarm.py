@@ -190,11 +190,13 @@ def test_settings_side_by_side_know_nothing_of_each_other() -> None:
 def test_a_trail_remembers_the_best_particles_and_their_losses() -> None:
     x, y = line()
     here = Loop(dealt(x, y, torch.arange(60) % 4))
-    s = after(Swarm(linear(4, 1), swarms=2, stretch=10, trail=20), here, 4)
+    method = Swarm(linear(4, 1), swarms=2, stretch=10, trail=20)
+    s = after(method, here, 4)
     trail = s["trail"]  # (records, swarms, numbers + 1)
     assert trail.shape == (3, 2, 6)  # before the first round, and after the second and the fourth
     assert torch.equal(trail[-1, :, -1], s["loss"].amin(1))
     assert torch.equal(trail[-1, :, :-1], swarms.leaders(s)[:, 0])
+    assert method.record(s)["trail"] == trail.tolist() and method.record(s)["epochs"] == 40
 
 
 def test_conventional_pso_goes_everywhere_and_remembers_each_particles_best() -> None:

@@ -98,6 +98,11 @@ class Swarm(Method):
         w = trials.weights(self.task, best, self.per_class)
         return s | {"best": Vec({k: v[0].to(self.task.w0[k].dtype) for k, v in w.items()})}
 
+    def record(self, s: Tree) -> dict[str, Any]:
+        """Of each swarm: how good its best particle is, how long its steps are and, by records, the way there."""
+        found = {"epochs": int(s["epoch"]), "loss": s["loss"].amin(1).tolist(), "alpha": s["alpha"].tolist()}
+        return found | ({"trail": s["trail"].tolist(), "every": self.trail} if self.trail else {})
+
     def noted(self, before: Tree, after: Tree) -> str:
         lost = int(after["excluded"]) - int(before["excluded"] if before else 0)
         return f"{lost} losses were not finite at some client; those particles stayed" if lost else ""

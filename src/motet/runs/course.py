@@ -95,6 +95,7 @@ def task_of(recipe: Recipe, federation: Federation) -> Task:
 
     def started(name: str, options: Settings, weights: str) -> Module:
         net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
+        net = net.double() if f.exact else net
         return stored.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)

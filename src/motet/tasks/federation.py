@@ -56,6 +56,7 @@ class Pool:
     fill: bool = False  # NaN in x are filled with training means
     pixels: Pixels | None = None  # x holds bytes of images (N, channels, height, width), to be normalised so
     augment: bool = False  # images are shifted and mirrored at random in training
+    exact: bool = False  # numbers stay float64, and targets in their own unit
     digest: str = ""  # of x and y, where somebody knows it already
     notes: list[str] = field(default_factory=list)
 
@@ -143,6 +144,7 @@ class Federation:
     notes: list[str] = field(default_factory=list)  # what a person should know
     pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
     symbols: bool = False  # examples are bytes of text
+    exact: bool = False  # examples are float64, and networks for them must be
     missing: dict[str, int] = field(default_factory=dict)  # cells that were filled, by client
     digest: str = ""  # of all rows, where it is known
 

@@ -108,6 +108,7 @@ def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
         rulers=dict(zip(dealt.clients, found.rulers, strict=True)) if found.rulers else {},
         pixels=pool.pixels,
         symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
+        exact=pool.exact,
         missing=found.missing,
         digest=pool.digest,
     )
@@ -131,8 +132,9 @@ def furnish(pool: Pool, dealt: Dealt, scale: str) -> Furniture:
     missing = count_missing(block, dealt) if pool.fill else {}
     block, rulers = standardise(block, scale, pool)
     block, target = standardise_target(blanked(block, dealt), pool)
-    proxy, exam = (r and Batch.of(tensor(r[0]), tensor(r[1])) for r in (block.proxy, block.exam))
-    return Furniture(views(block), proxy, exam, target, rulers, missing)
+    real = np.float64 if pool.exact else np.float32
+    proxy, exam = (r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.exam))
+    return Furniture(views(block, real), proxy, exam, target, rulers, missing)
 
 
 def gather(pool: Pool, dealt: Dealt) -> Block:
@@ -164,7 +166,7 @@ def blanked(block: Block, dealt: Dealt) -> Block:
 
 
 def standardise_target(block: Block, pool: Pool) -> tuple[Block, Ruler]:
-    if pool.kind == "classes":
+    if pool.kind == "classes" or pool.exact:
         return block, Ruler(np.zeros(()), np.ones(()))
     ruler = Ruler.of(block.y[block.learned])
     return block.with_y(ruler.apply), ruler
@@ -233,17 +235,17 @@ def by_client(block: Block, columns: tuple[Column, ...], everyones: Ruler) -> tu
     return x, rulers
 
 
-def tensor(values: np.ndarray) -> Tensor:
-    """float32 or int64, in one piece, that torch may write to."""
-    kind = np.float32 if values.dtype.kind == "f" else np.int64
+def tensor(values: np.ndarray, real: type = np.float32) -> Tensor:
+    """`real` or int64, in one piece, that torch may write to."""
+    kind = real if values.dtype.kind == "f" else np.int64
     return torch.from_numpy(np.require(values, kind, ["C", "W"]))
 
 
-def views(block: Block) -> list[tuple[Batch, Batch, Batch]]:
+def views(block: Block, real: type = np.float32) -> list[tuple[Batch, Batch, Batch]]:
     """Every client's three parts: views of one tensor of examples, one of targets, one of ones."""
     sizes = block.counts.reshape(-1).tolist()
     ones = torch.ones(max(sizes))
     live = {n: ones[:n] for n in set(sizes)}
-    xs, ys = torch.split(tensor(block.x), sizes), torch.split(tensor(block.y), sizes)
+    xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, real), sizes)
     batches = [Batch(x, y, live[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
     return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))

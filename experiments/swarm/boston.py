@@ -1,0 +1,89 @@
+"""What the experiments with Boston share: many settings as two runs, and what particles cost on either set of rows.
+
+A run has all its swarms side by side, and two runs keep two cores busy. They are always the same two, however many
+go at a time, because a swarm's draws depend on its place in a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet.runs import experiment as experiments
+from motet.runs import recipe as recipes
+from motet.runs.run import Run
+from motet.tasks.datasets import boston
+
+Settings = dict[str, Any]
+RUNS = 2
+
+
+def perform(
+    settings: Settings, lists: dict[str, Sequence[Any]], out: Path, jobs: int, say: Callable[[str], None]
+) -> list[Settings]:
+    """Run all settings, of which `lists` have a value each; for each of them what its swarms found."""
+    shared = {k: settings[k] for k in ("data", "net", "method", "train", "engine", "save")}
+    many = len(next(iter(lists.values())))
+    planned = []
+    for i, part in enumerate(np.array_split(np.arange(many), min(RUNS, many))):
+        mine = {k: [v[j] for j in part] for k, v in lists.items()}
+        recipe = recipes.check(shared | {"seed": 0, "method": shared["method"] | mine})
+        planned.append(experiments.Planned(f"part {i + 1} of {many} settings", 0, recipe))
+    done = experiments.perform(planned, out, jobs, lambda d: say(f"  {d.planned.row}: {d.failure or 'done'}"))
+    if failures := [d.failure for d in done if d.failure]:
+        raise recipes.RecipeError(failures[0])
+    return [one for d in done for one in found(d.folder)]
+
+
+def found(folder: Path) -> list[Settings]:
+    """Of each setting of a run: loss, alpha and trail (records, swarms, numbers + 1) of its swarms."""
+    facts = Run(folder).facts
+    method, record = facts["settings"]["method"], facts["record"]
+    trail, swarms = np.array(record["trail"]), method["swarms"]
+    alphas = np.split(np.array(record["alpha"]), trail.shape[1] // swarms)
+    parts = np.split(trail, trail.shape[1] // swarms, axis=1)
+    seconds, epochs = facts["seconds"] / len(parts), record["every"] * np.arange(len(trail))
+    return [
+        {"trail": t, "alpha": a, "epochs": epochs, "seconds": seconds}
+        for t, a in zip(parts, alphas, strict=True)
+    ]
+
+
+def rows(part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Examples with a column of ones, as particles have them, and prices."""
+    pool = boston.load(as_published=True)
+    at = slice(0, 404) if part == "train" else slice(404, None)
+    return np.hstack([pool.x[at], np.ones((len(pool.x[at]), 1))]), pool.y[at]
+
+
+def mse(trail: np.ndarray, part: str = "test") -> np.ndarray:
+    """Of every record and swarm."""
+    x, y = rows(part)
+    return np.square(trail[..., :-1] @ x.T - y).mean(-1)
+
+
+def least_squares() -> np.ndarray:
+    x, y = rows("train")
+    return np.linalg.lstsq(x, y, rcond=None)[0]
+
+
+def draw(curves: dict[str, tuple[np.ndarray, np.ndarray]], path: Path, title: str, skip: int) -> Path:
+    """The median of each setting's swarms by epoch, and all of them around it, from the record `skip` on."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((7.5, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for name, (epochs, values) in curves.items():
+        at = epochs[skip:]
+        (line,) = axes.plot(at, np.median(values[skip:], 1), label=name)
+        axes.fill_between(
+            at, values[skip:].min(1), values[skip:].max(1), color=line.get_color(), alpha=0.12, lw=0
+        )
+    axes.axhline(23.1956, color="#808080", lw=0.8, ls="--", label="least squares")
+    axes.set(xlabel="epoch", ylabel="test MSE", title=title, yscale="log")
+    axes.legend(fontsize=8, ncols=2)
+    figure.savefig(path, dpi=150)
+    return path
