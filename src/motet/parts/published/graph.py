@@ -1,0 +1,58 @@
+"""Small operations on ONNX graphs: keep one output, drop what nothing needs, put columns in their places.
+
+Knows ModelProto. Does not know which library made it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def one_output(model: Any, which: int, columns: int) -> Any:
+    """The model with output `which` alone, called y; what only other outputs need is dropped."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    if len(graph.output) <= which:
+        raise ValueError(f"the converted model has {len(graph.output)} outputs\nhint: it needs predict_proba")
+    rename(graph, graph.output[which].name, "y")
+    del graph.output[:]
+    graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, columns]))
+    prune(graph)
+    if not any(o.domain in ("", "ai.onnx") for o in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("", 15))
+    return model
+
+
+def rename(graph: Any, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if n == old else n for n in names]
+
+
+def prune(graph: Any) -> None:
+    """Drop operators and constants that no output needs."""
+    needed, kept = {o.name for o in graph.output}, []
+    for node in reversed(graph.node):
+        if needed & set(node.output):
+            needed |= set(node.input)
+            kept.append(node)
+    constants = [c for c in graph.initializer if c.name in needed]
+    del graph.node[:], graph.initializer[:], graph.value_info[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(constants)
+
+
+def spread(model: Any, places: list[int], columns: int) -> Any:
+    """Columns of y in the given places of a wider y, zeros elsewhere; nothing where they are in place."""
+    if places == list(range(columns)):
+        return model
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    to = np.zeros((len(places), columns), np.float32)
+    to[range(len(places)), places] = 1
+    rename(model.graph, "y", "some")
+    model.graph.initializer.append(numpy_helper.from_array(to, "places"))
+    model.graph.node.append(helper.make_node("MatMul", ["some", "places"], ["y"], name="spread"))
+    return model

@@ -1,0 +1,68 @@
+"""A fitted model, made ready for strangers: ONNX, and a manifest that says what it is.
+
+Knows models and manifests. Does not know who will fetch them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from motet.parts.published.convert import KEEPS_ROWS, convert, steps
+from motet.parts.published.manifest import Feature, Manifest, Privacy, Published, Refused, TaskKind
+
+
+def publish(
+    model: Any,
+    features: Sequence[Feature],
+    *,
+    client: str,
+    task: TaskKind,
+    classes: Sequence[str] = (),
+    privacy: Privacy | None = None,
+    family: str = "",
+    rows_may_leave: bool = False,
+) -> Published:
+    """`model`, which reads `features` in this order, as its client hands it out.
+
+    `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, a torch network (rows to
+    scores of classes, or to numbers), or has a method `to_onnx()`. `classes` are the names of all classes; a
+    model that saw only some of them gives the others probability 0. Models that contain training rows are
+    refused unless `rows_may_leave`.
+    """
+    kept = [type(m).__name__ for m in steps(model) if type(m).__name__ in KEEPS_ROWS]
+    if kept and not rows_may_leave:
+        raise ValueError(
+            f"a published {kept[0]} of client {client} would contain rows that it was trained on"
+            "\nhint: publish another kind of model, or pass rows_may_leave=True if these rows may be read by all"
+        )
+    onnx_model, made_with = convert(model, len(features), task, tuple(classes))
+    raw = onnx_model.SerializeToString(deterministic=True)
+    manifest = Manifest(
+        client=client,
+        task=task,
+        features=tuple(features),
+        classes=tuple(classes),
+        privacy=privacy or Privacy(),
+        family=family or type(steps(model)[-1]).__name__,
+        size=len(raw),
+        sha256=hashlib.sha256(raw).hexdigest(),
+        opset=next(o.version for o in onnx_model.opset_import if o.domain in ("", "ai.onnx")),
+        made_with=made_with,
+    )
+    return _acceptable(Published(manifest, raw))
+
+
+def _acceptable(made: Published) -> Published:
+    """What others would refuse is not published."""
+    from motet.parts.published.check import refuse
+
+    Manifest.from_json(made.manifest.to_json())
+    try:
+        refuse(made)
+    except Refused as e:
+        raise ValueError(
+            f"a {made.manifest.family} cannot be published: {e.reason}\nhint: publish another kind of model"
+        ) from e
+    return made
