@@ -31,6 +31,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
     ),
     "engines": ({"core", "vec", "local", "wire", "guard"}, set(), "engines know no method and no run"),
     "tasks": ({"vec", "local"}, {"ray", "nvflare"}, "tasks know data and networks, no method and no engine"),
+    "stacked": (
+        {"vec", "local", "parts", "tasks"},
+        {"ray", "nvflare", "pickle"},
+        "stacked is one organisation's own work with fetched models: no method, engine or run",
+    ),
     "runs": (
         {"core", "vec", "local", "wire", "guard", "engines", "tasks"},
         set(),

@@ -1,0 +1,1 @@
+"""Stacking for one organisation: estimators that take fetched models, and the paper's procedure, fast."""
