@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from motet.parts.published.graph import one_output, spread
+from motet.parts.published import trees
+from motet.parts.published.graph import OPSET, OPSET_ML, one_output, spread
 
-OPSET, OPSET_ML = 18, 3  # what the converters of scikit-learn are asked for
 KEEPS_ROWS = frozenset(
     [
         "KNeighborsClassifier",
@@ -46,12 +46,13 @@ def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> t
     root = type(model).__module__.partition(".")[0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # converters warn of versions that are newer than themselves
-        if root in ("xgboost", "lightgbm"):
-            made = one_output(_boosted(model, root, features), 1 if classes else 0, len(classes) or 1)
-            used = _with(root, "onnxmltools")
+        if trees.writes(model):
+            made, used = trees.to_onnx(model, features), _with("sklearn")
+        elif root in ("xgboost", "lightgbm"):
+            made, used = _boosted(model, root, features), _with(root, "onnxmltools")
         else:
-            made = one_output(_sklearn(model, features), 1 if classes else 0, len(classes) or 1)
-            used = _with("sklearn", "skl2onnx")
+            made, used = _sklearn(model, features), _with("sklearn", "skl2onnx")
+    made = one_output(made, 1 if len(made.graph.output) > 1 and classes else 0, len(classes) or 1)
     return (spread(made, places(model, classes), len(classes)) if classes else made), used
 
 
@@ -104,21 +105,17 @@ def _boosted(model: Any, root: str, features: int) -> Any:
 
 
 def _plain(model: Any) -> Any:
-    """scikit-learn's own class where a faster one was used, and what the converter knows of it."""
-    from sklearn import ensemble
-    from sklearn.ensemble._forest import BaseForest
-
-    root, name = type(model).__module__.partition(".")[0], type(model).__name__
-    if root in ("sklearnex", "daal4py") and isinstance(model, BaseForest):
-        plain = getattr(ensemble, name)(**model.get_params())
-        known = ("estimators_", "n_outputs_", "n_features_in_", "classes_", "n_classes_")
-        for k in known:
-            if hasattr(model, k):
-                setattr(plain, k, getattr(model, k))
-        return plain
+    """The model as the converter knows it."""
+    name = type(model).__name__
     if name == "VotingClassifier":
-        plain = copy.copy(model)
-        plain.flatten_transform = False  # says how transform() answers, which nobody asks here
+        model = copy.copy(model)
+        model.flatten_transform = False  # says how transform() answers, which nobody asks here
+    if name == "LinearDiscriminantAnalysis":  # answers like logistic regression, and is converted wrongly
+        from sklearn.linear_model import LogisticRegression
+
+        plain = LogisticRegression()
+        for k in ("coef_", "intercept_", "classes_", "n_features_in_"):
+            setattr(plain, k, getattr(model, k))
         return plain
     return model
 
@@ -126,3 +123,21 @@ def _plain(model: Any) -> Any:
 def _is_torch(model: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
+    """What the model itself says of rows, in the columns of what is published."""
+    import numpy as np
+
+    if _is_torch(model):
+        import torch
+
+        from motet.parts.published.networks import Answer
+
+        with torch.no_grad():
+            return Answer(model, task).eval()(torch.as_tensor(x)).numpy()
+    if task == "numbers":
+        return np.asarray(model.predict(x)).reshape(len(x), -1)
+    p = np.zeros((len(x), len(classes)))
+    p[:, places(model, classes)] = model.predict_proba(x)
+    return p

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+OPSET, OPSET_ML = 18, 3  # what new graphs are written in
+
 
 def one_output(model: Any, which: int, columns: int) -> Any:
     """The model with output `which` alone, called y; what only other outputs need is dropped."""
@@ -56,3 +58,36 @@ def spread(model: Any, places: list[int], columns: int) -> Any:
     model.graph.initializer.append(numpy_helper.from_array(to, "places"))
     model.graph.node.append(helper.make_node("MatMul", ["some", "places"], ["y"], name="spread"))
     return model
+
+
+def assemble(
+    nodes: list[Any],
+    constants: list[tuple[str, Any]],
+    features: int,
+    columns: int,
+    last: str = "y",
+) -> Any:
+    """A model from its operators, which read x and end in `last`, and its constants of 32 bits."""
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    more = [] if last == "y" else [helper.make_node("Identity", [last], ["y"])]
+    graph = helper.make_graph(
+        [*nodes, *more],
+        "published",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, features])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, columns])],
+        [numpy_helper.from_array(np.asarray(v, np.float32), name) for name, v in constants],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", OPSET_ML)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def two_classes(p: str, to: str) -> list[Any]:
+    """Probabilities of both classes from those of the second; the constant `one` is 1."""
+    from onnx import helper
+
+    return [
+        helper.make_node("Sub", ["one", p], ["other"]),
+        helper.make_node("Concat", ["other", p], [to], axis=1),
+    ]

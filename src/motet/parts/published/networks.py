@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from motet.parts.published.graph import assemble
+
 _SIMPLE = {nn.ReLU: "Relu", nn.Tanh: "Tanh", nn.Sigmoid: "Sigmoid", nn.Identity: "Identity"}
-OPSET = 18
 
 
 class Answer(nn.Module):
@@ -53,29 +54,23 @@ def _layers(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def _written(layers: list[nn.Module], features: int, task: str) -> Any:
-    from onnx import TensorProto, helper, numpy_helper
+    from onnx import helper
 
-    nodes, constants, at, columns = [], [], "x", features
+    nodes: list[Any] = []
+    constants: list[tuple[str, Any]] = []
+    at, columns = "x", features
     for i, m in enumerate(m for m in layers if type(m) is not nn.Flatten):  # rows are flat already
         to = f"h{i}"
         if isinstance(m, nn.Linear):
             bias = torch.zeros(m.out_features) if m.bias is None else m.bias
-            for name, w in ((f"w{i}", m.weight), (f"b{i}", bias)):
-                constants.append(numpy_helper.from_array(w.detach().float().numpy().copy(), name))
+            constants += [(f"w{i}", m.weight.detach().numpy()), (f"b{i}", bias.detach().numpy())]
             nodes.append(helper.make_node("Gemm", [at, f"w{i}", f"b{i}"], [to], transB=1))
             columns = m.out_features
         else:
             nodes.append(helper.make_node(_SIMPLE[type(m)], [at], [to]))
         at = to
     more, columns = _answer(at, columns, task)
-    graph = helper.make_graph(
-        nodes + more,
-        "net",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, features])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, columns])],
-        constants,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return assemble(nodes + more, constants, features, columns)
 
 
 def _answer(scores: str, columns: int, task: str) -> tuple[list[Any], int]:

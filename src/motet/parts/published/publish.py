@@ -9,8 +9,12 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from motet.parts.published.convert import KEEPS_ROWS, convert, steps
+import numpy as np
+
+from motet.parts.published.convert import KEEPS_ROWS, at_home, convert, steps
 from motet.parts.published.manifest import Feature, Manifest, Privacy, Published, Refused, TaskKind
+
+_ROUGH = 1e-4  # how far a published model may be from the one at home, in numbers above 1 relative
 
 
 def publish(
@@ -23,13 +27,15 @@ def publish(
     privacy: Privacy | None = None,
     family: str = "",
     rows_may_leave: bool = False,
+    sample: np.ndarray | None = None,
 ) -> Published:
     """`model`, which reads `features` in this order, as its client hands it out.
 
     `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, a torch network (rows to
     scores of classes, or to numbers), or has a method `to_onnx()`. `classes` are the names of all classes; a
     model that saw only some of them gives the others probability 0. Models that contain training rows are
-    refused unless `rows_may_leave`.
+    refused unless `rows_may_leave`. What is published is asked about the rows of `sample` (invented ones where
+    there are none) and must answer as the model does, because converters have faults; no row of it leaves.
     """
     kept = [type(m).__name__ for m in steps(model) if type(m).__name__ in KEEPS_ROWS]
     if kept and not rows_may_leave:
@@ -51,7 +57,32 @@ def publish(
         opset=next(o.version for o in onnx_model.opset_import if o.domain in ("", "ai.onnx")),
         made_with=made_with,
     )
-    return _acceptable(Published(manifest, raw))
+    made = _acceptable(Published(manifest, raw))
+    _same(model, made, invented(manifest) if sample is None else np.asarray(sample, np.float32))
+    return made
+
+
+def invented(manifest: Manifest, rows: int = 64) -> np.ndarray:
+    """Rows around the published defaults."""
+    rng = np.random.default_rng(0)
+    middle = np.nan_to_num(np.array([f.default for f in manifest.features], np.float32))
+    x = middle + rng.normal(size=(rows, len(middle))) * (1 + np.abs(middle))
+    flags = np.array([f.kind == "flag" for f in manifest.features])
+    return np.asarray(np.where(flags, x > middle, x), np.float32)
+
+
+def _same(model: Any, made: Published, x: np.ndarray) -> None:
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(made.model, providers=["CPUExecutionProvider"])
+    away = session.run(None, {session.get_inputs()[0].name: x})[0]
+    home = at_home(model, x, made.manifest.task, made.manifest.classes)
+    off = float(np.max(np.abs(away - home) / np.maximum(1, np.abs(home)), initial=0))
+    if not off <= _ROUGH:
+        raise ValueError(
+            f"a published {made.manifest.family} would answer otherwise than the model: off by {off:.2g}"
+            "\nhint: a fault of the converter; publish another kind of model"
+        )
 
 
 def _acceptable(made: Published) -> Published:
