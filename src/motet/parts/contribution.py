@@ -1,0 +1,216 @@
+"""Who helps whom: importances of fetched models, as a weighted directed graph, and policies built on it.
+
+Client i's importances say how much its meta-model relies on each model, its own private one among them;
+they are normalised to 1. All clients' together are `Trust`: {asker: {owner: share}}, plain data. As a graph,
+an edge leads from the asker to the owner it relies on, so contribution is what arrives at a client.
+
+Knows shares of clients. Does not know how models are fetched, stored or sent. Cantu-Cervini 2024, section 3;
+which centralities say something of a federation is left open there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Trust = Mapping[str, Mapping[str, float]]  # {asker: {owner: share}}; an asker's shares sum to 1
+Shares = dict[str, float]
+How = Literal["mdi", "permutation", "shapley"]
+_PERMUTATIONS = 5  # times that a column is shuffled
+_ORDERS = 30  # orders in which players of the Shapley game come, each forwards and backwards
+
+
+# ---- importances of one meta-model ----
+
+
+def importances(
+    model: Any,
+    z: Array,
+    y: Array,
+    group: Sequence[int],
+    how: How = "mdi",
+    *,
+    score: Any = None,
+    seed: int = 0,
+) -> Array:
+    """How much a fitted meta-model relies on each group of its columns, summing to 1.
+
+    `group[c]` is which model column c of `z` came from. mdi: mean decrease of impurity of trees, or |weight| times
+    spread of a linear model; permutation: what the score loses when a group is shuffled; shapley: Shapley
+    values of the score, where absent groups are at their means. The last two use rows (z, y).
+    """
+    many = max(group) + 1
+    if how == "mdi":
+        raw = np.bincount(group, _weights(model, z), minlength=many)
+    else:
+        worth = score or (lambda x: model.score(x, y))
+        f = _permuted if how == "permutation" else _shapley
+        raw = f(worth, z, np.asarray(group), many, np.random.Generator(np.random.PCG64(seed)))
+    raw = np.maximum(raw, 0.0)
+    return np.asarray(raw / raw.sum() if raw.sum() > 0 else np.full(many, 1 / many))
+
+
+def _weights(model: Any, z: Array) -> Array:
+    if hasattr(model, "feature_importances_"):
+        return np.asarray(model.feature_importances_)
+    if hasattr(model, "coef_"):
+        return np.abs(np.atleast_2d(model.coef_)).sum(0) * z.std(0)
+    raise ValueError(
+        f"a {type(model).__name__} has neither feature_importances_ nor coef_.\n"
+        "hint: importance='permutation' or 'shapley' work with any model"
+    )
+
+
+def _permuted(
+    worth: Callable[[Array], float], z: Array, group: Array, many: int, rng: np.random.Generator
+) -> Array:
+    whole, lost = worth(z), np.zeros(many)
+    for g in range(many):
+        for _ in range(_PERMUTATIONS):
+            shuffled = z.copy()
+            shuffled[:, group == g] = z[rng.permutation(len(z))][:, group == g]
+            lost[g] += (whole - worth(shuffled)) / _PERMUTATIONS
+    return lost
+
+
+def _shapley(
+    worth: Callable[[Array], float], z: Array, group: Array, many: int, rng: np.random.Generator
+) -> Array:
+    """Mean gain of a group when it comes, over random orders and their reverses; exact for two groups."""
+    mean, known = z.mean(0), dict[frozenset[int], float]()
+
+    def value(here: frozenset[int]) -> float:
+        if here not in known:
+            known[here] = worth(np.where(np.isin(group, list(here)), z, mean))
+        return known[here]
+
+    gain = np.zeros(many)
+    for _ in range(_ORDERS):
+        order = rng.permutation(many)
+        for way in (order, order[::-1]):
+            here = frozenset[int]()
+            for g in way.tolist():
+                gain[g] += (value(here | {g}) - value(here)) / (2 * _ORDERS)
+                here |= {g}
+    return gain
+
+
+def normalised(shares: Mapping[str, float]) -> Shares:
+    """Shares that sum to 1; what is negative, as only a liar says, counts as nothing.
+
+    >>> normalised({"a": 3.0, "b": 1.0, "c": -1.0})
+    {'a': 0.75, 'b': 0.25, 'c': 0.0}
+    """
+    some = {k: max(float(v), 0.0) for k, v in shares.items()}
+    total = sum(some.values())
+    return {k: v / total if total > 0 else 1 / len(some) for k, v in some.items()}
+
+
+# ---- the federation ----
+
+
+def members(trust: Trust) -> list[str]:
+    return sorted({*trust, *(j for row in trust.values() for j in row)})
+
+
+def self_importance(trust: Trust) -> Shares:
+    """How much each asker relies on its own private model."""
+    return {i: float(row.get(i, 0.0)) for i, row in trust.items()}
+
+
+def in_strength(trust: Trust) -> Shares:
+    """Each client's part of all the trust that goes to others; the parts sum to 1.
+
+    >>> in_strength({"a": {"a": 0.5, "b": 0.5}, "b": {"a": 0.2, "b": 0.8}})["b"]
+    0.7142857142857143
+    """
+    got = {j: sum(row.get(j, 0.0) for i, row in trust.items() if i != j) for j in members(trust)}
+    total = sum(got.values())
+    return {j: v / total if total > 0 else 0.0 for j, v in got.items()}
+
+
+def graph(trust: Trust) -> Any:
+    """A networkx.DiGraph: an edge from asker to owner with its `weight`, and `own` at each node."""
+    import networkx
+
+    found = networkx.DiGraph()
+    own, strength = self_importance(trust), in_strength(trust)
+    for j in members(trust):
+        found.add_node(j, own=own.get(j, 0.0), contribution=strength[j])
+    for i, row in trust.items():
+        found.add_weighted_edges_from((i, j, float(w)) for j, w in row.items() if i != j and w > 0)
+    return found
+
+
+def centralities(trust: Trust) -> dict[str, Shares]:
+    """Contribution by several measures: in-strength counts all askers alike, PageRank counts those more
+    that are relied on themselves, hubs rely on many authorities, betweenness is along short ways of trust."""
+    import networkx
+
+    g = graph(trust)
+    far = {(i, j): 1 / w for i, j, w in g.edges(data="weight")}
+    networkx.set_edge_attributes(g, far, "far")
+    hubs, authorities = networkx.hits(g, max_iter=1000) if g.size() else ({}, {})
+    return {
+        "in_strength": in_strength(trust),
+        "pagerank": dict(networkx.pagerank(g, weight="weight")),
+        "authority": {j: float(authorities.get(j, 0.0)) for j in g},
+        "hub": {j: float(hubs.get(j, 0.0)) for j in g},
+        "betweenness": dict(networkx.betweenness_centrality(g, weight="far")),
+    }
+
+
+def free_riders(history: Sequence[Trust], share: float = 0.2, rounds: int = 3) -> list[str]:
+    """Clients that fetch, and gave less than `share` of an equal part in each of the last rounds."""
+    last = [in_strength(t) for t in history[-rounds:]]
+    if len(last) < rounds:
+        return []
+    asked = set(history[-1])
+    return sorted(j for j in asked if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
+
+
+# ---- policies ----
+
+
+def served(trust: Trust, clients: Sequence[str], threshold: float) -> list[str]:
+    """Who may fetch: whose contribution is at least `threshold` equal parts; who is new has not been judged."""
+    got, known = in_strength(trust), set(members(trust))
+    return [c for c in clients if c not in known or got[c] * len(known) >= threshold]
+
+
+def tier(trust: Trust, client: str, versions: int) -> int:
+    """Which of several versions of a model, from the most private (0) to the least, a client is served:
+    the more it contributes, the less noise. An equal part earns the middle one; who is new starts at 0.
+
+    >>> [tier({"a": {"b": 1.0}, "b": {"a": 0.2, "c": 0.8}, "c": {"b": 1.0}}, c, 3) for c in "abc"]
+    [0, 2, 1]
+    """
+    got = in_strength(trust)
+    parts = got.get(client, 0.0) * len(got)  # 1 is an equal part
+    return min(int(parts / 2 * versions), versions - 1)
+
+
+# ---- export ----
+
+
+def to_json(trust: Trust, history: Sequence[Trust] = ()) -> str:
+    """Everything that is known of contributions, for machines."""
+    said = {
+        "trust": {i: dict(row) for i, row in trust.items()},
+        "self_importance": self_importance(trust),
+        "centralities": centralities(trust),
+        "free_riders": free_riders(history),
+        "history": [in_strength(t) for t in history],
+    }
+    return json.dumps(said, indent=1)
+
+
+def to_graphml(trust: Trust) -> str:
+    """The graph for Gephi, yEd, Cytoscape and the like."""
+    import networkx
+
+    return "\n".join(networkx.generate_graphml(graph(trust)))
