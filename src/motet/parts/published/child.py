@@ -50,12 +50,12 @@ class Models:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.loaded: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self.loaded: OrderedDict[str, tuple[Any, Manifest]] = OrderedDict()
 
     def load(self, key: str, model: Published) -> Answer:
         refuse(model, self.limits)
-        self.loaded[key] = self._spared(lambda: _session(model.model)), len(model.model)
-        while len(self.loaded) > 1 and sum(size for _, size in self.loaded.values()) > self.limits.sessions:
+        self.loaded[key] = self._spared(lambda: _session(model.model)), model.manifest
+        while len(self.loaded) > 1 and sum(m.size for _, m in self.loaded.values()) > self.limits.sessions:
             self.loaded.popitem(last=False)
         return {"ok": True}, b""
 
@@ -63,12 +63,18 @@ class Models:
         if key not in self.loaded:
             return {"unknown": True}, b""
         self.loaded.move_to_end(key)
-        session = self.loaded[key][0]
+        session, manifest = self.loaded[key]
         name = session.get_inputs()[0].name
         (y,) = self._spared(lambda: session.run(None, {name: x}))
         if not isinstance(y, np.ndarray) or y.dtype != np.float32:
-            raise ValueError("it does not answer with numbers of 32 bits")
-        return {"ok": True, "shape": list(y.shape)}, y.tobytes()
+            raise Refused(manifest.client, "its model does not answer with numbers of 32 bits")
+        if y.shape != (len(x), manifest.outputs):
+            raise Refused(
+                manifest.client,
+                f"its model answers {len(x)} rows with the shape {list(y.shape)[:8]}, "
+                f"and {manifest.outputs} columns were declared",
+            )
+        return {"ok": True}, y.tobytes()
 
     def _spared(self, work: Any) -> Any:
         """Once more with other models' memory, where there is not enough."""
@@ -83,8 +89,7 @@ class Models:
 
 
 def _hungry(e: Exception) -> bool:
-    said = str(e).lower()
-    return isinstance(e, MemoryError) or "bad_alloc" in said or "alloc" in said
+    return isinstance(e, MemoryError) or any(w in str(e) for w in ("bad_alloc", "Failed to allocate"))
 
 
 def _session(model: bytes) -> Any:

@@ -6,6 +6,7 @@ Knows models and manifests. Does not know who will fetch them.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,6 +73,7 @@ def invented(manifest: Manifest, rows: int = 64) -> np.ndarray:
 
 
 def _same(model: Any, made: Published, x: np.ndarray) -> None:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would report the model to onnxruntime's maker
     import onnxruntime as ort
 
     session = ort.InferenceSession(made.model, providers=["CPUExecutionProvider"])

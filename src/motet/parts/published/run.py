@@ -29,6 +29,7 @@ from motet.parts.published.manifest import Manifest, Published, Refused, same_by
 from motet.parts.published.pipe import Ended, Late, Pipe
 
 _START = 120.0  # seconds that a child may take to load its libraries
+_MEMORY = 1000  # refused models that are remembered
 _ROUGH = 1e-3  # how far probabilities may be from 0 to 1, and their sum from 1
 
 
@@ -99,7 +100,7 @@ class Runner:
             try:
                 return self._batches(key, model, np.ascontiguousarray(x, np.float32))
             except Refused as e:
-                self._refused[key] = e.reason
+                self._refused = dict([*self._refused.items(), (key, e.reason)][-_MEMORY:])
                 raise
 
     def close(self) -> None:
@@ -130,25 +131,21 @@ class Runner:
 
     def _batch(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
         ask = {"do": "run", "key": key, "shape": x.shape}
-        header, body = self._asked(model, ask, x)
+        expected = 4 * len(x) * model.manifest.outputs  # bytes
+        header, body = self._asked(model, ask, x, expected)
         if "unknown" in header:
             manifest = model.manifest.to_json()
-            self._asked(model, {"do": "load", "key": key, "manifest": manifest}, model.model)
-            header, body = self._asked(model, ask, x)
-        if header.get("shape") != [len(x), model.manifest.outputs]:
-            raise Refused(
-                model.client,
-                f"its model answers {len(x)} rows with the shape {header.get('shape')}, "
-                f"and {model.manifest.outputs} columns were declared",
-            )
-        return _sensible(model.manifest, np.frombuffer(body, np.float32).reshape(header["shape"]))
+            self._asked(model, {"do": "load", "key": key, "manifest": manifest}, model.model, 0)
+            _, body = self._asked(model, ask, x, expected)
+        return _sensible(model.manifest, np.frombuffer(body, np.float32).reshape(len(x), -1))
 
-    def _asked(self, model: Published, ask: dict[str, Any], body: Any) -> tuple[dict[str, Any], bytes]:
+    def _asked(
+        self, model: Published, ask: dict[str, Any], body: Any, expected: int
+    ) -> tuple[dict[str, Any], bytes]:
         raw = memoryview(body).cast("B") if len(body) else b""
-        most = 4 * max(1, len(body)) * max(1, model.manifest.outputs)
         child = self._running()
         try:
-            header, answer = child.ask(ask, raw, most, self.limits.wall)
+            header, answer = child.ask(ask, raw, expected, self.limits.wall)
         except Late as e:
             self._end()
             raise Refused(model.client, f"its model did not answer within {self.limits.wall:g} s") from e
@@ -160,9 +157,9 @@ class Runner:
             raise _Died(f"{e}, code {code}") from e
         if "refused" in header:
             raise Refused(model.client, str(header["refused"]))
-        if len(answer) != 4 * np.prod(header.get("shape", [0]), dtype=np.int64):
+        if "ok" in header and len(answer) != expected:
             self._end()
-            raise _Died("it answered with other bytes than it said")
+            raise _Died(f"it answered with {len(answer)} bytes instead of {expected}")
         return header, answer
 
     def _running(self) -> _Child:
@@ -248,4 +245,9 @@ def _environment() -> dict[str, str]:
     """What a child needs to find its libraries, and nothing else of ours."""
     ours = str(Path(__file__).parents[3])
     paths = [ours, *(p for p in sys.path if p)]
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "OMP_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
+    return {
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "OMP_NUM_THREADS": "1",
+        "LC_ALL": "C.UTF-8",
+        "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime would report the models it runs to its maker
+    }
