@@ -41,6 +41,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         set(),
         "runs know methods by name only, and neither the web nor the command line",
     ),
+    "federation": (
+        {"core", "vec", "local", "wire", "guard", "engines", "tasks", "runs"},
+        {"ray"},
+        "a federation of organisations knows methods by name only, and not the command line",
+    ),
     "report": ({"runs.store"}, {"torch"}, "a report reads the store, and needs no torch"),
     "web": ({"report", "runs.store"}, {"torch"}, "the web reads the store, and needs no torch"),
 }

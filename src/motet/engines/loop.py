@@ -152,8 +152,10 @@ class Loop:
 
     def keep(self, client: Client) -> Tree:
         kept = self.keeps.get(client, self.turn.number)
-        if kept is not None:
-            return kept
+        return self.joined(client) if kept is None else kept
+
+    def joined(self, client: Client) -> Tree:
+        """What a client comes with that was never asked anything."""
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:

@@ -1,0 +1,1 @@
+"""Real federations: organisations on their own machines."""
