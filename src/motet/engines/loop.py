@@ -60,7 +60,7 @@ class Loop:
 
     def ask(self, ask: Ask) -> Tree:
         if not is_verb(ask.verb):
-            raise TypeError(f"{_name(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
+            raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
         self.refused_before = len(self.refused)
         return self.mean(ask) if ask.learn == "mean" else self.everything(ask)
 
@@ -172,7 +172,7 @@ class Loop:
     def accepted(self, ask: Ask, client: Client, reply: Tree, keep: Tree) -> bool:
         """Whether a reply can be used; if so, what the client keeps is stored, else it keeps what it had."""
         if not all_finite(reply):
-            self.refused.append((client, _name(ask.verb), self.turn.number))
+            self.refused.append((client, name_of(ask.verb), self.turn.number))
             return False
         self.keeps.put(client, keep)
         return True
@@ -201,11 +201,11 @@ class Loop:
 
     def where(self, job: Callable[..., Any], client: Client | None = None) -> str:
         who = f"client {client}, " if client else ""
-        return f"{who}verb {_name(job)}, round {self.turn.number}"
+        return f"{who}verb {name_of(job)}, round {self.turn.number}"
 
 
-def _name(job: Any) -> str:
-    return str(getattr(job, "__name__", "")) or _name(job.func)
+def name_of(job: Any) -> str:
+    return str(getattr(job, "__name__", "")) or name_of(job.func)
 
 
 def all_finite(tree: Tree) -> bool:

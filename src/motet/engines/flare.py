@@ -1,0 +1,167 @@
+"""The flare engine: clients are organisations, asked by letters over NVIDIA FLARE's Collab group calls.
+
+An ask becomes one letter for each site, sent to all of them at once. A site that does not answer in time, or
+whose process is gone, is absent: for the rest of the job it is not asked again. Fewer than `min_replies` answers
+and the round does not count. What a client keeps never comes here: `keeps` holds only the label of the version
+that is at the client, so that the server can say with which one the client is to come.
+Knows letters, labels and who is there. Does not know what happens at a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from motet.core import Ask, Client, Method, Tree, Turn
+from motet.engines.judge import question
+from motet.engines.keeps import Keeps
+from motet.engines.letters import Letter, Reply
+from motet.engines.loop import Loop, Part, name_of
+from motet.vec import stack
+from motet.wire import WireError
+
+Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
+"""Carries letters; brings back the replies that came, and why the others did not."""
+
+
+class TooFew(Exception):
+    """Fewer sites answered than a round needs; the round does not count, and can be tried again."""
+
+
+class Flare(Loop):
+    """A Loop whose clients live elsewhere."""
+
+    name = "flare"
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        post: Post,
+        run: str = "",
+        recipe: Mapping[str, Any] | None = None,
+        keeps: Keeps | None = None,
+        *,
+        present: Sequence[Client] | None = None,
+        min_replies: int = 1,
+        limit: int = 256 << 20,
+    ) -> None:
+        super().__init__({}, keeps)
+        self.clients = sorted(clients)
+        self.post, self.run, self.recipe = post, run, dict(recipe or {})
+        self.min_replies, self.limit = min_replies, limit
+        self.present = set(clients if present is None else present)
+        self.number = 0  # of the next ask within the round
+        self.n: dict[Client, int] = {}  # examples, as each site last told
+        self.absences: list[tuple[Client, str]] = []  # who did not answer, and why, since somebody looked
+
+    # ---- asks ----
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        super().begin(method, turn)
+        self.number = 0
+
+    def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
+        """Replies that can be used, in the order of names; what is kept at each site has a new label."""
+        label = (self.turn.number, self.number)
+        self.number += 1
+        sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
+        found = self.told("verb", sent, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
+        self.check_enough(ask, len(found))
+        for client, reply in found.items():
+            if reply.spoilt:
+                self.refused.append((client, name_of(ask.verb), self.turn.number))
+                continue
+            self.n[client] = reply.n
+            self.keeps.put(client, label)
+            yield client, reply.tree
+
+    def check_enough(self, ask: Ask, came: int) -> None:
+        need = min(self.min_replies, len(ask.to))
+        if came < need:
+            away = "; ".join(f"{c}: {why}" for c, why in self.absences[-len(ask.to) :])
+            raise TooFew(
+                f"{self.where(ask.verb)}: {came} of {len(ask.to)} sites answered, {need} must ({away})"
+            )
+
+    def weight(self, ask: Ask, client: Client) -> float:
+        return float(self.n[client] if ask.weights is None else ask.weights[client])
+
+    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+        method = self.method
+        sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
+        return stacked(self.told("judge", sent, part=part))
+
+    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+        sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
+        return stacked(self.told("rehearsal", sent, verb=name_of(ask.verb), part="test"))
+
+    def portraits(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+        """Every site saves its personal model; none of them comes here."""
+        self.method, self.turn = method, turn
+        self.told("portrait", {c: method.view(state, c) for c in self.clients})
+        yield from ()
+
+    # ---- letters ----
+
+    def told(self, job: str, sent: Mapping[Client, Tree], **more: Any) -> dict[Client, Reply]:
+        """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
+        letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
+        if not letters:
+            return {}
+        came, failed = self.post(letters)
+        found: dict[Client, Reply] = {}
+        for client in sorted(letters):
+            if client in failed:
+                self.lose(client, failed[client])
+                continue
+            try:
+                reply = Reply.read(came[client], self.limit)
+            except WireError as e:
+                reply = Reply(refusal=f"its reply cannot be read: {e}")
+            if reply.refusal:
+                self.absences.append((client, reply.refusal))
+            else:
+                found[client] = reply
+        return found
+
+    def letter(self, job: str, client: Client, tree: Tree, **more: Any) -> bytes:
+        versions = self.keeps.versions.get(client, {})
+        base = self.keeps.get(client, self.turn.number)
+        spare = tuple(v for v in versions.values() if v != base)
+        at, seed = self.turn.number, self.turn.seed
+        return Letter(
+            job, self.run, at, seed=seed, recipe=self.recipe, send=tree, base=base, spare=spare, **more
+        ).pack()
+
+    def lose(self, client: Client, why: str) -> None:
+        self.present.discard(client)
+        self.absences.append((client, why))
+
+
+def stacked(found: Mapping[Client, Reply]) -> tuple[list[Client], Tree]:
+    """Sums of all who answered, stacked; nothing if nobody did."""
+    if not found:
+        return [], {}
+    return list(found), stack([reply.tree for reply in found.values()])
+
+
+def group_calls(timeout: float) -> Post:
+    """Letters carried by FLARE, from within a running job; every site has `timeout` seconds to answer."""
+    from nvflare.collab import collab
+
+    def post(letters: Mapping[Client, bytes]) -> tuple[dict[Client, bytes], dict[Client, str]]:
+        groups: dict[bytes, list[Client]] = {}
+        for client, letter in letters.items():
+            groups.setdefault(letter, []).append(client)
+        calls = [
+            collab.get_clients(who)(blocking=False, timeout=timeout).answer(letter)
+            for letter, who in groups.items()
+        ]
+        came: dict[Client, bytes] = {}
+        failed: dict[Client, str] = {}
+        for call in calls:
+            came |= dict(call)
+            failed |= {site: str(error.cause) for site, error in call.failures.items()}
+        return came, failed
+
+    return post

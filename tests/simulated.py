@@ -1,0 +1,51 @@
+"""What runs inside FLARE's simulator in tests: a server that plays every method, and sites with a desk each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from nvflare.collab import collab
+
+import sites
+from motet.engines.flare import Flare, group_calls
+from motet.runs.recipe import method_names
+
+
+class Server:
+    """Plays every method by group calls, and writes how far each is from the loop engine."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @collab.main
+    def main(self) -> None:
+        found = {name: self.play(name) for name in method_names()}
+        (Path(self.folder) / "gaps.json").write_text(json.dumps(found))
+
+    def play(self, name: str) -> float:
+        settings = sites.recipe(name)
+        method = sites.method(settings)
+        engine = Flare(sites.SITES, group_calls(60.0), name, settings)
+        state = sites.go(method, engine)
+        desks = {s: sites.desk(s, Path(self.folder) / s) for s in sites.SITES}
+        return sites.gap(
+            sites.expected(method),
+            sites.outcome(method, engine, state, sites.kept(engine, desks, name)),
+        )
+
+
+class Site:
+    """A site's desk, as a FLARE component."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @collab.init
+    def init(self) -> None:
+        name = collab.site_name
+        self.desk = sites.desk(name, Path(self.folder) / name)
+
+    @collab.publish
+    def answer(self, message: bytes) -> bytes:
+        return self.desk.answer(message)

@@ -1,0 +1,113 @@
+"""Three sites for tests: their homes, their desks, and the same federation on the loop engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from motet.core import Method, Turn
+from motet.engines.flare import Flare, Post
+from motet.engines.loop import Loop
+from motet.engines.talk import play, start
+from motet.federation.desk import Desk
+from motet.federation.policy import Policy
+from motet.federation.safe import site_key
+from motet.local import Batch, Home, seed_of
+from motet.runs import recipe as recipes
+from motet.runs.course import method_of, task_of
+from motet.tasks.federation import Federation
+from motet.vec import leaves
+
+ROUNDS = 3
+SITES = ("a", "b", "c")
+FEATURES, CLASSES = 6, 3
+
+
+def examples(kind: int, many: int, generator: torch.Generator) -> Batch:
+    centres = torch.linspace(-1.5, 1.5, CLASSES * FEATURES).reshape(CLASSES, FEATURES).roll(kind, 0)
+    y = torch.randint(0, CLASSES, (many,), generator=generator)
+    return Batch.of(centres[y] + torch.randn(many, FEATURES, generator=generator), y)
+
+
+def homes() -> dict[str, Home]:
+    g = torch.Generator().manual_seed(0)
+    return {site: Home(*(examples(i % 2, n, g) for n in (11 + 6 * i, 6, 9))) for i, site in enumerate(SITES)}
+
+
+def federation(of: Mapping[str, Home]) -> Federation:
+    names = tuple(str(k) for k in range(CLASSES))
+    return Federation("sites", dict(of), {}, "classes", CLASSES, names, (), (FEATURES,))
+
+
+def recipe(method: str) -> dict[str, Any]:
+    """What letters say of a method: its settings, a small network and a seed."""
+    whole = recipes.read(more={"method": method, "net": {"name": "mlp", "hidden": [8]}, "seed": 1})
+    return {"method": whole["method"], "net": whole["net"], "seed": 1}
+
+
+def method(settings: dict[str, Any]) -> Method:
+    checked = recipes.check(settings)
+    return method_of(checked, task_of(checked, federation(homes())))
+
+
+def desk(site: str, folder: Path, policy: Policy | None = None) -> Desk:
+    home = {site: homes()[site]}
+    return Desk(site, folder, federation(home), policy or Policy(learn="collect"), site_key(folder / "key"))
+
+
+def by_hand(desks: Mapping[str, Desk]) -> Post:
+    """Letters carried in this process."""
+    return lambda letters: ({site: desks[site].answer(letter) for site, letter in letters.items()}, {})
+
+
+def server_examples(many: int = 8) -> Batch:
+    x = torch.linspace(-2, 2, many * FEATURES).reshape(FEATURES, many).T.cos()
+    return Batch.of(x, torch.arange(many) % CLASSES)
+
+
+def turn(number: int) -> Turn:
+    cohort = SITES if number % 2 else SITES[:2]
+    return Turn(number, cohort, SITES, seed_of(1, number), server_examples())
+
+
+def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: Any = None) -> Any:
+    if first == 0:
+        state = start(engine, method, turn(-1))
+    for number in range(first, last):
+        state = play(engine, method, state, turn(number))
+    return state
+
+
+def outcome(method: Method, engine: Loop, state: Any, keeps: Mapping[str, Any]) -> list[Any]:
+    """The state, what sites keep, and how everyone scores."""
+    _, sums = engine.judge(method, state, turn(ROUNDS - 1), "test")
+    kept = [v for site in SITES for v in leaves(keeps.get(site, ()))]
+    return [torch.as_tensor(v).double() for v in (*leaves(state), *kept, *leaves(sums))]
+
+
+def expected(method: Method) -> list[Any]:
+    """The outcome on the loop engine."""
+    loop = Loop(homes())
+    state = go(method, loop)
+    return outcome(method, loop, state, {s: loop.keeps.get(s, ROUNDS) or () for s in SITES})
+
+
+def gap(a: list[Any], b: list[Any]) -> float:
+    assert len(a) == len(b)
+    return max([float((p - q).abs().max()) for p, q in zip(a, b, strict=True) if p.numel()], default=0.0)
+
+
+def kept(engine: Flare, desks: Mapping[str, Desk], run: str) -> dict[str, Any]:
+    """What sites keep, read from their safes: only a test may look."""
+    from motet.engines.letters import Letter
+    from motet.wire import unpack
+
+    found = {}
+    for site in SITES:
+        if (label := engine.keeps.get(site)) is not None:
+            record = desks[site].safe(Letter("verb", run)).get(tuple(label))
+            found[site] = unpack(record)["keep"]
+    return found
