@@ -1,6 +1,6 @@
 """A site's desk: what one organisation's process does when it is asked.
 
-    desk = Desk("hospital-a", folder, federation, Policy(), site_key(folder / "key"))
+    desk = Desk("hospital-a", folder, Source(...), Policy(), site_key(folder / "key"))
     reply = Reply.read(desk.answer(Letter("verb", ...).pack()))
 
 A verb is looked up by name among those of the site's own installed motet; nobody can send code. What the
@@ -20,40 +20,55 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from motet.core import Method, Tree, Turn, Unfit, Verb, is_verb
+from motet.core import Method, NoReply, Tree, Turn, Unfit
 from motet.engines.calm import calm
-from motet.engines.judge import Job, judge, portrait, rehearsal
+from motet.engines.judge import Job, judge, rehearsal
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop, VerbFailed, all_finite
+from motet.federation.layout import Layout
+from motet.federation.ledger import Ledger
+from motet.federation.lookup import check_weights, look_up, read_recipe
+from motet.federation.models import Portrait, save_portrait
 from motet.federation.policy import Policy, Refused
-from motet.federation.safe import Safe, SafeError
-from motet.runs import recipe as recipes
+from motet.federation.rehearse import needs_of
+from motet.federation.safe import Safe, SafeError, put
+from motet.federation.source import Source
 from motet.runs.course import method_of, task_of
 from motet.runs.recipe import Recipe, RecipeError
-from motet.tasks.federation import Federation
+from motet.tasks.federation import DataError, Federation
 from motet.tasks.nets import NetError
 from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")
 _EXPECTED = (
-    Refused, WireError, VerbFailed, SafeError, RecipeError, NetError, Unfit, OSError, MemoryError, ImportError,
+    Refused, WireError, VerbFailed, NoReply, SafeError, RecipeError, DataError, NetError, Unfit,
+    OSError, MemoryError, ImportError,
 )  # fmt: skip
+_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
 class Desk:
-    """Answers letters for one client. `federation` holds this client's home alone."""
+    """Answers letters for one client. `data` is the site's table, or a federation with its home alone."""
 
     def __init__(
-        self, name: str, folder: Path, federation: Federation, policy: Policy | None = None, key: bytes = b""
+        self,
+        name: str,
+        folder: Path,
+        data: Federation | Source,
+        policy: Policy | None = None,
+        key: bytes = b"",
     ) -> None:
-        self.name, self.folder, self.federation = name, Path(folder), federation
+        self.name, self.folder, self.data = name, Path(folder), data
         self.policy, self.key = policy or Policy(), key
+        self.ledger = Ledger(self.folder / "ledger.tsv")
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
+            "describe": self.describe, "measure": self.measure, "settle": self.settle, "offer": self.consider,
             "verb": self.perform, "judge": self.score, "rehearsal": self.score, "portrait": self.paint,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
-        self._method: tuple[bytes, Method] | None = None
+        self._federation: tuple[str, Federation] | None = None
+        self._method: tuple[bytes, Recipe, Method] | None = None
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a letter, or a refusal with the reason; never an exception for what came in."""
@@ -62,14 +77,52 @@ class Desk:
             try:
                 letter = Letter.read(message, self.policy.letter_bytes)
                 what = f"{letter.job} {letter.verb} of run {letter.run}, round {letter.round}"
-                if letter.job not in self.jobs:
-                    raise Refused(f"{letter.job} is not for a desk whose data are laid out")
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
-                log.warning("%s: refused %s: %s", self.name, what, e)
+                log.warning("%s: refused %.300s: %s", self.name, what, e)
                 return Reply(refusal=f"{self.name}: {e}").pack()
+            except (
+                _ODD
+            ) as e:  # a letter that is well formed and means nothing; or a bug, so the log says where
+                log.exception("%s: cannot answer %.300s", self.name, what)
+                return Reply(refusal=f"{self.name}: {type(e).__name__}: {e}").pack()
 
-    # ---- the jobs ----
+    # ---- before a run: what the site holds, and whether it takes part ----
+
+    def describe(self, letter: Letter) -> bytes:
+        return self.leaving(letter, Reply(self.source.describe(self.policy.counts)))
+
+    def measure(self, letter: Letter) -> bytes:
+        """Sums of columns, from which the federation's means and spreads are made."""
+        if not self.policy.sums:
+            raise Refused("this site's policy lets no sums of columns leave.\nhint: data.scale=client")
+        if not isinstance(letter.send, dict) or set(letter.send) != {"layout", "middle"}:
+            raise WireError("sums are asked for with a layout and a middle")
+        layout = Layout.of(letter.send["layout"])
+        return self.leaving(letter, Reply(self.source.measure(layout, letter.send["middle"])))
+
+    def settle(self, letter: Letter) -> bytes:
+        """Lay the rows out as all sites agreed; the layout outlives this process."""
+        layout = Layout.of(letter.send)
+        self._federation, self._method = (letter.run, self.source.furnish(layout)), None
+        put(self.run_folder(letter) / "layout", pack(layout.tree()))
+        home = self._federation[1].homes[self.name]
+        rows = {"train": home.n, "val": len(home.val), "test": len(home.test)}
+        return self.leaving(letter, Reply(rows if self.policy.counts else {}))
+
+    def consider(self, letter: Letter) -> bytes:
+        """Whether a whole run is within the policy; what it needs is seen in a rehearsal at home."""
+        rounds = letter.send.get("rounds") if isinstance(letter.send, dict) else None
+        if type(rounds) is not int or rounds < 1:
+            raise WireError("an offer says how many rounds it wants")
+        method, name = self.method(letter), letter.recipe["method"]["name"]
+        needs = needs_of(method, self.federation(letter.run))
+        spent = self.ledger.rounds - {(letter.run, str(r)) for r in range(-1, rounds)}
+        if wrong := self.policy.objections(name, needs, rounds, len(spent)):
+            raise Refused("; ".join(wrong))
+        return Reply({"accepted": True}).pack()
+
+    # ---- during a run ----
 
     def perform(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
@@ -78,10 +131,13 @@ class Desk:
             return bytes(record["reply"])
         method = self.method(letter)
         act, engine = look_up(method, letter.verb), self.engine(letter, method)
+        check_weights(method, letter.send)
+        if not self.ledger.room(letter, self.policy.rounds):
+            raise Refused(f"this site's policy has rounds = {self.policy.rounds}, and they are used up")
         keep = self.keep(letter, safe, engine)
         tree, after = engine.guarded(act, self.name, letter.send, keep, engine.data(self.name))
         fine = all_finite(tree)
-        reply = self.sized(self.weighed(tree) if fine else Reply(spoilt=True))
+        reply = self.leaving(letter, self.weighed(letter, tree) if fine else Reply(spoilt=True))
         safe.put(letter.label, pack({"digest": digest, "keep": after if fine else keep, "reply": reply}))
         safe.forget(stale(safe.labels(), letter))
         return reply
@@ -92,85 +148,89 @@ class Desk:
         job: Job = partial(judge, method)
         if letter.job == "rehearsal":
             job = partial(rehearsal, method, look_up(method, letter.verb))
-        return self.sized(self.weighed(self.examined(letter, method, job)))
+        tree = self.examined(letter, method, job, "test" if letter.part == "test" else "val")
+        return self.leaving(letter, self.weighed(letter, tree))
 
     def paint(self, letter: Letter) -> bytes:
-        """The personal model; only that it was made leaves."""
+        """The personal model becomes a file here; only that it was made leaves."""
         method = self.method(letter)
-        self.examined(letter, method, partial(portrait, method))
-        return Reply(tree={"saved": True}).pack()
+        found: Portrait = self.examined(letter, method, partial(Portrait.of, method), "test")
+        assert self._method is not None
+        path = self.folder / "models" / quote(letter.run, safe="")
+        save_portrait(path, found, self._method[1], self.federation(letter.run), letter.round, self.name)
+        return self.leaving(letter, Reply({"saved": True}))
 
-    def examined(self, letter: Letter, method: Method, job: Job) -> Tree:
+    def examined(self, letter: Letter, method: Method, job: Job, part: str) -> Tree:
         engine = self.engine(letter, method)
-        keep, part = self.keep(letter, self.safe(letter), engine), letter.part
+        check_weights(method, letter.send)
         exam = engine.examinee(self.name, "test" if part == "test" else "val")
+        keep = self.keep(letter, self.safe(letter), engine)
         return engine.guarded(job, self.name, letter.send, keep, exam)[0]
 
     # ---- what the jobs need ----
 
+    @property
+    def source(self) -> Source:
+        if isinstance(self.data, Federation):
+            raise Refused("this site's rows are laid out already")
+        return self.data
+
+    def federation(self, run: str) -> Federation:
+        """This site's home, as it was laid out for a run."""
+        if isinstance(self.data, Federation):
+            return self.data
+        if self._federation is None or self._federation[0] != run:
+            path = self.run_folder(Letter("settle", run)) / "layout"
+            if not path.exists():
+                raise Refused(f"no layout of columns was agreed on for run {run}")
+            self._federation = run, self.data.furnish(Layout.of(unpack(path.read_bytes())))
+            self._method = None
+        return self._federation[1]
+
     def method(self, letter: Letter) -> Method:
         """The method that the letter names, of this site's own motet, as the policy lets it."""
-        wanted = pack(letter.recipe)
+        federation, wanted = self.federation(letter.run), pack(letter.recipe)
         if self._method is None or self._method[0] != wanted:
             recipe = read_recipe(letter.recipe, self.policy)
-            self._method = wanted, method_of(recipe, task_of(recipe, self.federation))
+            self._method = wanted, recipe, method_of(recipe, task_of(recipe, federation))
         if wrong := self.policy.problems(letter, letter.recipe["method"]["name"]):
             raise Refused("; ".join(wrong))
-        return self._method[1]
+        return self._method[2]
 
     def engine(self, letter: Letter, method: Method) -> Loop:
         """A loop of one client: what it does is what is done here."""
-        engine = Loop(self.federation.homes)
+        engine = Loop(self.federation(letter.run).homes)
         engine.method = method
         engine.turn = Turn(letter.round, [self.name], [self.name], letter.seed)
         return engine
 
+    def run_folder(self, letter: Letter) -> Path:
+        folder = self.folder / "runs" / f"{quote(letter.run, safe='')}.run"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
     def safe(self, letter: Letter) -> Safe:
-        return Safe(self.folder / "runs" / quote(letter.run, safe=""), letter.run, self.key)
+        return Safe(self.run_folder(letter), letter.run, self.key)
 
     def keep(self, letter: Letter, safe: Safe, engine: Loop) -> Tree:
         if letter.base is None:
             return engine.joined(self.name)
         if (record := safe.get(letter.base)) is None:
-            round_, number = letter.base
-            raise Refused(f"nothing is kept here of ask {number} of round {round_} of run {letter.run}")
+            number, ask = letter.base
+            raise Refused(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
         return unpack(record)["keep"]
 
-    def weighed(self, tree: Tree) -> Reply:
-        return Reply(tree, self.federation.homes[self.name].n if self.policy.counts else 1)
+    def weighed(self, letter: Letter, tree: Tree) -> Reply:
+        n = self.federation(letter.run).homes[self.name].n
+        return Reply(tree, n if self.policy.counts else 1)
 
-    def sized(self, reply: Reply) -> bytes:
+    def leaving(self, letter: Letter, reply: Reply) -> bytes:
+        """The reply as bytes, within the policy's limit, and written down before it leaves."""
         packed = reply.pack()
         if len(packed) > self.policy.reply_bytes:
-            raise Refused(
-                f"the reply has {len(packed)} bytes, and this site's policy has reply_bytes = "
-                f"{self.policy.reply_bytes}"
-            )
+            raise Refused(self.policy.too_large(letter.verb or letter.job, len(packed)))
+        self.ledger.write(letter, len(packed))
         return packed
-
-
-def look_up(method: Method, name: str) -> Verb:
-    """A verb of the method by its name; nothing else of it can be called."""
-    found = getattr(type(method), name, None) if name.isidentifier() else None
-    if found is None or not callable(found) or not is_verb(found):
-        raise Refused(f"{name!r:.80} is no verb of {type(method).__name__}")
-    bound: Verb = getattr(method, name)
-    return bound
-
-
-def read_recipe(told: Tree, policy: Policy) -> Recipe:
-    """The recipe that a letter holds. It names things of this site's own motet; what would import modules
-    by name is refused, unless the site's owner trusts it."""
-    if set(told) != {"method", "net", "seed"} or not all(
-        isinstance(told[k], dict) for k in ("method", "net")
-    ):
-        raise Refused("the letter's recipe must have the sections method and net, and a seed")
-    words = [v for part in (told["method"], told["net"]) for v in part.values() if isinstance(v, str)]
-    if odd := [w for w in words if ":" in w and w not in policy.trusted]:
-        raise Refused(
-            f"{odd[0]!r:.80} would import a module, and this site's policy does not list it as trusted"
-        )
-    return recipes.check(told)
 
 
 def mark(letter: Letter) -> str:

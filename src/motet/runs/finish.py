@@ -18,6 +18,7 @@ from motet.core import Tree, Turn
 from motet.engines.talk import play
 from motet.local import marks, tally
 from motet.runs.course import Best, Course
+from motet.runs.recipe import Recipe
 from motet.tasks.federation import Federation, Ruler
 
 
@@ -106,15 +107,22 @@ def test_scores(course: Course, number: int) -> dict[str, dict[str, float]]:
 
 
 def card_facts(course: Course, best: Best, client: str, scores: Mapping[str, float]) -> dict[str, Any]:
-    f, home = course.federation, course.federation.homes.get(client)
-    ruler = f.rulers.get(client or next(iter(f.homes)))
+    return facts_of(course.recipe, course.federation, best.round, client, scores)
+
+
+def facts_of(
+    recipe: Recipe, f: Federation, number: int, client: str, scores: Mapping[str, float]
+) -> dict[str, Any]:
+    """What a model's file says of it; `client` is "" for the global model."""
+    home = f.homes.get(client)
+    ruler = f.rulers.get(client or next(iter(f.homes), ""))
     return {
         "client": client,
-        "method": course.recipe["method"],
-        "data": course.recipe["data"]["name"],
-        "net": course.recipe["net"],
-        "seed": course.recipe.seed,
-        "round": best.round,
+        "method": recipe["method"],
+        "data": recipe["data"]["name"],
+        "net": recipe["net"],
+        "seed": recipe.seed,
+        "round": number,
         "kind": f.kind,
         "classes": list(f.classes),
         "columns": [c.name for c in f.columns],

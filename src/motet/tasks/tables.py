@@ -81,6 +81,7 @@ class Reader:
     table: Table
     kind: str
     fill: bool
+    one_of_many: bool = False  # a site of a federation may hold rows of one class: others hold the rest
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -175,7 +176,7 @@ class Reader:
             f"text column {name!r} becomes {len(known)} columns of 0 and 1, "
             "one for each category found in the whole federation"
         )
-        return Feature(values, [Column(f"{name}={k}", "flag") for k in known])
+        return Feature(values, [Column(f"{name}={k}", "flag", name) for k in known])
 
     def target(self, name: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
         nothing: tuple[np.ndarray, Kind, tuple[str, ...]] = (np.empty(0), "numbers", ())
@@ -189,7 +190,7 @@ class Reader:
         if len(self.problems) > before:
             return nothing
         y, kind, classes = targets.encode(values, self.kind)
-        if len(np.unique(y)) == 1:
+        if len(np.unique(y)) == 1 and not self.one_of_many:
             self.problems.append(f"the target {name!r} is {column.iloc[0]} in every row: nothing to learn")
         if self.kind == "auto" and values.dtype.kind in "iuf":
             what, other = (f"{len(classes)} classes", "numbers") if classes else ("numbers", "classes")
