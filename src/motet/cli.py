@@ -14,6 +14,7 @@ from typing import Any
 
 from motet import __version__
 from motet.cli_data import data_commands
+from motet.cli_federation import federation_commands
 from motet.cli_reproduce import reproduce_command
 
 EPILOG = """
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def expected(e: Exception) -> bool:
     """Errors that are meant for people; anything else is a bug and shows where it happened."""
-    mine = ("RecipeError", "RunError", "DataError", "NetError")
+    mine = ("RecipeError", "RunError", "DataError", "NetError", "FederationError")
     named = any(c.__name__ in mine for c in type(e).__mro__)
     return (
         named
@@ -84,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     reading(add)
     data_commands(add)
     reproduce_command(add)
+    federation_commands(add)
     return top
 
 

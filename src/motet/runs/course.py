@@ -109,15 +109,8 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 def settle(recipe: Recipe) -> tuple[Recipe, str]:
     """The recipe with nothing left open, and why its engine was chosen."""
     federation = federation_of(recipe)
-    settings = json.loads(json.dumps(recipe.settings))
-    if settings["net"]["name"] == "auto":
-        symbols = getattr(federation, "symbols", False)
-        name = nets.default_net(federation.kind, federation.shape, symbols)
-        options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
-        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
-    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
-        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
-    settled = replace(recipe, settings=settings)
+    settled = completed(recipe, federation)
+    settings = settled.settings
     task = task_of(settled, federation)
     method = method_of(settled, task)
     most = max(h.n for h in federation.homes.values())
@@ -133,6 +126,19 @@ def settle(recipe: Recipe) -> tuple[Recipe, str]:
     }
     check_guard(settled, homes)
     return settled, choice.why
+
+
+def completed(recipe: Recipe, federation: Federation) -> Recipe:
+    """A copy of the recipe, with what it leaves open: a network that fits these examples, agents' memory."""
+    settings = json.loads(json.dumps(recipe.settings))
+    if settings["net"]["name"] == "auto":
+        symbols = getattr(federation, "symbols", False)
+        name = nets.default_net(federation.kind, federation.shape, symbols)
+        options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
+        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
+    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
+        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
+    return replace(recipe, settings=settings)
 
 
 def check_guard(recipe: Recipe, homes: Mapping[Client, Home]) -> None:
@@ -172,11 +178,14 @@ def fold_of(guard: Guard) -> Callable[[], Folding]:
 
 
 class Course:
-    """One run, on its way."""
+    """One run, on its way. `afar` is an engine whose clients, and their examples, are elsewhere; then
+    `federation` says what is known of them here."""
 
-    def __init__(self, recipe: Recipe, store: Store) -> None:
+    def __init__(
+        self, recipe: Recipe, store: Store, federation: Federation | None = None, afar: Loop | None = None
+    ) -> None:
         self.recipe, self.store = recipe, store
-        self.federation = federation_of(recipe)
+        self.federation = federation or federation_of(recipe)
         self.task = task_of(recipe, self.federation)
         self.method = method_of(recipe, self.task)
         e = recipe.engine
@@ -184,7 +193,8 @@ class Course:
         self.keeps = Keeps(store.db, on_disk=e.keep == "disk")
         training = trainees(recipe, self.federation)
         pooled = training is not self.federation
-        clients = self.choice.build(training.homes, self.keeps, e.workers)
+        clients = afar or self.choice.build(training.homes, self.keeps, e.workers)
+        clients.keeps = self.keeps
         if not pooled:
             clients.fold = fold_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack

@@ -28,6 +28,7 @@ from motet.runs.course import Course, attackers_of, federation_of, fingerprint_o
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
+from motet.tasks.federation import Federation
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,10 +125,28 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
             store.commit()
         return
     federation = federation_of(recipe)
-    text = recipe.toml(f"motet run {folder / 'recipe.toml'}")
-    store.clients(client_rows(federation.homes, True) + client_rows(federation.unseen, False))
+    rows = client_rows(federation.homes, True) + client_rows(federation.unseen, False)
+    command = f"motet run {folder / 'recipe.toml'}"
+    write_down(recipe, federation, fingerprint_of(recipe), why, rows, store, folder, command)
+    begin_guard(recipe, store, trainees(recipe, federation).homes)
+    store.commit()
+
+
+def write_down(
+    recipe: Recipe,
+    federation: Federation,
+    fingerprint: str,
+    why: str,
+    clients: list[tuple[Any, ...]],
+    store: Store,
+    folder: Path,
+    command: str,
+) -> None:
+    """What this run is, of what, with whom; the caller commits."""
+    text = recipe.toml(command)
+    store.clients(clients)
     store.tell(
-        identity=recipe.identity(), fingerprint=fingerprint_of(recipe), recipe=text,
+        identity=recipe.identity(), fingerprint=fingerprint, recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, kind=federation.kind, classes=list(federation.classes),
         metric="accuracy" if federation.kind == "classes" else "rmse",
@@ -136,9 +155,7 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
-    begin_guard(recipe, store, trainees(recipe, federation).homes)
     (folder / "recipe.toml").write_text(text)
-    store.commit()
 
 
 def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:

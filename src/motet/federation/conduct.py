@@ -1,0 +1,209 @@
+"""One job of a federated run, at the server: agree on a layout, go on from the checkpoint, end at a boundary.
+
+The run's folder is an ordinary one. A job ends when the run is done, when it cannot go on, when too few sites
+answer, or when the driver's note says so; whatever ended is in the checkpoint, and the next job goes on there.
+Knows runs, the handshake and the flare engine. Does not know FLARE: letters go through `post`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from motet.core import NoReply, Unfit
+from motet.engines.calm import calm
+from motet.engines.flare import Flare, Post, TooFew
+from motet.engines.letters import Letter, Reply
+from motet.engines.loop import VerbFailed
+from motet.federation.handshake import handshake, trees
+from motet.federation.kits import FederationError
+from motet.federation.layout import Layout
+from motet.federation.orders import Orders, clear_notes, noted, report
+from motet.runs.course import Course, completed
+from motet.runs.finish import finish, put
+from motet.runs.recipe import Recipe, RecipeError
+from motet.runs.run import write_down
+from motet.runs.store import Store
+from motet.tasks.federation import DataError
+from motet.tasks.nets import NetError
+from motet.wire import WireError, pack, unpack
+
+_LAYOUT = "layout.motet"
+_HOPELESS = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, Unfit)
+_PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
+
+
+@dataclass
+class Watch:
+    """Looks on between rounds: reports, and finds the driver's notes."""
+
+    folder: Path
+    engine: Flare
+    store: Store
+    away: dict[str, str]
+
+    def began(self, course: Course) -> None:
+        self.tell(course, "running")
+
+    def ended(self, course: Course, seconds: float) -> None:
+        self.tell(course, "running")
+
+    def stop(self) -> bool:
+        return bool(noted(self.folder))
+
+    def tell(self, course: Course | None, state: str, why: str = "") -> None:
+        for site, reason in self.engine.absences:
+            self.away[site] = reason
+            self.store.event("absent", f"site {site}: {reason}")
+        self.engine.absences.clear()
+        present = sorted(self.engine.present)
+        report(
+            self.folder,
+            state=state,
+            why=why,
+            round=course.number + 1 if course else 0,
+            rounds=course.recipe.train.rounds if course else 0,
+            present=present,
+            away={s: w for s, w in self.away.items() if s not in present},
+            scores=course.latest if course else {},
+        )
+
+
+def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
+    """Go on with the run in `folder`, with the sites that are there."""
+    orders = Orders.read(folder)
+    with FileLock(folder / "lock", timeout=_PATIENCE), calm():
+        clear_notes(folder)
+        store = Store(folder, writing=True)
+        engine = Flare(present, post, orders.run, present=present, min_replies=orders.min_replies)
+        watch = Watch(folder, engine, store, {})
+        try:
+            with explained(watch):
+                travel(orders, folder, store, engine, watch)
+        finally:
+            store.commit()
+            store.close()
+
+
+def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Watch) -> None:
+    watch.tell(None, "agreeing")
+    recipe, layout = agree(orders, folder, store, engine)
+    engine.recipe = terms(recipe)
+    engine.clients = roster(store, engine)
+    course = Course(recipe, store, layout.federation(orders.federation), engine)
+    try:
+        course.go(watch)
+    except (TooFew, *_HOPELESS):
+        course.give_up_round()
+        raise
+    if not course.over():
+        why = noted(folder)
+        store.event("paused", f"after round {course.number}: {why}")
+        watch.tell(course, "stopped" if why == "stop" else "again")
+        return
+    store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
+    finish(course, folder)
+    watch.tell(course, "done")
+
+
+@contextmanager
+def explained(watch: Watch) -> Iterator[None]:
+    """How a job ends that could not go on: with too few sites it may be tried again, else it is over."""
+    try:
+        yield
+    except TooFew as e:
+        watch.store.event("short", str(e))
+        watch.tell(None, "short", str(e))
+    except _HOPELESS as e:
+        watch.store.tell(status="failed", failure=str(e))
+        watch.store.event("failed", str(e))
+        watch.tell(None, "failed", str(e))
+
+
+# ---- agreeing ----
+
+
+def agree(orders: Orders, folder: Path, store: Store, engine: Flare) -> tuple[Recipe, Layout]:
+    """The settled recipe and the layout: as the folder has them, or from a handshake with everyone there."""
+    everyone = Everyone(engine)
+    if "identity" in (facts := store.facts()):
+        recipe, layout = Recipe(facts["settings"]), Layout.of(unpack((folder / _LAYOUT).read_bytes()))
+        everyone.bring_in(Letter("settle", orders.run, send=layout.tree()))
+        everyone.bring_in(offer(orders.run, recipe))
+        store.tell(status="running", failure="")
+        return recipe, layout
+    recipe, data = orders.recipe, orders.recipe["data"]
+    agreement, layout = handshake(
+        everyone, orders.run, recipe["method"]["name"], seed=recipe.seed,
+        scale=data["scale"], val=data["val"], test=data["test"], features=data["features"],
+    )  # fmt: skip
+    rows = [client_row(site, reply.tree) for site, reply in everyone.last.items()]
+    federation = layout.federation(orders.federation)
+    federation.notes = [*agreement.notes]
+    recipe = completed(recipe, federation)
+    trees(everyone(offer(orders.run, recipe)))
+    packed = pack(layout.tree())
+    put(folder / _LAYOUT, packed)
+    why = f"clients are the sites of the federation {orders.federation}"
+    mark, again = sha256(packed).hexdigest(), "motet federation run KIT recipe.toml"
+    write_down(recipe, federation, mark, why, rows, store, folder, again)
+    store.tell(data=orders.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
+    store.tell(attack="none", attackers=[], federation=orders.federation)
+    store.commit()
+    return recipe, layout
+
+
+def terms(recipe: Recipe) -> dict[str, Any]:
+    """What sites are told of a recipe."""
+    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+
+
+def offer(run: str, recipe: Recipe) -> Letter:
+    return Letter("offer", run, recipe=terms(recipe), send={"rounds": recipe.train.rounds})
+
+
+class Everyone:
+    """One letter to all sites that are there; all must answer before anything trains."""
+
+    def __init__(self, engine: Flare) -> None:
+        self.engine = engine
+        self.last: dict[str, Reply] = {}
+
+    def __call__(self, letter: Letter) -> Mapping[str, Reply]:
+        came, failed = self.engine.post({s: letter.pack() for s in sorted(self.engine.present)})
+        for site, why in failed.items():
+            self.engine.lose(site, why)
+        if failed:
+            raise TooFew("; ".join(f"site {s} did not answer: {why}" for s, why in failed.items()))
+        try:
+            self.last = {s: Reply.read(came[s], self.engine.limit) for s in sorted(came)}
+        except WireError as e:
+            raise FederationError(f"a site's reply cannot be read: {e}") from e
+        return self.last
+
+    def bring_in(self, letter: Letter) -> None:
+        """As a call in a run that has begun: who refuses stays out, and the others go on."""
+        for site, reply in self(letter).items():
+            if reply.refusal:
+                self.engine.lose(site, f"refused: {reply.refusal}")
+
+
+def client_row(site: str, told: Any) -> tuple[Any, ...]:
+    """What the store knows of a site: its numbers of rows, as far as it tells them."""
+    rows = told if isinstance(told, dict) else {}
+    return site, 1, *(int(rows.get(part, 0)) for part in ("train", "val", "test")), {}
+
+
+def roster(store: Store, engine: Flare) -> list[str]:
+    """Everybody who ever was in this run, and newcomers."""
+    known = [c for (c,) in store.db.execute("SELECT client FROM clients")]
+    if new := sorted(engine.present - set(known)):
+        store.clients([client_row(s, {}) for s in new])
+        store.event("joined", f"newcomers: {', '.join(new)}")
+    return sorted({*known, *new})
