@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from motet.core import Tree
-from motet.wire import WireError, pack, unpack
+from motet.wire import WireError, check_form, pack, unpack
 
 Label = tuple[int, int]  # (round, number of the ask within it)
 Job = Literal["describe", "measure", "settle", "offer", "verb", "judge", "rehearsal", "portrait"]
@@ -88,12 +88,18 @@ class Reply:
         return pack({"tree": self.tree, "n": self.n, "refusal": self.refusal, "spoilt": self.spoilt})
 
     @classmethod
-    def read(cls, message: bytes, limit: int | None = None) -> Reply:
+    def read(
+        cls, message: bytes, limit: int | None = None, like: Tree = None, *, loose: bool = False
+    ) -> Reply:
+        """The reply that the bytes hold; anything else is a WireError. With `like`, its tree must be of the
+        same form as that one (wire.format.unpack says what this means)."""
         tree = unpack(message, limit)
         if not isinstance(tree, dict) or set(tree) != {"tree", "n", "refusal", "spoilt"}:
             raise WireError("the message is no reply: its fields are others")
-        if type(tree["n"]) is not int or tree["n"] < 0 or not isinstance(tree["refusal"], str):
+        if type(tree["n"]) is not int or not 0 <= tree["n"] < 1 << 48 or not isinstance(tree["refusal"], str):
             raise WireError(f"the reply's weight is {tree['n']!r:.80}; expected a number of examples")
         if type(tree["spoilt"]) is not bool:
             raise WireError("the reply does not say whether it is finite")
+        if like is not None and not tree["refusal"] and not tree["spoilt"]:
+            check_form(tree["tree"], like, loose=loose)
         return cls(**tree)

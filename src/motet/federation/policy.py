@@ -112,7 +112,8 @@ class Policy:
         return wrong
 
     def too_large(self, what: str, size: int) -> str:
-        return f"the reply to {what} has {size:,} bytes, and this site's policy has reply_bytes = {self.reply_bytes:,}"
+        most = f"{self.reply_bytes:,}"
+        return f"the reply to {what} has {size:,} bytes, and this site's policy has reply_bytes = {most}"
 
     def _of_method(self, method: str) -> list[str]:
         if not self.methods or method in self.methods:

@@ -62,7 +62,7 @@ class Safe:
             return self.lock.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._seal(label))
         except InvalidTag:
             raise SafeError(
-                f"{self._path(label)} cannot be decrypted: it was damaged, or the site's key is another one.\n"
+                f"{self._path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
                 "hint: bring the site's key back"
             ) from None
 

@@ -1,7 +1,9 @@
 """The wire format: magic, the length of a JSON header, the header, then raw little-endian arrays.
 
 The header holds the tree's shape and, for each array, its type and dimensions. Reading checks every
-length before it is used, so that a damaged or hostile message ends in a WireError and nothing else.
+length before it is used and takes no more memory than the message is long (and its header some thirty
+times over), so that a damaged or hostile message ends in a WireError and nothing else. Whoever knows what is
+to come says so (`like`), and anything of another shape is refused from its header alone.
 Knows trees and bytes. Does not know who sends what to whom.
 """
 
@@ -26,6 +28,9 @@ _DTYPES = {
     )
 }  # fmt: skip
 _DEEP = 64  # how deep a tree may nest
+_DIMS = 32  # of an array
+_HEADER = 16 << 20  # bytes of a header, in messages from elsewhere
+_PLAIN = (int, float, str, bool, type(None))
 
 
 class WireError(ValueError):
@@ -52,8 +57,15 @@ def size(tree: Any) -> int:
     return len(MAGIC) + 8 + len(header) + body
 
 
-def unpack(message: bytes, limit: int | None = None) -> Any:
-    """The tree that `pack` was given; raises WireError for anything else."""
+def unpack(message: bytes, limit: int | None = None, like: Any = None, *, loose: bool = False) -> Any:
+    """The tree that `pack` was given; raises WireError for anything else.
+
+    `limit` is for messages from elsewhere: the most bytes that are read at all. `like` is a tree of the very
+    form that is expected; with `loose`, arrays may differ from it in their sizes, not in their number of
+    dimensions. Text, bytes and numbers need only be of the same type.
+    """
+    if not isinstance(message, bytes | bytearray):
+        raise WireError(f"a message is bytes, not a {type(message).__name__}")
     if limit is not None and len(message) > limit:
         raise WireError(f"a message of {len(message)} bytes is larger than the limit of {limit}")
     start = len(MAGIC) + 8
@@ -62,11 +74,15 @@ def unpack(message: bytes, limit: int | None = None) -> Any:
     (length,) = struct.unpack("<Q", message[len(MAGIC) : start])
     if length > len(message) - start:
         raise WireError("the message is cut off inside its header")
+    if limit is not None and length > _HEADER:
+        raise WireError(f"the message has a header of {length} bytes; at most {_HEADER} are read")
     try:
         header = json.loads(message[start : start + length])
+        if like is not None:
+            _compare(header, json.loads(_describe(like)[0]), loose)
         arrays = _arrays(header["arrays"], message, start + length)
-        return _build(header["tree"], arrays, 0)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError) as e:
+        return _Builder(arrays).whole(header["tree"])
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
         raise e if isinstance(e, WireError) else WireError(f"the message's header is damaged: {e}") from e
 
 
@@ -110,43 +126,119 @@ def _shape(t: Any, arrays: list[Tensor | bytes]) -> Any:
 
 
 def _arrays(kinds: list[dict[str, Any]], message: bytes, at: int) -> list[Tensor | bytes]:
+    """Views of the message become arrays of their own only when all lengths add up."""
+    lengths = [_length(kind) for kind in kinds]
+    if at + sum(lengths) > len(message):
+        raise WireError("the message is cut off inside an array")
+    if at + sum(lengths) < len(message):
+        raise WireError(f"{len(message) - at - sum(lengths)} bytes follow the end of the message")
     out: list[Tensor | bytes] = []
-    for kind in kinds:
-        length = int(kind["bytes"]) if "bytes" in kind else _length(kind)
-        if length < 0 or at + length > len(message):
-            raise WireError("the message is cut off inside an array")
-        piece = message[at : at + length]
+    for kind, length in zip(kinds, lengths, strict=True):
+        piece = bytes(message[at : at + length])
         out.append(piece if "bytes" in kind else _tensor(kind, piece))
         at += length
-    if at != len(message):
-        raise WireError(f"{len(message) - at} bytes follow the end of the message")
     return out
 
 
 def _length(kind: dict[str, Any]) -> int:
-    if kind["dtype"] not in _DTYPES or any(not isinstance(d, int) or d < 0 for d in kind["shape"]):
-        raise WireError(f"no such array: {kind}")
-    return int(math.prod(kind["shape"])) * _DTYPES[kind["dtype"]].itemsize
+    dims = [kind["bytes"]] if "bytes" in kind else kind["shape"]
+    if not isinstance(dims, list) or len(dims) > _DIMS:
+        raise WireError(f"no such array: {kind!r:.200}")
+    if any(type(d) is not int or not 0 <= d < 1 << 48 for d in dims):
+        raise WireError(f"no such array: {kind!r:.200}")
+    if "bytes" not in kind and kind["dtype"] not in _DTYPES:
+        raise WireError(f"no such array: {kind!r:.200}")
+    return int(math.prod(dims)) * (1 if "bytes" in kind else _DTYPES[kind["dtype"]].itemsize)
 
 
 def _tensor(kind: dict[str, Any], piece: bytes) -> Tensor:
     dtype = _DTYPES[kind["dtype"]]
+    if dtype is torch.bool and piece and max(piece) > 1:
+        raise WireError("an array of truth values holds something else")
     flat = torch.frombuffer(bytearray(piece), dtype=dtype) if piece else torch.empty(0, dtype=dtype)
     return flat.reshape(kind["shape"])
 
 
-def _build(t: dict[str, Any], arrays: list[Tensor | bytes], depth: int) -> Any:
+class _Builder:
+    """Puts arrays into the tree that a header describes: each once, and in order, as `pack` had them."""
+
+    def __init__(self, arrays: list[Tensor | bytes]) -> None:
+        self.arrays, self.used = arrays, 0
+
+    def whole(self, t: dict[str, Any]) -> Any:
+        tree = self.build(t, 0)
+        if self.used != len(self.arrays):
+            raise WireError("the message holds arrays that its tree does not")
+        return tree
+
+    def build(self, t: dict[str, Any], depth: int) -> Any:
+        if depth > _DEEP:
+            raise WireError(f"the message nests deeper than {_DEEP}")
+        ((kind, v),) = t.items()
+        if kind == "at":
+            if type(v) is not int or v != self.used:
+                raise WireError("the message names its arrays out of order")
+            self.used += 1
+            return self.arrays[v]
+        if kind == "is" and isinstance(v, _PLAIN):
+            return v
+        if kind in ("vec", "map"):
+            inside = {k: self.build(x, depth + 1) for k, x in v.items()}
+            if kind == "map":
+                return inside
+            if not all(isinstance(x, Tensor) for x in inside.values()):
+                raise WireError("a vector of weights holds something that is no array")
+            return Vec(inside)
+        if kind in ("tuple", "list") and isinstance(v, list):
+            items = [self.build(x, depth + 1) for x in v]
+            return tuple(items) if kind == "tuple" else items
+        raise WireError(f"unknown kind {kind!r:.80}")
+
+
+# ---- what was expected ----
+
+
+def form(tree: Any) -> str:
+    """The same for trees of one form, whatever their values.
+
+    >>> form((1, torch.zeros(2))) == form((5, torch.ones(2))) != form((5, torch.ones(3)))
+    True
+    """
+    header = json.loads(_describe(tree)[0])
+    return repr((_form(header["tree"], 0), header["arrays"]))
+
+
+def check_form(tree: Any, like: Any, *, loose: bool = False) -> None:
+    """Raise WireError unless a tree is of the form of another one; see `unpack`."""
+    _compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
+
+
+def _compare(header: dict[str, Any], wanted: dict[str, Any], loose: bool) -> None:
+    """Refuse a message whose header describes something of another form."""
+    if _form(header["tree"], 0) != _form(wanted["tree"], 0):
+        raise WireError("the tree is of another form than was expected")
+    got, want = header["arrays"], wanted["arrays"]
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        sizes = ("bytes",) if "bytes" in b else ("dtype", "shape")
+        same = set(a) == set(b) and all(_size(a[k], loose) == _size(b[k], loose) for k in sizes)
+        if not same:
+            raise WireError(f"array {i} is {a!r:.120}; expected {b!r:.120}")
+
+
+def _form(t: dict[str, Any], depth: int) -> Any:
+    """A tree's shape without its values."""
     if depth > _DEEP:
         raise WireError(f"the message nests deeper than {_DEEP}")
     ((kind, v),) = t.items()
-    if kind == "at":
-        return arrays[v]
     if kind == "is":
-        return v
+        return type(v)
     if kind in ("vec", "map"):
-        inside = {k: _build(x, arrays, depth + 1) for k, x in v.items()}
-        return Vec(inside) if kind == "vec" else inside
-    if kind in ("tuple", "list"):
-        items = [_build(x, arrays, depth + 1) for x in v]
-        return tuple(items) if kind == "tuple" else items
-    raise WireError(f"unknown kind {kind!r}")
+        return kind, {k: _form(x, depth + 1) for k, x in v.items()}
+    return (kind, [_form(x, depth + 1) for x in v]) if isinstance(v, list) else kind
+
+
+def _size(v: Any, loose: bool) -> Any:
+    """Of bytes any length will do; of an array its dimensions, or with `loose` how many there are."""
+    if isinstance(v, list):
+        return len(v) if loose else v
+    return v if isinstance(v, str) else None
