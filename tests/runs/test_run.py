@@ -89,6 +89,17 @@ def test_patience_stops_a_run_that_does_not_improve(tmp_path: Path) -> None:
     assert len(done.rounds) == 4
 
 
+def test_a_run_by_both_stops_when_neither_side_improves_and_says_since_when(tmp_path: Path) -> None:
+    words = ["method.name=ditto", "method.lr=0.02", "train.rounds=60", "train.patience=4", "train.by=both"]
+    done = small(tmp_path / "r", *words)
+    val = done.scores.query("part == 'val' and round >= 0")
+    means = val.groupby(["side", "round"])["accuracy"].mean().unstack("side")
+    since = means.cummax().diff().gt(0).any(axis=1)  # rounds with a new peak of either side
+    risen = int(max(since[since].index, default=0))
+    assert done.facts["equilibrium"] == risen and len(done.rounds) == risen + 5
+    assert done.facts["reported"] == means.mean(axis=1).idxmax()
+
+
 def test_a_cohort_is_a_share_or_a_number_and_changes_from_round_to_round(tmp_path: Path) -> None:
     done = small(tmp_path / "r", "train.cohort=2", "data.clients=8")
     who = done.traffic.groupby("round")["client"].apply(frozenset)

@@ -8,6 +8,7 @@ Knows rounds, checkpoints and choices. Does not know how results are shown.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -204,6 +205,8 @@ class Course:
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
+        self.peaks: dict[str, float] = {}  # the highest validation scores so far, by side
+        self.risen = -1  # the last round with a new one
         self.latest: dict[str, float] = {}  # mean validation scores, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.next_save = 0.0
@@ -239,9 +242,12 @@ class Course:
         self.save()
 
     def over(self) -> bool:
-        t = self.recipe.train
-        stuck = self.best is not None and t.patience > 0 and self.number - self.best.round >= t.patience
-        return self.number + 1 >= t.rounds or stuck
+        return self.number + 1 >= self.recipe.train.rounds or self.stuck()
+
+    def stuck(self) -> bool:
+        """Whether no side that counts has improved on validation examples for as long as patience lasts."""
+        patience = self.recipe.train.patience
+        return bool(self.peaks) and patience > 0 and self.number - self.risen >= patience
 
     def turn(self, number: int) -> Turn:
         clients = self.engine.clients
@@ -280,12 +286,17 @@ class Course:
     def evaluate(self) -> None:
         """Score everyone on validation examples, and see whether this is the best round so far."""
         self.latest = self.score(self.bench, self.state, self.turn(self.number), "val")
-        by = self.recipe.train.by
-        if by in self.latest:
-            score = self.latest[by] * better(self.task.kind)
-            if self.best is None or score > self.best.score:
-                self.best = Best(self.number, score, self.state)
-                self.keeps.mark_best()
+        by, sign = self.recipe.train.by, better(self.task.kind)
+        scores = {k: v * sign for k, v in self.latest.items() if k == by or by == "both"}
+        if not scores:
+            return
+        if any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
+            self.risen = self.number
+        self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
+        score = sum(scores.values()) / len(scores)
+        if self.best is None or score > self.best.score:
+            self.best = Best(self.number, score, self.state)
+            self.keeps.mark_best()
 
     def score_local(self, before: Tree) -> None:
         """Score the models that left clients in this round. Their test scores are written down for the
@@ -339,6 +350,7 @@ class Course:
 
         best, score = (b.round, b.score) if b else (None, None)
         self.store.checkpoint(self.number, best, score, state)
+        self.store.tell(peaks=self.peaks, risen=self.risen)
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
@@ -356,6 +368,9 @@ class Course:
         if best is not None and score is not None:
             self.best = Best(best, score, unpack(self.store.state(best)))
             self.keeps.best = best
+            facts = self.store.facts()  # a run of an earlier version went by one side
+            self.peaks = facts.get("peaks", {self.recipe.train.by: score})
+            self.risen = facts.get("risen", best)
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
 

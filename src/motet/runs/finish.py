@@ -32,6 +32,9 @@ def finish(course: Course, folder: Path) -> None:
         write_models(course, best, turn, folder)
     for table in ("scores", "rounds", "traffic", "told", "clients"):
         course.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
+    if course.stuck():
+        course.store.tell(equilibrium=course.risen)
+        course.store.event("equilibrium", f"no improvement on validation examples after round {course.risen}")
     record = course.method.record(best.state)
     course.store.tell(status="done", reported=best.round, failure="", record=record)
     course.store.event("done", f"reported round {best.round}")

@@ -51,7 +51,9 @@ class Train:
     evaluate: Count = 1  # score all clients on validation examples every so many rounds
     patience: int = 0  # stop when validation has not improved for so many rounds; 0 = never
     report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
-    by: Literal["personal", "global"] = "personal"  # whose validation score says which round is best
+    by: Literal["personal", "global", "both"] = (
+        "personal"  # whose validation score says which round is best; both: their mean, stopping when neither rises
+    )
     local: bool = False  # also score clients' models as they leave a round; trains everyone once more
 
 
