@@ -115,15 +115,15 @@ def test_statistics_that_are_local_are_the_clients_own() -> None:
 
 def test_noise_has_the_scale_of_the_formula() -> None:
     v, n = torch.zeros(32), torch.tensor(900)
-    draws = torch.stack([sketches.noised(v, n, 1.0, torch.tensor(seed)) for seed in range(500)])
-    assert sketches.noise_scale(1.0, 900, 32) == pytest.approx(3.7306 * 32**0.5 / 900, rel=1e-4)
-    assert float(draws.std()) == pytest.approx(float(sketches.noise_scale(1.0, 900, 32)), rel=0.02)
+    draws = torch.stack([sketches.Hiding(1.0).sketch(v, n, torch.tensor(seed)) for seed in range(500)])
+    assert sketches.Hiding(1.0).scale(900, 32) == pytest.approx(3.7306 * 32**0.5 / 900, rel=1e-4)
+    assert float(draws.std()) == pytest.approx(float(sketches.Hiding(1.0).scale(900, 32)), rel=0.02)
     assert abs(float(draws.mean())) < 1e-3
 
 
 def test_without_epsilon_nothing_is_added() -> None:
     v = torch.rand(4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(sketches.noised(v, torch.tensor(9), 0.0, torch.tensor(1)), v)
+    assert torch.equal(sketches.Hiding(0.0).sketch(v, torch.tensor(9), torch.tensor(1)), v)
 
 
 def test_another_example_moves_a_sketch_by_no_more_than_the_sensitivity() -> None:

@@ -117,3 +117,27 @@ def test_unknown_experiments_and_rows_are_corrected(small):
         experiments.find("wine/tow")
     with pytest.raises(RecipeError, match="unknown row"):
         experiments.find("wine/two").plan("quick", ["Averge"])
+
+
+def test_a_row_may_start_from_the_model_of_another(small, capfd):
+    folder = small / "experiments" / "wine" / "two"
+    more = '[rows.On]\nafter = ["Average"]\nnet = { weights = "{Average}/global.safetensors" }\n'
+    more += '[rows.On.method]\nname = "local"\n[scales.desk.by_row.On.train]\nrounds = 7\n'
+    (folder / "recipe.toml").write_text(RECIPE + more)
+    found = experiments.find("wine/two")
+    first, then = found.plan("desk", ["On"], base=small / "here")  # what it comes after is added
+    assert (first.row, then.row, then.after) == ("Average", "On", (first.folder,))
+    assert then.recipe.weights == str(small / "here" / first.folder / "global.safetensors")
+    assert (first.recipe.train.rounds, then.recipe.train.rounds) == (50, 7)
+    assert main(["reproduce", "wine/two", "--rows", "On", "--seeds", "0", "--json"]) == 0
+    table = json.loads(capfd.readouterr().out)
+    assert len(table["rows"]["On"]["values"]["personal"]) == 1
+
+
+def test_what_comes_after_a_failure_fails_with_its_name(small, capfd):
+    folder = small / "experiments" / "wine" / "two"
+    more = '[rows.On]\nafter = ["Rebuilt"]\nmethod = { name = "local" }\n'
+    (folder / "recipe.toml").write_text(RECIPE + more)
+    main(["reproduce", "wine/two", "--rows", "On", "--seeds", "0", "--json"])
+    table = json.loads(capfd.readouterr().out)
+    assert table["rows"]["On"]["failures"] == ["it comes after Rebuilt, which failed"]

@@ -52,6 +52,9 @@ class PFA(FedAvg):
     )
     epsilon: NotNegative = 0.0  # privacy of what is said to be grouped; 0 = no noise
     noise: Literal["gaussian", "laplace"] = "gaussian"  # epsilon: which noise; gaussian has a delta of 1e-5
+    reach: NotNegative = (
+        0.0  # epsilon: how far an example's vector may be from 1/2, say 1; 0 = any; less, less noise
+    )
     move: Annotated[int, ">= 0"] = (
         0  # every so many rounds, who does better in another group moves; 0 = never
     )
@@ -113,8 +116,9 @@ class PFA(FedAvg):
     def grouped(self, s: Tree, sketched: dict[str, Tensor], turn: Turn) -> Talk:
         who, rows = list(sketched), torch.stack(list(sketched.values()))
         if self.distance == "mahalanobis" and self.listens:
-            moments = yield average(self.spread, who, send=self.letter(s))
-            found = clusters.ruler(moments.double().numpy(), (rows.mean(0) - 0.5).numpy())
+            spread = yield average(self.spread, who, send=self.letter(s))
+            moments, noise = spread["moments"].double().numpy(), float(spread["noise"])
+            found = clusters.ruler(moments, (rows.mean(0) - 0.5).numpy(), noise)
             s = s | {"ruler": torch.from_numpy(found)}
             rows = rows @ s["ruler"]
         labels = yield from self.labels(s, who, rows.numpy(), turn)
@@ -165,9 +169,10 @@ class PFA(FedAvg):
         return {"eye": s.get("eye", s["w"])}
 
     @property
-    def budget(self) -> float:
-        """The epsilon of each thing that is said: a sketch, and with Mahalanobis's distance the spread."""
-        return self.epsilon / 2 if self.distance == "mahalanobis" else self.epsilon
+    def hiding(self) -> sketches.Hiding:
+        """Of each thing that is said: a sketch, and with Mahalanobis's distance the spread, half of epsilon each."""
+        share = 0.5 if self.distance == "mahalanobis" else 1.0
+        return sketches.Hiding(self.epsilon * share, self.noise, self.reach if self.epsilon else 0.0)
 
     # ---- what clients do ----
 
@@ -179,13 +184,15 @@ class PFA(FedAvg):
     def sketch(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         if not self.listens:
             return torch.zeros(0), keep
-        v = sketches.sketch(self.eye, sent["eye"], data, self.layers, self.channels)
-        return sketches.noised(v, sketches.live(data).sum(), self.budget, data.seed, self.noise), keep
+        hide, n = self.hiding, sketches.live(data).sum()
+        v = sketches.sketch(self.eye, sent["eye"], data, self.layers, self.channels, hide.reach)
+        return hide.sketch(v, n, data.seed), keep
 
     @verb
     def spread(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        m = sketches.spread(self.eye, sent["eye"], data, self.layers, self.channels)
-        return sketches.noised_spread(m, sketches.live(data).sum(), self.budget, data.seed, self.noise), keep
+        hide, n = self.hiding, sketches.live(data).sum()
+        m = sketches.spread(self.eye, sent["eye"], data, self.layers, self.channels, hide.reach)
+        return {"moments": hide.spread(m, n, data.seed), "noise": hide.variance(n, len(m))}, keep
 
     @verb
     def trial(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:

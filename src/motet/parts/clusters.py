@@ -18,13 +18,15 @@ _MOST = 10  # groups that are tried when silhouettes choose
 _FLOOR = 1e-4  # of the largest variance: directions in which nothing varies are not blown up
 
 
-def ruler(moments: Rows, mean: Rows) -> Rows:
+def ruler(moments: Rows, mean: Rows, noise: float = 0.0) -> Rows:
     """A matrix by which rows are multiplied, so that Euclidean distances become Mahalanobis's.
 
-    `moments` are the examples' second moments, about the same point as `mean`, which is the mean of all.
+    `moments` are the examples' second moments, about the same point as `mean`, which is the mean of all;
+    `noise` is the variance of what was added to rows, in the unit of single examples. Variances below zero show
+    how much noise is in the moments themselves; none counts for less than that.
     """
     values, vectors = np.linalg.eigh((moments + moments.T) / 2 - np.outer(mean, mean))
-    values = np.maximum(values, max(_FLOOR * values.max(), 1e-12))
+    values = np.maximum(values, max(_FLOOR * values.max(), -values.min(), 1e-12)) + noise
     found: Rows = vectors / np.sqrt(values)
     return found
 

@@ -14,6 +14,7 @@ Knows one client's examples and tensors. Does not know what vectors are compared
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -25,7 +26,6 @@ from motet.local.data import orders
 from motet.parts.agents import normal, uniform
 from motet.vec import Vec
 
-Noise = Literal["gaussian", "laplace"]
 DELTA = 1e-5  # the chance that the promise of Gaussian noise does not hold
 _SLICE = 128  # examples that a network sees at once
 _DRAW = 102  # seed of the common channels
@@ -35,17 +35,26 @@ _NOISE = 1 << 41  # salt of draws, far from those of orders and of methods
 # ---- from examples to a vector ----
 
 
-def sketch(task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32) -> Tensor:
+def sketch(task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32, reach: float = 0.0) -> Tensor:
     """The client's sparsity vector: numbers in [0, 1], at most `channels` of them."""
     shares, live = of_examples(task, w, data, layers, channels)
-    return live @ shares / live.sum()
+    return live @ within(shares, reach) / live.sum()
 
 
-def spread(task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32) -> Tensor:
+def spread(task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32, reach: float = 0.0) -> Tensor:
     """Second moments about 1/2 of its examples' vectors, (channels, channels)."""
     shares, live = of_examples(task, w, data, layers, channels)
-    away = shares - 0.5
+    away = within(shares, reach) - 0.5
     return (away * live[:, None]).T @ away / live.sum()
+
+
+def within(shares: Tensor, reach: float) -> Tensor:
+    """Vectors no farther from 1/2 than `reach`: the longer ones are shortened; 0 = any."""
+    if not reach:
+        return shares
+    away = shares - 0.5
+    longest: Tensor = away.norm(dim=1, keepdim=True).clamp(min=reach)
+    return 0.5 + away * (reach / longest)
 
 
 def of_examples(task: Task, w: Vec, data: Data, layers: int, channels: int) -> tuple[Tensor, Tensor]:
@@ -80,42 +89,50 @@ def common_channels(have: int, want: int) -> Tensor:
 # ---- noise that hides single examples ----
 
 
-def noised(v: Tensor, n: Tensor, epsilon: float, seed: Tensor, kind: Noise = "gaussian") -> Tensor:
-    """A sketch that is differentially private in each single example; as it is if epsilon is 0.
+@dataclass(frozen=True)
+class Hiding:
+    """Noise that makes what is said of examples differentially private in each single one.
 
-    `n` counts as public. Draws are hashes of `seed`: whoever knows it can take the noise away, so in
-    earnest it must be the client's secret.
+    How many examples there are counts as public. Draws are hashes of a seed: whoever knows it can take the
+    noise away, so in earnest it must be the client's secret.
     """
-    return v + noise_scale(epsilon, n, len(v), kind) * draws(seed, len(v), kind) if epsilon else v
 
+    epsilon: float  # 0 = no noise
+    kind: Literal["gaussian", "laplace"] = "gaussian"
+    reach: float = 0.0  # the longest way from 1/2 of an example's vector; 0 = as far as numbers in [0, 1] go
 
-def noised_spread(m: Tensor, n: Tensor, epsilon: float, seed: Tensor, kind: Noise = "gaussian") -> Tensor:
-    """The same for second moments, with one draw for each pair of channels, and with the variance that noise
-    gives to sketches, in the unit of single examples: directions that drown in noise do not count."""
-    if not epsilon:
-        return m
-    drowned = n * noise_scale(epsilon, n, len(m), kind) ** 2 * (2 if kind == "laplace" else 1)
-    row, column = torch.triu_indices(len(m), len(m))
-    scale = noise_scale(epsilon, n, len(m), kind, moments=True)
-    half = torch.zeros_like(m).index_put((row, column), scale * draws(seed + 1, len(row), kind))
-    return m + half + half.T - torch.diag(half.diagonal()) + drowned * torch.eye(len(m))
+    def sketch(self, v: Tensor, n: Tensor, seed: Tensor) -> Tensor:
+        return v + self.scale(n, len(v)) * draws(seed, len(v), self.kind) if self.epsilon else v
 
+    def spread(self, m: Tensor, n: Tensor, seed: Tensor) -> Tensor:
+        """Second moments, with one draw for each pair of channels."""
+        if not self.epsilon:
+            return m
+        wide = len(m)
+        half = draws(seed + 1, wide * wide, self.kind).reshape(wide, wide).triu()
+        return m + self.scale(n, wide, True) * (half + half.triu(1).T)
 
-def noise_scale(
-    epsilon: float, n: Tensor | float, width: int, kind: Noise = "gaussian", moments: bool = False
-) -> Tensor | float:
-    """Standard deviation of Gaussian noise, or the scale of Laplace's.
+    def variance(self, n: Tensor, wide: int) -> Tensor:
+        """What noise adds to the variance of a sketch, in the unit of single examples, of which it is the mean."""
+        if not self.epsilon:
+            return torch.zeros(())
+        return n * self.scale(n, wide) ** 2 * (2 if self.kind == "laplace" else 1)
 
-    Another example in place of one moves a mean over n vectors in [0, 1] by sqrt(width) / n at most, by
-    width / n in the sum of absolute values. A vector minus 1/2 is at most sqrt(width) / 2 long; two such
-    matrices of products are at most sqrt(2) width / 4 apart, and width² / 2 in absolute values.
+    def scale(self, n: Tensor | float, wide: int, moments: bool = False) -> Tensor | float:
+        """Standard deviation of Gaussian noise, or the scale of Laplace's.
 
-    >>> round(noise_scale(1.0, 900, 32), 4)
-    0.0234
-    """
-    if kind == "laplace":
-        return (width**2 / 2 if moments else width) / n / epsilon
-    return gaussian(epsilon) * (math.sqrt(2) * width / 4 if moments else math.sqrt(width)) / n
+        Another example in place of one moves a mean of n vectors by 2 reach / n at most, sqrt(wide) / n if
+        any number in [0, 1] may come; matrices of products, which are at right angles at most, by
+        sqrt(2) reach² / n. In absolute values it is the square root of how many numbers there are as much.
+
+        >>> round(Hiding(1.0).scale(900, 32), 4)
+        0.0234
+        """
+        reach = self.reach or math.sqrt(wide) / 2
+        moved = (math.sqrt(2) * reach**2 if moments else 2 * reach) / n
+        if self.kind == "laplace":
+            return moved * (wide if moments else math.sqrt(wide)) / self.epsilon
+        return moved * gaussian(self.epsilon)
 
 
 @cache
@@ -143,7 +160,7 @@ def _times_below(epsilon: float, z: float) -> float:
     return math.exp(min(epsilon + math.log(chance), 700.0)) if chance else 0.0
 
 
-def draws(seed: Tensor, many: int, kind: Noise) -> Tensor:
+def draws(seed: Tensor, many: int, kind: str) -> Tensor:
     if kind == "gaussian":
         return normal(seed, _NOISE, many)
     far = uniform(seed, _NOISE, many) - 0.5  # in [-1/2, 1/2)

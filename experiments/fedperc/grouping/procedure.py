@@ -1,0 +1,125 @@
+"""Which reading of FedPerC's sketches finds the groups: each image's sparsities are kept, all readings use them.
+
+The four groups are those that the split `groups` made, five consecutive clients each.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from motet.core import Turn
+from motet.engines.loop import Loop
+from motet.engines.talk import play
+from motet.local import Task, seed_of
+from motet.methods.fedavg import FedAvg
+from motet.parts import clusters, sketches
+from motet.tasks import nets
+from motet.tasks.load import load
+
+LAYERS, SHORT = 3, 32
+READINGS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]
+Shares = list[np.ndarray]  # of each layer, (images, channels)
+
+
+def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    chosen = settings["only"]
+    rows: dict[str, Any] = {
+        row: {"values": {c: [] for c in settings["extractors"]}, "failures": []} for row in settings["rows"]
+    }
+    for name in chosen:
+        for seed in settings["seeds"]:
+            who, shares = images(settings["extractors"][name], seed, out)
+            for row in settings["rows"]:
+                found = [score(READINGS[row], who, shares, draw) for draw in range(settings["draws"])]
+                rows[row]["values"][name].append(float(np.mean(found)))
+            say(f"  {name}, seed {seed}: done")
+    return rows
+
+
+# ---- from images to shares of silence, once ----
+
+
+def images(extractor: dict[str, Any], seed: int, out: Path) -> tuple[np.ndarray, Shares]:
+    """Whose each image is, and its shares of silence; read from a file if they were measured before."""
+    words = "-".join(str(v) for v in extractor.values())
+    file = out / f"{words}-seed{seed}.npz"
+    if not file.exists():
+        task, homes, w = trained(extractor, seed)
+        found = [measured(task, w, home) for home in homes.values()]
+        who = np.repeat(np.arange(len(found)), [len(f[0]) for f in found])
+        layers = {f"layer{i}": np.concatenate([f[i] for f in found]) for i in range(LAYERS)}
+        np.savez(file, who=who, **layers)
+    kept = np.load(file)
+    return kept["who"], [kept[f"layer{i}"].astype(np.float64) for i in range(LAYERS)]
+
+
+def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any], Any]:
+    f = load(extractor["data"], {"split": "groups", "unseen": 0.0}, seed)
+    net = nets.build("vgg11", {"width": extractor["width"]}, f.shape, f.outputs, f.kind, seed)
+    task = Task(net, f.kind, f.outputs, f.scale, f.pixels)
+    method = FedAvg(task, lr=extractor.get("lr", 0.05), epochs=2, batch=64, momentum=0.5)
+    engine, w = Loop(f.homes), task.w0
+    for number in range(extractor["rounds"]):
+        turn = Turn(number, engine.clients, engine.clients, seed_of(seed, "turn", number))
+        w = play(engine, method, w, turn)
+    return task, f.homes, w
+
+
+def measured(task: Task, w: Any, home: Any) -> list[np.ndarray]:
+    """Of a client's images, those for validation among them: each layer's (images, channels), in half precision."""
+    x = torch.cat([home.train.take().x, home.val.take().x])
+    parts = [[s.float().flatten(2).mean(-1) for s in task.silent(w, some, LAYERS)] for some in x.split(128)]
+    return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(LAYERS)]
+
+
+# ---- readings ----
+
+
+def score(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int) -> float:
+    """The adjusted Rand index of the groups that a reading finds."""
+    truth = np.arange(who.max() + 1) * 4 // (who.max() + 1)
+    rows = compared(reading, who, shares, draw)
+    k = reading.get("k", 4) or clusters.best_k(rows, draw)
+    return clusters.agreement(clusters.kmeans(rows, k, draw), truth)
+
+
+def compared(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int = 0) -> np.ndarray:
+    """The rows whose Euclidean distances a reading compares, one for each client."""
+    x = side_by_side(reading, shares)
+    how, epsilon = reading.get("distance", "euclidean"), reading.get("epsilon", 0.0)
+    share, reach = 0.5 if how == "mahalanobis" else 1.0, reading.get("reach", 0.0)
+    hide = sketches.Hiding(epsilon * share, reading.get("noise", "gaussian"), reach)
+    of_clients = [sketches.within(torch.from_numpy(x[who == c]), reach) for c in range(who.max() + 1)]
+    sizes = [torch.tensor(float(len(v))) for v in of_clients]
+    seeds = [torch.tensor(seed_of(draw, c)) for c in range(len(of_clients))]
+    told = [hide.sketch(v.mean(0), *rest) for v, *rest in zip(of_clients, sizes, seeds, strict=True)]
+    rows = torch.stack(told).clamp(0, 1).numpy()
+    if how == "standardised":
+        return (rows - rows.mean(0)) / rows.std(0).clip(1e-9)
+    if how == "whitened":
+        return np.linalg.svd(rows - rows.mean(0), full_matrices=False)[0][:, :5]
+    if how == "mahalanobis":
+        spreads = [
+            hide.spread((v - 0.5).T @ (v - 0.5) / len(v), *rest).numpy()
+            for v, *rest in zip(of_clients, sizes, seeds, strict=True)
+        ]
+        noise = np.mean([float(hide.variance(n, rows.shape[1])) for n in sizes])
+        return rows @ clusters.ruler(np.mean(spreads, 0), rows.mean(0) - 0.5, noise)
+    return rows
+
+
+def side_by_side(reading: dict[str, Any], shares: Shares) -> np.ndarray:
+    """(images, numbers): which layers and channels a reading looks at."""
+    common = min(s.shape[1] for s in shares)
+    ways = {"first": np.arange(min(SHORT, common)), "all": np.arange(common)}
+    chosen = ways.get(reading.get("channels", ""), sketches.common_channels(common, SHORT).numpy())
+    layers, picked = reading.get("layers", "mean"), [s[:, chosen] for s in shares]
+    if layers == "mean":
+        return np.mean(picked, 0)
+    return np.concatenate(picked, 1) if layers == "each" else picked[int(layers)]
