@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -175,7 +176,10 @@ def test_in_the_warm_up_local_scores_are_of_the_trained_model(method: Any, net: 
 
 @engines
 @both
-@pytest.mark.parametrize("how", [{"k": 3}, {"k": 0}, {"grouping": "threshold", "threshold": 1.0}])
+@pytest.mark.parametrize(
+    "how",
+    [{"k": 3}, {"k": 0}, {"grouping": "threshold", "threshold": 1.0}, {"k": 3, "distance": "mahalanobis"}],
+)
 def test_kinds_of_clients_are_found(engine: Any, method: Any, how: Any, net: Task) -> None:
     homes, truth = kinds()
     s = after(method(net, warm_up=1, **how), engine(homes), 2)
@@ -190,6 +194,110 @@ def test_noise_hides_the_kinds_if_there_is_enough_of_it(net: Task) -> None:
         assert s["centres"].min() >= 0 and s["centres"].max() <= 1
         found[epsilon] = clusters.agreement(np.array(list(s["members"].values())), np.array(truth))
     assert found[100.0] == 1.0 and found[0.01] < 0.5
+
+
+def test_with_mahalanobis_distance_only_a_mean_more_is_learned_and_newcomers_use_the_same_ruler(
+    net: Task,
+) -> None:
+    homes, truth = kinds()
+    m, engine = PFA(net, warm_up=0, k=3, distance="mahalanobis", epsilon=300.0, reach=2.0), Loop(homes)
+    talk = m.round(m.start(turn(engine, -1)), turn(engine, 0))
+    asked = next(talk)
+    engine.begin(m, turn(engine, 0))
+    assert (asked.verb.__name__, asked.learn) == ("sketch", "all")
+    then = talk.send(engine.ask(asked))
+    assert (then.verb.__name__, then.learn) == ("spread", "mean")
+    early = [c for c in homes if c != "c07"]
+    s = play(engine, m, m.start(turn(engine, -1)), few(engine, 0, early))
+    later = play(engine, m, s, few(engine, 1, ["c07"]))
+    assert torch.equal(later["ruler"], s["ruler"]) and later["members"]["c07"] == s["members"]["c01"]
+    assert truth[7] == truth[1]
+
+
+@engines
+@both
+def test_trials_of_how_many_groups_leave_clients_as_they_were(engine: Any, method: Any, net: Task) -> None:
+    homes, _ = kinds()
+    tried = after(method(net, warm_up=1, k=0, choose="trials"), here := engine(homes), 3)
+    k = len(tried["models"])
+    same = after(method(net, warm_up=1, k=k), there := engine(homes), 3)
+    assert tried["members"] == same["members"]
+    assert max(apart(a, b) for a, b in zip(tried["models"], same["models"], strict=True)) == 0
+    if method is FedPerC:
+        assert all(apart(here.keeps.get(c), there.keeps.get(c)) == 0 for c in homes)
+
+
+def test_trials_choose_what_half_of_the_clients_do_best_with(net: Task) -> None:
+    heard = []
+
+    class Two(PFA):
+        def tried(self, s: Any, teams: dict[str, int]) -> Any:
+            heard.append(teams)
+            yield []
+            return abs(len(set(teams.values())) - 2)
+
+    homes, _ = kinds()
+    assert len(after(Two(net, warm_up=0, k=0, choose="trials"), Loop(homes), 1)["models"]) == 2
+    assert {len(teams) for teams in heard} == {6} and len({tuple(teams) for teams in heard}) == 1
+
+
+def opposites() -> tuple[dict[str, Home], list[int]]:
+    """Clients whose examples look alike, half of whom call yes what the others call no."""
+    g = torch.Generator().manual_seed(0)
+
+    def some(flip: int, many: int) -> Batch:
+        x = torch.randn(many, 6, generator=g)
+        return Batch.of(x, (x[:, 0] > 0).long() ^ flip)
+
+    truth = [i % 2 for i in range(8)]
+    return {f"c{i}": Home(some(k, 40), some(k, 20), some(k, 5)) for i, k in enumerate(truth)}, truth
+
+
+@engines
+@both
+def test_who_does_better_elsewhere_moves_if_it_may(engine: Any, method: Any, net: Task) -> None:
+    homes, truth = opposites()
+    found = []
+    for move in (0, 1):
+        m, e = method(net, warm_up=0, k=2, move=move, lr=0.3, epochs=2), engine(homes)
+        s = play(e, m, start(e, m, turn(e, -1)), turn(e, 0))
+        wrong = dict(zip(homes, [0, 1, 0, 1, 0, 1, 1, 0], strict=True))  # the last two are exchanged
+        s = s | {"members": wrong, "models": [s["models"][0]] * 2}
+        for t in range(1, 5):
+            s = play(e, m, s, turn(e, t))
+        found.append(clusters.agreement(np.array(list(s["members"].values())), np.array(truth)))
+    assert found[0] < 1 and found[1] == (1 if method is PFA else found[1])
+
+
+def test_who_has_no_validation_examples_stays(net: Task) -> None:
+    homes, _ = opposites()
+    none = {c: Home(h.train, Batch.of(h.val.x[:0], h.val.y[:0]), h.test) for c, h in homes.items()}
+    s = after(PFA(net, warm_up=0, grouping="random", k=2, move=1), engine := Loop(none), 2)
+    assert play(engine, PFA(net, k=2, move=1), s, turn(engine, 2))["members"] == s["members"]
+
+
+@both
+@pytest.mark.parametrize("how", [{"k": 3}, {"grouping": "none"}])
+def test_a_report_is_told_groups_and_where_sketches_lie(method: Any, how: Any, net: Task) -> None:
+    homes, truth = kinds()
+    m = method(net, warm_up=1, **how)
+    assert m.record(after(m, Loop(homes), 1)) == {"groups": {}}
+    told = json.loads(json.dumps(m.record(after(m, Loop(homes), 2))))
+    assert sorted(told["groups"]) == sorted(homes) and ("places" in told) == ("k" in how)
+    if "k" in how:
+        assert told["silhouette"] > 0.5 and 0.5 < told["share"] <= 1 and len(told["places"]["c00"]) == 2
+
+
+def test_an_extractor_that_comes_with_weights_is_not_trained(net: Task) -> None:
+    def build(words: str) -> nn.Module:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3))
+
+    seeing = Task(net.net, "classes", 3, build=build)
+    homes, _ = kinds()
+    for words, still in (("mlp weights=some.safetensors", True), ("mlp", False)):
+        s = after(PFA(seeing, warm_up=2, k=3, extractor=words), Loop(homes), 2)
+        assert (apart(s["eye"], seeing.other(words).w0) == 0) == still
 
 
 def test_random_groups_send_no_sketch_and_are_of_one_size(net: Task) -> None:

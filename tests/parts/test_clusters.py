@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import norm
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -81,13 +85,19 @@ def test_networks_for_images_are_sketched_and_stacking_gives_the_same(name: str)
     assert many == (1 if name == "mlp" else 3)  # also in residual blocks, whose ReLUs are no layers
 
 
-def test_a_recurrent_network_is_asked_for_the_features_that_its_head_sees() -> None:
-    task = Task(nets.build("lstm", {"hidden": 10}, (7,), 5, "classes", 0), "classes", 5)
-    x = torch.randint(0, 5, (6, 7), generator=torch.Generator().manual_seed(0))
-    _, features = task.predict_from(task.w0, x)
-    assert sketches.sketch(task, task.w0, data_of(x)).tolist() == pytest.approx(
-        (features <= 0).float().mean(0).tolist()
-    )
+def test_a_gate_of_a_recurrent_network_is_silent_where_it_is_less_than_half_open() -> None:
+    options = {"hidden": 10, "layers": 1}
+    task = Task(nets.build("lstm", options, (7,), 5, "classes", 0), "classes", 5)
+    x = torch.randint(0, 5, (2, 6, 7), generator=torch.Generator().manual_seed(0))
+    gates = task.silent(task.w0, x[0], 3)
+    assert [g.shape for g in gates] == [(6, 10, 7)] * 3  # those that let in, keep and let out, at each step
+    first = task.w0["codes.weight"][x[0, :, 0]] @ task.w0["lstm.weight_ih_l0"].T
+    first = first + task.w0["lstm.bias_ih_l0"] + task.w0["lstm.bias_hh_l0"]  # the state before is zero
+    for gate, rows in zip(gates, (slice(0, 10), slice(10, 20), slice(30, 40)), strict=True):
+        assert torch.equal(gate[..., 0], first[:, rows] <= 0)
+    one = torch.stack([sketches.sketch(task, task.w0, data_of(rows)) for rows in x])
+    assert torch.allclose(one, vmap(lambda r: sketches.sketch(task, task.w0, data_of(r)))(x), atol=0.02)
+    assert torch.equal(task.predict(task.w0, x[0]), task.predict(task.w0, x[0]))
 
 
 def test_listening_stops_the_network_early_and_leaves_it_as_it_was() -> None:
@@ -136,7 +146,100 @@ def test_another_example_moves_a_sketch_by_no_more_than_the_sensitivity() -> Non
         assert float(moved) <= 2**0.5 / 20 + 1e-6
 
 
+def test_gaussian_noise_is_the_least_that_will_do() -> None:
+    def lost(sigma: float, epsilon: float) -> float:
+        """Balle and Wang's delta, by scipy."""
+        a, b = 1 / (2 * sigma), epsilon * sigma
+        return float(norm.cdf(a - b) - np.exp(epsilon) * norm.cdf(-a - b))
+
+    for epsilon in (0.1, 1.0, 10.0):
+        sigma = sketches.gaussian(epsilon)
+        assert lost(sigma, epsilon) == pytest.approx(sketches.DELTA, rel=1e-3)
+    assert sketches.gaussian(1.0) < np.sqrt(
+        2 * np.log(1.25e5)
+    )  # Dwork and Roth's, which is larger than needed
+    assert 0 < sketches.gaussian(1000.0) < sketches.gaussian(100.0)
+
+
+def test_laplace_noise_has_the_scale_of_the_formula() -> None:
+    hide, n = sketches.Hiding(2.0, "laplace"), torch.tensor(900)
+    drawn = torch.stack([hide.sketch(torch.zeros(32), n, torch.tensor(seed)) for seed in range(500)])
+    assert hide.scale(900, 32) == pytest.approx(32 / 900 / 2)
+    assert float(drawn.abs().mean()) == pytest.approx(32 / 900 / 2, rel=0.03)
+    assert abs(float(drawn.mean())) < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+@pytest.mark.parametrize("reach", [0.0, 0.7])
+def test_no_example_moves_what_is_said_by_more_than_noise_is_made_for(kind: Any, reach: float) -> None:
+    hide, n, wide = sketches.Hiding(1.0, kind, reach), 10, 6
+    unit = sketches.gaussian(1.0) if kind == "gaussian" else 1.0
+    power = 2 if kind == "gaussian" else 1
+    g = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        one, other = torch.rand(2, wide, generator=g).round()  # corners of the cube are the farthest
+        a, b = (sketches.within(v[None], reach)[0] - 0.5 for v in (one, other))
+        assert float((a - b).norm(p=power)) / n <= hide.scale(n, wide) / unit + 1e-6
+        products = torch.outer(a, a) - torch.outer(b, b)
+        assert float(products.norm(p=power)) / n <= hide.scale(n, wide, True) / unit + 1e-6
+
+
+def test_vectors_beyond_reach_are_shortened_and_others_are_left() -> None:
+    v = torch.tensor([[0.5, 0.9], [1.0, 1.0]])
+    near = sketches.within(v, 0.5)
+    assert torch.equal(near[0], v[0]) and float((near[1] - 0.5).norm()) == pytest.approx(0.5)
+    assert sketches.within(v, 0.0) is v
+
+
+def test_validation_examples_are_part_of_a_sketch() -> None:
+    x = torch.tensor([[2.0], [1.0], [-1.0], [0.0]])
+    apart = replace(data_of(x[:3]), val=Batch.of(x[3:], torch.zeros(1, dtype=torch.int64)))
+    task = tiny()
+    for said in (sketches.sketch, sketches.spread):
+        assert torch.equal(said(task, task.w0, data_of(x)), said(task, task.w0, apart))
+
+
+def test_the_spread_by_hand() -> None:
+    # first layer: units are silent for x = 2: (0, 1), for x = -1: (1, 0); minus 1/2, products are +-1/4
+    found = sketches.spread(tiny(), tiny().w0, data_of(torch.tensor([[2.0], [-1.0]])), layers=1)
+    assert found.tolist() == [[0.25, -0.25], [-0.25, 0.25]]
+
+
 # ---- groups ----
+
+
+@given(arrays(np.float64, (3, 3), elements=st.floats(-2, 2)), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_mahalanobis_distances_do_not_depend_on_how_numbers_are_mixed(mix: Any, seed: int) -> None:
+    mix = mix + 3 * np.eye(3)
+    assume(np.linalg.cond(mix) < 20)
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(50, 3))
+    rows = rng.normal(size=(4, 3))
+
+    def apart(x: Any, rows: Any) -> Any:
+        scaled = rows @ clusters.ruler(x.T @ x / len(x), x.mean(0))
+        return clusters.distances(scaled, scaled)
+
+    assert np.allclose(apart(x, rows), apart(x @ mix, rows @ mix), rtol=1e-6)
+
+
+def test_directions_in_which_all_examples_vary_count_for_little() -> None:
+    rows = np.array([[0.0, 0.0], [5.0, 0.0], [0.0, 1.0], [5.0, 1.0]])
+    assert clusters.kmeans(rows, 2, 0).tolist() == [0, 1, 0, 1]
+    scaled = rows @ clusters.ruler(np.diag([100.0, 1.0]), np.zeros(2))
+    assert clusters.kmeans(scaled, 2, 0).tolist() == [0, 0, 1, 1]
+    noisy = clusters.ruler(np.diag([100.0, -1.0]), np.zeros(2), noise=3.0)  # a variance below zero is noise
+    assert sorted(np.linalg.norm(noisy, axis=0).round(6)) == pytest.approx([103**-0.5, 4**-0.5], abs=1e-6)
+
+
+def test_two_principal_components_show_a_plane_as_it_is() -> None:
+    rows = np.array([[0.0, 0, 0], [3, 0, 0], [0, 1, 0], [3, 1, 0]])
+    places, share = clusters.flat(rows)
+    assert share == pytest.approx(1) and np.allclose(
+        clusters.distances(places, places), clusters.distances(rows, rows)
+    )
+    assert clusters.flat(np.ones((1, 1)))[0].shape == (1, 2)
 
 
 def blobs(groups: int = 3, each: int = 5) -> tuple[Any, Any]:

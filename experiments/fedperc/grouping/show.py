@@ -37,8 +37,8 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
             for i in range(len(x)):
                 axes.scatter(x[i], y[i], color=COLOURS[i * 4 // len(x)], marker="osD^"[found[i]], s=45)
             axes.set(title=f"{file.name.split('-')[0]}: {title}", xticks=[], yticks=[])
-    figure.text(0.5, 0.005, "colour: the true group; marker: the group that k-means finds", ha="center")
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.text(0.5, 0.015, "colour: the true group; marker: the group that k-means finds", ha="center")
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
     figure.savefig(out / "figure5.png", dpi=110)
     pyplot.close(figure)
     return [f"figure: {out / 'figure5.png'}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from motet.local.bends import is_heard, say
 from motet.tasks.nets.parts import Shape, chain, refuse, too_few
 
 
@@ -45,13 +46,13 @@ class LastStep(nn.LSTM):
     """An LSTM that gives its last step, and that uses the weights it has when it is called.
 
     nn.LSTM keeps a second list of its weights, which goes on naming the old ones where others are put
-    in their place.
+    in their place. Where somebody listens, it says how far its gates are open at each step.
     """
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         layers = [[getattr(self, name) for name in names] for names in self._all_weights]
         weights = [w for layer in layers for w in layer]
-        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, [x, *weights])):
+        if is_heard() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, [x, *weights])):
             return _by_hand(x, layers)  # vmap has no rule for torch's own
         start = x.new_zeros(self.num_layers, x.shape[0], self.hidden_size)
         steps: Tensor = torch.lstm(
@@ -65,11 +66,14 @@ def _by_hand(x: Tensor, layers: list[list[Tensor]]) -> Tensor:
     for of_x, of_h, bias_x, bias_h in layers:
         given = x @ of_x.T + (bias_x + bias_h)
         h = c = x.new_zeros(x.shape[0], of_h.shape[1])
-        steps = []
+        steps, gates = [], []
         for now in given.unbind(1):
             let_in, keep, news, let_out = (now + h @ of_h.T).chunk(4, -1)  # torch's order of the gates
+            gates.append((let_in, keep, let_out))
             c = keep.sigmoid() * c + let_in.sigmoid() * news.tanh()
             h = let_out.sigmoid() * c.tanh()
             steps.append(h)
         x = torch.stack(steps, 1)
+        for gate in zip(*gates, strict=True):
+            say(torch.stack(gate, -1))  # (examples, hidden, steps); zero is half open
     return x[:, -1]
