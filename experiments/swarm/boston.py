@@ -52,6 +52,12 @@ def found(folder: Path) -> list[Settings]:
     ]
 
 
+def shares(names: Sequence[str]) -> tuple[list[float], list[float]]:
+    """w1 and w2 of rows that are named `w1=0.2 w2=0.4`."""
+    pairs = [[float(word.split("=")[1]) for word in name.split()] for name in names]
+    return [a for a, _ in pairs], [b for _, b in pairs]
+
+
 def rows(part: str) -> tuple[np.ndarray, np.ndarray]:
     """Examples with a column of ones, as particles have them, and prices."""
     pool = boston.load(as_published=True)

@@ -299,6 +299,20 @@ def test_coursera_digits_are_one_to_a_client(shared_cache):
     assert (pool.part.reshape(10, 500)[:, 400:] == 2).all() and not pool.problems()
 
 
+def test_terms_of_digits_are_squares_and_products_of_neighbours():
+    x = np.arange(800.0).reshape(2, 400)
+    squares, both = (coursera_digits.widened(x, terms) for terms in ("squares", "neighbours"))
+    assert squares.shape == (2, 800) and both.shape == (2, 800 + 2 * 19 * 20)
+    assert (squares[0, 403], both[0, 800], both[0, 800 + 380]) == (9, 20 * 0, 1 * 0)
+    assert (both[1, 801], both[1, 800 + 381]) == (421 * 401, 402 * 401)
+
+
+@needs_real
+def test_coursera_digits_as_published_have_none_to_choose_by(shared_cache):
+    part = coursera_digits.load(as_published=True).part
+    assert np.bincount(part).tolist() == [4000, 0, 1000]
+
+
 @needs_real
 def test_coursera_digits_can_be_made_from_mnist(tmp_path):
     made = coursera_digits.decode(Path(REAL) / "mnist")

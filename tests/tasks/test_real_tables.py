@@ -4,8 +4,10 @@ import gzip
 
 import numpy as np
 import pytest
+import torch
 
 from motet.tasks.datasets import boston, census, covertype, vehicle_loan
+from motet.tasks.deal import Common, deal
 from motet.tasks.federation import DataError
 from motet.tasks.files.found import content, find
 
@@ -135,6 +137,15 @@ def test_boston_has_four_clients_of_101_rows(decoded):
     assert np.bincount(pool.owner[pool.part == 0]).tolist() == [101] * 4
     assert (np.diff(pool.owner) >= 0).all() and set(pool.part.tolist()) == {0, 4}
     assert [c.name for c in pool.columns if c.kind == "flag"] == ["CHAS"]
+
+
+def test_boston_as_published_keeps_raw_numbers_in_double_precision(decoded):
+    found = decoded(boston)
+    federation = deal("boston", boston.pool(found, as_published=True), Common(unseen=0.0), {}, 0)
+    home = federation.homes["block-1"].train
+    assert home.x.dtype == home.y.dtype == torch.float64 and federation.exact
+    assert np.array_equal(home.x.numpy(), found["x"][101:202]) and federation.scale == 1
+    assert np.array_equal(home.y.numpy(), found["y"][101:202])
 
 
 def test_boston_is_the_same_from_every_kind_of_file(tmp_path, decoded):

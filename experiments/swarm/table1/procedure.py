@@ -12,8 +12,7 @@ import boston
 
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
-    shares = [[float(word.split("=")[1]) for word in row.split()] for row in settings["rows"]]
-    w1, w2 = zip(*shares, strict=True)
+    w1, w2 = boston.shares(settings["rows"])
     results = boston.perform(settings, {"w1": w1, "w2": w2}, out, jobs, say)
     return {row: as_row(one) for row, one in zip(settings["rows"], results, strict=True)}
 

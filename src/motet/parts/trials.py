@@ -61,13 +61,30 @@ def particle(task: Task, per_class: bool) -> Tensor:
 
 def losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip: float = 0.0) -> Tensor:
     """Mean losses (swarms, particles) over the client's real examples, each clipped if `clip` is not 0."""
-    per_class = loss in PER_CLASS
-    cost = costs(task, scores(task, weights(task, theta, per_class), inputs(task, data.x)), data.y, loss)
+    x, real = inputs(task, data.x), torch.arange(len(data.x)) < data.n
+    if loss in PER_CLASS:
+        cost = one_vs_all(x.flatten(1), data.y, theta, loss)
+    else:
+        z = scores(task, weights(task, theta, False), x)
+        cost = task.blame(z, data.y.expand(len(z), -1)).T  # (examples, particles of all swarms)
     if clip:
         cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
-    real = (torch.arange(len(data.x)) < data.n).reshape(-1, *(1,) * per_class)
-    mean = torch.where(real, cost, 0.0).sum(1) / data.n  # (particles of all swarms,) or (particles, classes)
-    return mean.T if per_class else mean.reshape(theta.shape[:2])
+    return (torch.where(real[:, None], cost, 0.0).sum(0) / data.n).reshape(theta.shape[:2])
+
+
+def one_vs_all(x: Tensor, y: Tensor, theta: Tensor, loss: str) -> Tensor:
+    """The loss of each example and particle, (examples, classes * particles): is it of the particle's class?"""
+    classes, particles, numbers = theta.shape
+    flat = theta.reshape(-1, numbers)
+    wide = x.shape[1]  # what is left of a particle is its bias, if it has one
+    z = x @ flat[:, :wide].T + (flat[:, wide] if numbers > wide else 0.0)
+    side = 1.0 - 2.0 * (y[:, None] == torch.arange(classes))  # -1 where the answer is yes
+    wrong = (z.reshape(-1, classes, particles) * side.to(z)[:, :, None]).flatten(
+        1
+    )  # how far on the wrong side
+    if loss == "one_vs_all":
+        return softplus(wrong)  # -log sigmoid, which never overflows
+    return -(torch.sigmoid(-wrong) + _SMALL).log()
 
 
 def inputs(task: Task, x: Tensor) -> Tensor:
@@ -86,17 +103,6 @@ def scores(task: Task, w: Vec, x: Tensor) -> Tensor:
     if task.dense:
         return torch.vmap(task.predict, in_dims=(0, None))(w, x)
     return torch.stack([task.predict(w.map(lambda a, i: a[i], i), x) for i in range(many)])
-
-
-def costs(task: Task, z: Tensor, y: Tensor, loss: str) -> Tensor:
-    """The loss of each particle and example, and class if classes have swarms of their own."""
-    if loss not in PER_CLASS:
-        return task.blame(z, y.expand(len(z), -1))
-    t = (y[:, None] == torch.arange(task.outputs)).double()
-    if loss == "one_vs_all":
-        return softplus(z) - t * z  # -log sigmoid, which never overflows
-    h = torch.sigmoid(z)
-    return -(t * (h + _SMALL).log() + (1 - t) * (1 - h + _SMALL).log())
 
 
 def root(task: Task, data: Data) -> Tensor:

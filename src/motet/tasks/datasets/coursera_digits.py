@@ -84,10 +84,8 @@ def _cubic(t: np.ndarray) -> np.ndarray:
 
 def load(
     *,
-    as_published: bool = False,  # 400 rows of each digit to train with, none to choose by
-    features: Literal[
-        "pixels", "squares", "neighbours"
-    ] = "pixels",  # pixels; with squares; also with products
+    as_published: bool = False,  # 400 rows of each digit to train with, in double precision
+    terms: Literal["pixels", "squares", "neighbours"] = "pixels",  # and squares; and products of neighbours
 ) -> Pool:
     """A table of 400 grey values; one digit to a client, as the swarm's paper has it.
 
@@ -101,17 +99,18 @@ def load(
     part = np.where(place >= 400, 2, np.where(chosen_by, 1, 0))  # of a digit 360 train, 40 val, 100 test
     names = tuple(f"digit-{d}" for d in range(10))
     classes = tuple(map(str, range(10)))
-    x = widened(np.asarray(found["x"]), features)
-    digest = found.digest if features == "pixels" else f"{found.digest} {features}"
-    return Pool(x, y, "classes", classes, (), y, names, part, scaling="none", digest=digest)
+    x = widened(np.asarray(found["x"]), terms)
+    digest = found.digest if terms == "pixels" else f"{found.digest} {terms}"
+    return Pool(
+        x, y, "classes", classes, (), y, names, part, scaling="none", exact=as_published, digest=digest
+    )
 
 
-def widened(x: np.ndarray, features: str) -> np.ndarray:
+def widened(x: np.ndarray, terms: str) -> np.ndarray:
     """Pixels, followed by their squares, followed by products of neighbours."""
-    if features == "pixels":
+    if terms == "pixels":
         return x
     grid = x.reshape(-1, SIDE, SIDE)
-    products = (
-        [grid[:, 1:] * grid[:, :-1], grid[:, :, 1:] * grid[:, :, :-1]] if features == "neighbours" else []
-    )
-    return np.concatenate([x, x**2, *(p.reshape(len(x), -1) for p in products)], 1)
+    products = [grid[:, 1:] * grid[:, :-1], grid[:, :, 1:] * grid[:, :, :-1]]
+    wanted = products if terms == "neighbours" else []
+    return np.concatenate([x, x**2, *(p.reshape(len(x), -1) for p in wanted)], 1)
