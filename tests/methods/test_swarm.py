@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,15 @@ from motet.core import Unfit
 from motet.engines.counted import Counted
 from motet.engines.faulty import Faulty
 from motet.engines.loop import Loop
+from motet.engines.pulse import pulse
 from motet.engines.talk import play, start
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.local import Batch, Data, Home, Task, seed_of
 from motet.methods.swarm import Swarm
 from motet.parts import swarms, trials
+from motet.runs.recipe import read
+from motet.runs.run import run
 from motet.vec import leaves
 from rounds import TWO, after, one_number, turn
 
@@ -295,6 +299,59 @@ def test_what_has_no_gradient_can_be_trained() -> None:
     assert wrong == pytest.approx(float(s["loss"].min())) and wrong < 0.15
 
 
+def one_minus_auc(scores: Tensor, y: Tensor) -> float:
+    """The share of pairs of a positive and a negative example that stand in the wrong order."""
+    gap = (scores[:, 1] - scores[:, 0])[y == 1][:, None] - (scores[:, 1] - scores[:, 0])[y == 0]
+    return float((gap < 0).double().mean() + (gap == 0).double().mean() / 2)
+
+
+def ninth_decile(scores: Tensor, y: Tensor) -> float:
+    """The quantile loss whose best constant has nine tenths of the targets below it."""
+    return float(torch.maximum(0.9 * (y - scores), 0.1 * (scores - y)).mean())
+
+
+def even_handed(scores: Tensor, y: Tensor, x: Tensor) -> float:
+    """Wrong answers, and how unequal the shares of yes are on both sides of the first feature."""
+    yes = scores.argmax(1) == 1
+    sides = [
+        yes[side].double().mean() if side.any() else yes.double().mean()
+        for side in (x[:, 0] > 0, x[:, 0] <= 0)
+    ]
+    return float((yes != (y == 1)).double().mean() + 5 * (sides[0] - sides[1]).abs())
+
+
+def two_classes() -> tuple[Tensor, Tensor]:
+    x, y = line(120)
+    return x, (y > 0.5).long()
+
+
+def test_the_area_under_a_curve_can_be_trained() -> None:
+    x, y = two_classes()
+    method = Swarm(linear(4, 2, "classes"), loss=f"{__name__}:one_minus_auc", stretch=60, spread=1.0)
+    s = after(method, Loop(dealt(x, y, torch.arange(120) % 2)), 1)
+    assert one_minus_auc(method.task.predict(s["best"], x), y) < 0.02
+
+
+def test_a_quantile_can_be_trained() -> None:
+    x, y = torch.zeros(100, 1), torch.arange(100.0) / 10
+    method = Swarm(linear(1, 1), loss=f"{__name__}:ninth_decile", stretch=150, spread=1.0, alpha=1.0)
+    s = after(method, Loop(dealt(x, y, torch.arange(100) % 4)), 1)
+    assert float((y <= method.task.predict(s["best"], x)).float().mean()) == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_penalty_on_unfairness_sees_features_and_works() -> None:
+    x, y = two_classes()
+    homes = dealt(x, y, torch.arange(120) % 2)
+    unfair, fair = (
+        after(Swarm(linear(4, 2, "classes"), loss=f"{__name__}:{f}", stretch=80, spread=1.0), Loop(homes), 1)
+        for f in ("wrong_answers", "even_handed")
+    )
+    task = linear(4, 2, "classes")
+    assert even_handed(task.predict(fair["best"], x), y, x) < even_handed(
+        task.predict(unfair["best"], x), y, x
+    )
+
+
 # ---- what goes wrong ----
 
 
@@ -319,6 +376,22 @@ def test_a_particle_whose_loss_is_no_number_stays_and_the_others_go_on(engine: A
     assert int(s["excluded"]) > 0 and not here.refused
     assert float(s["theta"].max()) <= 2 and s["loss"].isfinite().all()
     assert float(next(iter(s["best"].values()))) == pytest.approx(3 / 13, abs=1e-3)
+
+
+def test_a_run_writes_down_that_losses_were_lost_and_goes_on(tmp_path: Path) -> None:
+    words = [
+        "data=diabetes",
+        "data.split=iid",
+        "data.clients=3",
+        "net=linear",
+        "train.rounds=3",
+        "method=swarm",
+    ]
+    words += [f"method.loss={__name__}:not_for_large_numbers", "method.alpha=4.0", "method.particles=5"]
+    done = run(read(None, words), tmp_path / "run")
+    events = done._store.frame("events")
+    said = events[events["kind"] == "note"]["text"].tolist()
+    assert done.facts["status"] == "done" and any("losses were not finite" in s for s in said)
 
 
 @engines
@@ -401,3 +474,50 @@ def test_a_swarm_without_mutation_reaches_least_squares_on_boston(seed: int) -> 
         if float(s["loss"].min()) < 22.00485:
             break
     assert float(s["loss"].min()) == pytest.approx(22.0048, abs=1e-3)
+
+
+# ---- slow networks ----
+
+
+def test_a_particle_takes_the_best_of_its_tries() -> None:
+    x, y = line()
+    here = Loop(dealt(x, y, torch.arange(60) % 4))
+    method = Swarm(linear(4, 1), particles=3, tries=4, stretch=1, w1=0.2)
+    s = start(here, method, turn(here, -1))
+    flock = swarms.Flock(s, method.moves, 1)
+    letter = torch.from_numpy(flock.move())
+    assert letter.shape == (1, 13, 5)
+    cost = trials.losses(method.task, letter, data_of(x, y))[0, :12].reshape(3, 4)
+    best, at = cost.min(1)
+    s2 = play(here, method, s, turn(here, 0))
+    assert torch.allclose(s2["loss"][0], torch.minimum(best, s["loss"][0]))
+    tried = letter[0, :12].reshape(3, 4, 5)[torch.arange(3), at]
+    assert torch.allclose(s2["v"][0], tried - s["theta"][0])  # the speed of the try that counted
+
+
+def test_more_tries_need_fewer_messages() -> None:
+    x, y = line()
+    homes = dealt(x, y, torch.arange(60) % 4)
+    one, eight = (
+        after(Swarm(linear(4, 1), particles=5, tries=n, stretch=60, w2=0.2), Loop(homes), 1) for n in (1, 8)
+    )
+    assert float(eight["loss"].min()) < float(one["loss"].min())
+
+
+def test_tries_are_proposed_from_the_time_that_asks_take() -> None:
+    now = [0.0]
+
+    class Far(Counted):
+        """An engine whose messages take a fifth of a second, and a millisecond for each particle."""
+
+        def ask(self, ask: Any) -> Any:
+            now[0] += 0.2 + 0.001 * ask.send["theta"].shape[1]
+            return super().ask(ask)
+
+    here, method = Far(Loop(TWO)), Swarm(one_number())
+    here.begin(method, turn(here, 0))
+    found = pulse(
+        here, lambda n: method.question(torch.zeros(1, n, 1).double(), 0, here.clients), clock=lambda: now[0]
+    )
+    assert (found.wait, found.each) == (pytest.approx(0.2), pytest.approx(0.001))
+    assert found.tries(particles=20) == 10 and found.tries(particles=1000) == 1

@@ -21,14 +21,28 @@ them. It is arithmetic as all draws are, so a server that knows the seed could t
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, Unfit, average, verb
+from motet.core import (
+    Ask,
+    Client,
+    Count,
+    Method,
+    NotNegative,
+    Positive,
+    Share,
+    Talk,
+    Tree,
+    Turn,
+    Unfit,
+    average,
+    verb,
+)  # fmt: skip
 from motet.local import Data
 from motet.parts import swarms, trials
 from motet.parts.swarms import Dice, Rule
@@ -41,6 +55,9 @@ class Swarm(Method):
     loss: str = "task"  # task (its own), one_vs_all, published, or module:function(scores, y) -> number
     particles: Count = 20  # in a swarm (S); one_vs_all has a swarm for each class
     swarms: Count = 1  # of each setting, side by side in each message, from other draws; the best one counts
+    tries: Count = (
+        1  # places a particle tries in each message, to take the best; more where messages are slow
+    )
     stretch: Count = 10  # epochs in a round
     rule: Literal["fsi", "pso"] = "fsi"  # mutation as in the paper, or a pull to each particle's own best
     w1: Share | tuple[Share, ...] = 0.0  # share of the speed before; lists are settings to go side by side
@@ -68,7 +85,7 @@ class Swarm(Method):
         return self.with_best(s | {"loss": torch.from_numpy(loss), "excluded": torch.tensor(lost)})
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        flock, last = swarms.Flock(s, self.moves, self.stretch), self.particles
+        flock, last = swarms.Flock(s, self.moves, self.stretch), self.particles * self.tries
         for _ in range(self.stretch):
             tried = flock.move()  # and the best particles, last
             new, lost = yield from self.ask(torch.from_numpy(tried), flock.epoch, turn)
@@ -82,11 +99,14 @@ class Swarm(Method):
 
     def ask(self, theta: Tensor, epoch: int, turn: Turn) -> Losses:
         """Mean losses (swarms, particles), infinite where some client could not tell, and how many those are."""
-        letter = {"theta": theta} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
-        mean = yield average(self.call if ":" in self.loss else self.tell, turn.cohort, send=letter)
+        mean = yield self.question(theta, epoch, turn.cohort)
         loss, lost = mean.numpy()
         many = int(np.count_nonzero(lost))
         return (np.where(lost > 0, np.inf, loss) if many else loss), many
+
+    def question(self, theta: Tensor, epoch: int, to: Sequence[Client]) -> Ask:
+        letter = {"theta": theta} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
+        return average(self.call if ":" in self.loss else self.tell, to, send=letter)
 
     def with_best(self, s: Tree) -> Tree:
         best = swarms.leaders(s)
@@ -169,7 +189,7 @@ class Swarm(Method):
     def moves(self) -> Rule:
         w1, w2 = map(self.each, (self.w1, self.w2))
         adapt = self.adapt if isinstance(self.adapt, bool) else self.each(self.adapt)
-        return Rule(self.rule, w1, w2, adapt, self.patience, self.consecutive, self.alpha_cap)
+        return Rule(self.rule, w1, w2, adapt, self.patience, self.consecutive, self.alpha_cap, self.tries)
 
     def scattered(self, dice: Dice) -> Tensor:
         at = trials.particle(self.task, self.per_class)  # (classes or 1, numbers)

@@ -36,6 +36,7 @@ class Rule:
     failures: int = 6  # epochs without a better best after which alpha is halved
     consecutive: bool = False  # whether a success forgets the failures before it
     cap: float = 0.0  # largest alpha; 0 = any
+    tries: int = 1  # places that a particle tries in an epoch, to take the best
 
 
 def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: Rule) -> Swarm:
@@ -108,9 +109,10 @@ class Flock:
             s[k].numpy().copy() for k in ("theta", "v", "loss", "alpha", "failures")
         )
         self.x: Array = s["x"].numpy().copy() if rule.name == "pso" else self.theta
-        ahead = max(1, min(epochs, _AHEAD // (2 * self.theta.size)))
-        self.dice, self.drawn = Dice(s["source"]), np.empty((len(self.v), ahead, 2, *self.v.shape[1:]))
-        self.used = ahead
+        swarms, particles, numbers = self.theta.shape
+        ahead = max(1, min(epochs, _AHEAD // (2 * rule.tries * self.theta.size)))
+        self.drawn, self.used = np.empty((swarms, ahead, 2, particles * rule.tries, numbers)), ahead
+        self.dice = Dice(s["source"])
         self.epoch, self.excluded = int(s["epoch"]), int(s["excluded"])
         self.w1, self.w2, self.w3 = (np.asarray(w) for w in (rule.w1, rule.w2, 1 - rule.w1 - rule.w2))
         self.every = np.arange(len(self.theta))
@@ -122,7 +124,7 @@ class Flock:
         self.gbest, self.least = self.theta[at][:, None], self.loss[at]
 
     def draw(self) -> tuple[Array, Array]:
-        """R1 and R2 of this epoch, (swarms, particles, numbers) each; drawn for some epochs at once."""
+        """R1 and R2 of this epoch, (swarms, tries of all particles, numbers); drawn for some epochs at once."""
         if self.used == self.drawn.shape[1]:
             self.used = 0
             self.dice.fill(self.drawn[:, : self.left])  # never further than the last epoch of the round
@@ -131,43 +133,56 @@ class Flock:
         return both[:, 0], both[:, 1]
 
     def move(self) -> Array:
-        """Where particles try to go and, last of each swarm, its best one: (swarms, particles + 1, numbers).
+        """Where particles try to go and, last of each swarm, its best one: (swarms, tries + 1, numbers).
 
         v = alpha (w1 v + w2 R1 (gbest - theta) + (1 - w1 - w2) R2). In conventional PSO a pull to the best
         place that the particle itself has seen replaces the mutation R2.
         """
         r1, r2 = self.draw()
+        many = self.rule.tries
+        x, theta, self.step = (a if many == 1 else a.repeat(many, 1) for a in (self.x, self.theta, self.v))
         a1, a2, a3 = ((self.alpha * w)[:, None, None] for w in (self.w1, self.w2, self.w3))
-        pull = self.gbest - self.x
+        pull = self.gbest - x
         pull *= r1
         pull *= a2
         if self.rule.name == "pso":
-            r2 *= self.theta - self.x
+            r2 *= theta - x
             r2 *= a3
         else:
             r2 *= 2 * a3
             r2 -= a3
-        self.v *= a1
-        self.v += pull
-        self.v += r2
-        np.clip(self.v, -_FAR, _FAR, out=self.v)
-        swarms, particles, numbers = self.theta.shape
-        self.tried = np.empty((swarms, particles + 1, numbers))
-        np.add(self.x, self.v, out=self.tried[:, :-1])
-        self.tried[:, -1:] = self.gbest
-        return self.tried
+        self.step *= a1
+        self.step += pull
+        self.step += r2
+        np.clip(self.step, -_FAR, _FAR, out=self.step)
+        letter = np.empty((len(x), x.shape[1] + 1, x.shape[2]))
+        self.tried = letter[:, :-1]
+        np.add(x, self.step, out=self.tried)
+        letter[:, -1:] = self.gbest
+        return letter
 
     def learn(self, new: Array) -> None:
-        """End the epoch: the places that were tried cost `new` (swarms, particles)."""
-        before = self.least
+        """End the epoch: the places that were tried cost `new` (swarms, tries of all particles)."""
+        if self.rule.tries > 1:
+            new = self.choose(new)
+        self.v, before = self.step, self.least
         at = (new < self.loss).nonzero()
         if len(at[0]):
             self.settle(at, self.tried[at], new[at])
         adapted(self.alpha, self.failures, self.least < before, self.rule)
         if self.rule.name == "pso":
-            self.x = self.tried[:, :-1].copy()
+            self.x = self.tried.copy()
         self.epoch += 1
         self.left -= 1
+
+    def choose(self, new: Array) -> Array:
+        """Of each particle's tries only the best one counts."""
+        swarms, particles = self.loss.shape
+        best = new.reshape(swarms, particles, -1).argmin(2) + self.rule.tries * np.arange(particles)
+        at = self.every[:, None], best
+        self.step, self.tried = self.step[at], self.tried[at]
+        chosen: Array = new[at]
+        return chosen
 
     def settle(self, at: tuple[Array, ...], there: Array, fresh: Array) -> None:
         """Some particles take their steps."""

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -154,11 +155,14 @@ def stacked(t: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(t))
 
 
-def scored(task: Task, theta: Tensor, data: Data, f: Callable[[Tensor, Tensor], Any]) -> Tensor:
-    """What any Python function f(scores, y) says of each particle; for one client that is not padded."""
+def scored(task: Task, theta: Tensor, data: Data, f: Callable[..., Any]) -> Tensor:
+    """What any Python function f(scores, y) or f(scores, y, x) says of each particle; for one client, not padded."""
     w, x = weights(task, theta, False), inputs(task, data.x)
+    more = (data.x,) if len(signature(f).parameters) > 2 else ()
     z = (task.predict(w.map(lambda a, i: a[i], i), x) for i in range(len(next(iter(w.values())))))
-    return torch.tensor([float(f(one, data.y)) for one in z], dtype=torch.float64).reshape(theta.shape[:2])
+    return torch.tensor([float(f(one, data.y, *more)) for one in z], dtype=torch.float64).reshape(
+        theta.shape[:2]
+    )
 
 
 def noise(data: Data, salt: Tensor, shape: torch.Size) -> Tensor:
@@ -168,7 +172,7 @@ def noise(data: Data, salt: Tensor, shape: torch.Size) -> Tensor:
     return (0.5 - u).sign() * (2 * torch.minimum(u, 1 - u)).log()
 
 
-def fetched(name: str) -> Callable[[Tensor, Tensor], Any]:
+def fetched(name: str) -> Callable[..., Any]:
     """The function that `module:function` names; modules of the current folder are found too."""
     module, _, function = name.partition(":")
     if os.getcwd() not in sys.path:

@@ -1,0 +1,54 @@
+"""How long an ask takes: what waiting costs however little is asked, and what each particle more costs.
+
+A method must not look at a clock, or two runs of one recipe would differ. So the clock is looked at here, once,
+before a run, and what follows from it is a setting of the recipe.
+Knows asks and a clock. Does not know what is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from motet.core import Ask, Engine
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """Seconds."""
+
+    wait: float  # of an ask, however small
+    each: float  # for each particle that it holds
+
+    def tries(self, particles: int, most: int = 64) -> int:
+        """How many places each particle should try in a message, so that half of the time is work.
+
+        >>> Pulse(wait=0.2, each=0.001).tries(particles=20)
+        10
+        """
+        return max(1, min(most, round(self.wait / max(self.each * particles, 1e-12))))
+
+
+def pulse(
+    engine: Engine,
+    ask: Callable[[int], Ask],
+    many: int = 256,
+    times: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Pulse:
+    """Ask some times for one particle and for `many`; `ask` makes the question. Call `engine.begin` before."""
+
+    def taken(size: int) -> float:
+        question, seconds = ask(size), []
+        for _ in range(times):
+            began = clock()
+            engine.ask(question)
+            seconds.append(clock() - began)
+        return median(seconds)
+
+    taken(1)  # the first ask of all makes clients join
+    one, lots = taken(1), taken(many)
+    each = max(0.0, (lots - one) / (many - 1))
+    return Pulse(max(0.0, one - each), each)
