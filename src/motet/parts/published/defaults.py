@@ -30,7 +30,8 @@ def defaults(
 ) -> tuple[Feature, ...]:
     """A Feature for each column of `table` (rows, features), named and kinded by `kinds` in order.
 
-    `bounds`, public knowledge of a number's range, are needed by "dp" alone, which spends `epsilon` in all.
+    `bounds`, public knowledge of a number's range, are needed by "dp" alone, which spends `epsilon` in all and
+    takes its noise from the machine, whatever the `seed`.
 
     >>> defaults(np.array([[1.0, 0], [2.0, 1], [9.0, 1]]), {"age": "number", "sex": "flag"})
     (Feature(name='age', kind='number', default=2.0), Feature(name='sex', kind='flag', default=1.0))
@@ -41,7 +42,7 @@ def defaults(
     if mechanism == "dp":
         from motet.parts.published.private_defaults import private_middles
 
-        middles: Sequence[float] = private_middles(columns, epsilon, bounds or {}, seed)
+        middles: Sequence[float] = private_middles(columns, epsilon, bounds or {})
     else:
         rng = np.random.default_rng(seed)
         spread = epsilon if mechanism == "noise" else 0.0

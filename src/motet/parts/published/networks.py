@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -54,11 +54,17 @@ def _layers(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def _written(layers: list[nn.Module], features: int, task: str) -> Any:
+    nodes, constants, at, columns = operators(layers, "x", features)
+    more, columns = _answer(at, columns, task)
+    return assemble(nodes + more, constants, features, columns)
+
+
+def operators(layers: Iterable[nn.Module], at: str, columns: int) -> tuple[list[Any], list[Any], str, int]:
+    """Layers that read `at`, as operators and constants; what they end in, and its columns."""
     from onnx import helper
 
     nodes: list[Any] = []
     constants: list[tuple[str, Any]] = []
-    at, columns = "x", features
     for i, m in enumerate(m for m in layers if type(m) is not nn.Flatten):  # rows are flat already
         to = f"h{i}"
         if isinstance(m, nn.Linear):
@@ -69,8 +75,7 @@ def _written(layers: list[nn.Module], features: int, task: str) -> Any:
         else:
             nodes.append(helper.make_node(_SIMPLE[type(m)], [at], [to]))
         at = to
-    more, columns = _answer(at, columns, task)
-    return assemble(nodes + more, constants, features, columns)
+    return nodes, constants, at, columns
 
 
 def _answer(scores: str, columns: int, task: str) -> tuple[list[Any], int]:

@@ -1,0 +1,60 @@
+"""What an attacker who has a published model and a row can tell: was the model trained on this row?
+
+The loss-threshold attack (Yeom et al. 2018): rows on which the model does well are said to be members. Its
+AUC is the chance that a random member has a lower loss than a random row from elsewhere: 0.5 is guessing.
+It is a lower bound of what can be told; better attacks exist. Under (epsilon, 0) differential privacy no
+attack has a larger advantage (true minus false positives) than (e^epsilon - 1) / (e^epsilon + 1).
+
+Knows losses. Does not know models.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Attack:
+    """How well members are told from others."""
+
+    auc: float  # 0.5 is guessing
+    advantage: float  # largest difference between true and false positives
+    members: int
+    others: int
+
+
+def log_losses(probabilities: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """-log of what was said of each row's own class; `codes` are places of classes."""
+    right = probabilities[np.arange(len(codes)), codes]
+    return np.asarray(-np.log(np.clip(right, 1e-12, 1)))
+
+
+def attack(members: np.ndarray, others: np.ndarray) -> Attack:
+    """Tell rows with these losses apart.
+
+    >>> attack(np.array([0.1, 0.2]), np.array([0.2, 0.9]))
+    Attack(auc=0.875, advantage=0.5, members=2, others=2)
+    """
+    if not len(members) or not len(others):
+        raise ValueError(f"an attack needs members and others, not {len(members)} and {len(others)} rows")
+    both = np.concatenate([members, others])
+    _, place, many = np.unique(both, return_inverse=True, return_counts=True)
+    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # from 1, ties share the mean
+    above = rank[len(members) :].sum() - len(others) * (len(others) + 1) / 2
+    cuts = np.unique(both)
+    told = np.searchsorted(np.sort(members), cuts, "right") / len(members)
+    wrong = np.searchsorted(np.sort(others), cuts, "right") / len(others)
+    auc = above / (len(members) * len(others))
+    return Attack(float(auc), float(max(0.0, (told - wrong).max())), len(members), len(others))
+
+
+def most(epsilon: float, delta: float = 0.0) -> float:
+    """The largest advantage that any attack may have on an (epsilon, delta)-private model.
+
+    >>> most(0.0)
+    0.0
+    """
+    return (math.expm1(min(epsilon, 700.0)) + 2 * delta) / (math.exp(min(epsilon, 700.0)) + 1)
