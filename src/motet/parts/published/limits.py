@@ -22,7 +22,7 @@ class Limits:
     cpu: float = 20.0  # seconds of computing in a batch
     wall: float = 120.0  # seconds of waiting for a batch
     batch: int = 8192  # rows in a batch
-    sessions: int = 256 * MB  # bytes of models that a child keeps loaded
+    sessions: int = 64 * MB  # bytes of models that a child keeps loaded; loaded, trees take 15 times as much
 
 
 USUAL = Limits()

@@ -71,7 +71,7 @@ def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarr
 
 
 @cache
-def shared(limits: Limits = USUAL) -> Runner:
+def shared(limits: Limits) -> Runner:
     """The one runner of this process with these limits."""
     return Runner(limits)
 
