@@ -4,6 +4,9 @@ Nori et al. 2021, "Accuracy, interpretability, and differential privacy via expl
 one learned step function for each column. A step function is a tree of its cuts, so that ONNX's tree
 operator runs it. The budget covers both the cuts and the steps, as interpret-core accounts for it.
 
+Differs from interpret-core's defaults: few large steps (20 of rate 0.5, 16 bins) instead of many small ones (300
+of 0.01, 32 bins), which share a budget badly among the 65 columns and 4,664 rows of a client of Census.
+
 Two classes, or numbers whose target's bounds are public. Knows rows. Does not know clients.
 """
 
@@ -34,6 +37,7 @@ class _Boosting(BaseEstimator):  # type: ignore[misc]
             delta=self.delta,
             max_bins=self.max_bins,
             max_rounds=self.max_rounds,
+            learning_rate=self.rate,
             privacy_bounds=bounds,
             feature_types=["continuous"] * x.shape[1],
             random_state=self.random_state,
@@ -72,12 +76,18 @@ class DPBoostingClassifier(ClassifierMixin, _Boosting):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float = 1e-5,
         bounds: Any = None,
-        max_bins: int = 32,
-        max_rounds: int = 300,
+        max_bins: int = 16,
+        max_rounds: int = 20,
+        rate: float = 0.5,
         random_state: int | None = None,
     ) -> None:
         self.epsilon, self.delta, self.bounds = epsilon, delta, bounds
-        self.max_bins, self.max_rounds, self.random_state = max_bins, max_rounds, random_state
+        self.max_bins, self.max_rounds, self.rate, self.random_state = (
+            max_bins,
+            max_rounds,
+            rate,
+            random_state,
+        )
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingClassifier:
         from interpret.privacy import DPExplainableBoostingClassifier
@@ -113,12 +123,18 @@ class DPBoostingRegressor(RegressorMixin, _Boosting):  # type: ignore[misc]
         epsilon: float = 1.0,
         delta: float = 1e-5,
         bounds: Any = None,
-        max_bins: int = 32,
-        max_rounds: int = 300,
+        max_bins: int = 16,
+        max_rounds: int = 20,
+        rate: float = 0.5,
         random_state: int | None = None,
     ) -> None:
         self.target, self.epsilon, self.delta, self.bounds = target, epsilon, delta, bounds
-        self.max_bins, self.max_rounds, self.random_state = max_bins, max_rounds, random_state
+        self.max_bins, self.max_rounds, self.rate, self.random_state = (
+            max_bins,
+            max_rounds,
+            rate,
+            random_state,
+        )
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingRegressor:
         from interpret.privacy import DPExplainableBoostingRegressor
