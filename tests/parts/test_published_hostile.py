@@ -7,8 +7,10 @@ import json
 import os
 import random
 import re
+import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -385,13 +387,43 @@ def test_a_model_goes_through_a_folder(tmp_path: Any) -> None:
     assert load(tmp_path, "a/b") == one
 
 
-def test_a_refused_model_is_not_tried_again(runner: Runner) -> None:
-    one = stalling()
-    first = predict([one], X, NAMES, runner=runner)[1]
-    began = time.process_time()
-    assert predict([one], X, NAMES, runner=runner)[1] == first
-    assert runner._child is None or runner._child.process.poll() is None
-    assert time.process_time() - began < 1.5
+def test_a_refused_model_is_not_tried_again() -> None:
+    with Runner(LIMITS) as runner:
+        first = predict([stalling()], X, NAMES, runner=runner)[1]
+        assert runner._child is None  # it was ended
+        assert predict([stalling()], X, NAMES, runner=runner)[1] == first
+        assert runner._child is None
+
+
+def test_a_child_that_stands_still_is_ended_in_time() -> None:
+    with Runner(replace(LIMITS, wall=3)) as runner:
+        predict([honest("one")], X, NAMES, runner=runner)
+        assert runner._child
+        os.kill(runner._child.process.pid, signal.SIGSTOP)
+        refused = predict([honest("two")], X, NAMES, runner=runner)[1]
+        assert refused == {"two": "client two: its model did not answer within 3 s"}
+        assert set(predict([honest("three")], X, NAMES, runner=runner)[0]) == {"three"}
+
+
+def test_a_child_that_talks_nonsense_is_replaced() -> None:
+    with Runner(LIMITS) as runner:
+        one = honest("one")
+        sane = predict([one], X, NAMES, runner=runner)[0]["one"]
+        assert runner._child
+        before = runner._child.process.pid
+        with open(f"/proc/{before}/fd/3", "wb") as answers:
+            answers.write(b"\xff" * 100)
+        np.testing.assert_array_equal(predict([one], X, NAMES, runner=runner)[0]["one"], sane)
+        assert runner._child and runner._child.process.pid != before
+
+
+def test_threads_share_a_child(runner: Runner) -> None:
+    models = [honest(f"h{i}") for i in range(4)]
+    alone = [predict([m], X, NAMES, runner=runner)[0][m.client] for m in models]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda m: predict([m], X, NAMES, runner=runner)[0][m.client], models * 5))
+    for i, said in enumerate(together):
+        np.testing.assert_array_equal(said, alone[i % 4])
 
 
 def test_a_child_that_dies_between_models_is_replaced(runner: Runner) -> None:

@@ -61,6 +61,12 @@ def steps(model: Any) -> list[Any]:
     return [part for _, part in model.steps] if type(model).__name__ == "Pipeline" else [model]
 
 
+def keeps_rows(model: Any) -> str | None:
+    """The name of a part whose parameters are rows of the training data, if there is one."""
+    inside = model.get_params(deep=True).values() if hasattr(model, "get_params") else ()
+    return next((type(m).__name__ for m in (model, *inside) if type(m).__name__ in KEEPS_ROWS), None)
+
+
 def places(model: Any, classes: Sequence[str]) -> list[int]:
     """Which of `classes` each column of the model's probabilities is."""
     known = list(getattr(model, "classes_", range(len(classes))))

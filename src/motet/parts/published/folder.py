@@ -9,10 +9,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from motet.parts.published.check import sized
-from motet.parts.published.limits import MB, USUAL, Limits
-from motet.parts.published.manifest import Manifest, Published, Refused, same_bytes
-
-_MANIFEST = 16 * MB  # bytes of a manifest
+from motet.parts.published.limits import USUAL, Limits
+from motet.parts.published.manifest import LONGEST, Manifest, Published, Refused, same_bytes
 
 
 def save(model: Published, folder: str | Path) -> Path:
@@ -27,7 +25,7 @@ def save(model: Published, folder: str | Path) -> Path:
 def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
     """What `client` has published there; raises Refused."""
     name = quote(client, safe=" ")
-    said = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", _MANIFEST), client)
+    said = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
     sized(said, limits)
     model = Published(said, _read(Path(folder) / f"{name}.onnx", client, "model", limits.size))
     same_bytes(said, model.model)

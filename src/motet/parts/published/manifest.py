@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Kind = Literal["number", "flag"]
 TaskKind = Literal["classes", "numbers"]
 _LONG = 200  # letters of a name
+LONGEST = 16 << 20  # bytes of a manifest
 _MANY = 100_000  # features or classes that a manifest may list at all
 _T = TypeVar("_T")
 
@@ -85,6 +86,8 @@ class Manifest:
         """The manifest that `text` is; `client` is who sent it, where that is known."""
         who = client or "unknown"
         try:
+            if len(text) > LONGEST:
+                raise ValueError(f"it has {len(text)} bytes, and at most {LONGEST} are read")
             said = json.loads(text, parse_constant=_no_constant)
             if client is None and isinstance(said, dict):
                 who = str(said.get("client", who))[:_LONG]

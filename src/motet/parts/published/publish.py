@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.parts.published.convert import KEEPS_ROWS, at_home, convert, steps
+from motet.parts.published.convert import at_home, convert, keeps_rows, steps
 from motet.parts.published.manifest import Feature, Manifest, Privacy, Published, Refused, TaskKind
 
 _ROUGH = 1e-4  # how far a published model may be from the one at home, in numbers above 1 relative
@@ -38,10 +38,10 @@ def publish(
     refused unless `rows_may_leave`. What is published is asked about the rows of `sample` (invented ones where
     there are none) and must answer as the model does, because converters have faults; no row of it leaves.
     """
-    kept = [type(m).__name__ for m in steps(model) if type(m).__name__ in KEEPS_ROWS]
+    kept = keeps_rows(model)
     if kept and not rows_may_leave:
         raise ValueError(
-            f"a published {kept[0]} of client {client} would contain rows that it was trained on"
+            f"a published {kept} of client {client} would contain rows that it was trained on"
             "\nhint: publish another kind of model, or pass rows_may_leave=True if these rows may be read by all"
         )
     onnx_model, made_with = convert(model, len(features), task, tuple(classes))
