@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
+
+from motet.parts.published import fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +22,6 @@ Kind = Literal["number", "flag"]
 TaskKind = Literal["classes", "numbers"]
 _LONG = 200  # letters of a name
 LONGEST = 16 << 20  # bytes of a manifest
-_MANY = 100_000  # features or classes that a manifest may list at all
-_T = TypeVar("_T")
 
 
 class Refused(ValueError):
@@ -165,24 +164,24 @@ def _bytes(t: Tensor) -> bytes:
 
 def _manifest(said: Any) -> Manifest:
     m = Manifest(
-        **_fields(
+        **fields.record(
             said,
             "manifest",
             {
-                "client": _name,
-                "task": _one_of("classes", "numbers"),
-                "features": _list(_feature),
-                "classes": _list(_name),
+                "client": fields.name,
+                "task": fields.one_of("classes", "numbers"),
+                "features": fields.list_of(_feature),
+                "classes": fields.list_of(fields.name),
                 "privacy": _privacy,
-                "family": _text,
-                "size": _whole,
-                "sha256": _digest,
-                "opset": _whole,
-                "made_with": _text,
+                "family": fields.text,
+                "size": fields.whole,
+                "sha256": fields.digest,
+                "opset": fields.whole,
+                "made_with": fields.text,
             },
         )
     )
-    if twice := _doubled(m.names) or _doubled(m.classes):
+    if twice := fields.doubled(m.names) or fields.doubled(m.classes):
         raise ValueError(f"it names {twice!r} twice")
     if not m.features:
         raise ValueError("it has no features")
@@ -194,99 +193,15 @@ def _manifest(said: Any) -> Manifest:
 
 
 def _feature(said: Any) -> Feature:
-    kinds = {"name": _name, "kind": _one_of("number", "flag"), "default": _default}
-    return Feature(**_fields(said, "feature", kinds))
+    kinds = {"name": fields.name, "kind": fields.one_of("number", "flag"), "default": fields.default}
+    return Feature(**fields.record(said, "feature", kinds))
 
 
 def _privacy(said: Any) -> Privacy:
-    kinds = {"mechanism": _name, "epsilon": _maybe(_budget), "delta": _maybe(_chance), "note": _text}
-    return Privacy(**_fields(said, "privacy", kinds))
-
-
-def _fields(said: Any, what: str, kinds: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    if not isinstance(said, dict):
-        raise ValueError(f"a {what} is an object with {', '.join(kinds)}")
-    if said.keys() != kinds.keys():
-        odd = sorted(said.keys() ^ kinds.keys())
-        raise ValueError(f"a {what} has exactly the fields {', '.join(kinds)}; wrong or missing: {odd[:5]}")
-    read = {}
-    for k, kind in kinds.items():
-        try:
-            read[k] = kind(said[k])
-        except ValueError as e:
-            raise ValueError(f"{what}.{k}: {e}") from e
-    return read
-
-
-def _text(v: Any) -> str:
-    if not isinstance(v, str) or len(v) > 5 * _LONG or not v.isprintable():
-        raise ValueError(f"not a line of text with at most {5 * _LONG} letters")
-    return v
-
-
-def _name(v: Any) -> str:
-    if not _text(v) or len(v) > _LONG:
-        raise ValueError(f"not a name of 1 to {_LONG} letters")
-    return str(v)
-
-
-def _whole(v: Any) -> int:
-    if not isinstance(v, int) or isinstance(v, bool) or not 0 <= v < 1 << 53:
-        raise ValueError("not a whole number of at least 0")
-    return v
-
-
-def _number(v: Any) -> float:
-    # A whole number of a thousand digits is JSON, and no float.
-    if not isinstance(v, int | float) or isinstance(v, bool) or not abs(v) < 1e38:
-        raise ValueError("not a finite number of 32 bits")
-    return float(v)
-
-
-def _default(v: Any) -> float:
-    return math.nan if v is None else _number(v)
-
-
-def _budget(v: Any) -> float:
-    if _number(v) < 0:
-        raise ValueError("less than 0")
-    return float(v)
-
-
-def _chance(v: Any) -> float:
-    if not 0 <= _number(v) <= 1:
-        raise ValueError("not between 0 and 1")
-    return float(v)
-
-
-def _digest(v: Any) -> str:
-    if not isinstance(v, str) or not re.fullmatch("[0-9a-f]{64}", v):
-        raise ValueError("not 64 hexadecimal digits")
-    return v
-
-
-def _one_of(*words: str) -> Callable[[Any], str]:
-    def check(v: Any) -> str:
-        if v not in words:
-            raise ValueError(f"neither {' nor '.join(words)}")
-        return str(v)
-
-    return check
-
-
-def _maybe(kind: Callable[[Any], float]) -> Callable[[Any], float | None]:
-    return lambda v: None if v is None else kind(v)
-
-
-def _list(kind: Callable[[Any], _T]) -> Callable[[Any], tuple[_T, ...]]:
-    def check(v: Any) -> tuple[_T, ...]:
-        if not isinstance(v, list) or len(v) > _MANY:
-            raise ValueError(f"not a list of at most {_MANY}")
-        return tuple(kind(one) for one in v)
-
-    return check
-
-
-def _doubled(names: tuple[str, ...]) -> str | None:
-    seen: set[str] = set()
-    return next((n for n in names if n in seen or seen.add(n)), None)  # type: ignore[func-returns-value]
+    kinds = {
+        "mechanism": fields.name,
+        "epsilon": fields.maybe(fields.budget),
+        "delta": fields.maybe(fields.chance),
+        "note": fields.text,
+    }
+    return Privacy(**fields.record(said, "privacy", kinds))

@@ -7,18 +7,12 @@ limits it uses. Knows rows, columns and manifests; this process itself never par
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +20,9 @@ import numpy as np
 from motet.parts.published.check import sized
 from motet.parts.published.limits import USUAL, Limits
 from motet.parts.published.manifest import Manifest, Published, Refused, same_bytes
-from motet.parts.published.pipe import Ended, Late, Pipe
+from motet.parts.published.pipe import Ended, Late
+from motet.parts.published.process import Child
 
-_START = 120.0  # seconds that a child may take to load its libraries
 _MEMORY = 1000  # refused models that are remembered
 _ROUGH = 1e-3  # how far probabilities may be from 0 to 1, and their sum from 1
 
@@ -86,7 +80,7 @@ class Runner:
     def __init__(self, limits: Limits = USUAL) -> None:
         self.limits = limits
         self._lock = threading.Lock()
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._refused: dict[str, str] = {}  # models that need not be tried again
 
     def predict(self, model: Published, x: np.ndarray) -> np.ndarray:
@@ -162,11 +156,11 @@ class Runner:
             raise _Died(f"it answered with {len(answer)} bytes instead of {expected}")
         return header, answer
 
-    def _running(self) -> _Child:
+    def _running(self) -> Child:
         if self._child is not None and not self._child.ours():
             self._child = None
         if self._child is None:
-            self._child = _Child(self.limits)
+            self._child = Child(self.limits)
         return self._child
 
     def _end(self) -> int:
@@ -184,70 +178,3 @@ def _sensible(manifest: Manifest, y: np.ndarray) -> np.ndarray:
     if far > _ROUGH:
         raise Refused(manifest.client, f"its model's answers are no probabilities: they are off by {far:.3g}")
     return np.asarray(np.clip(y, 0, 1))
-
-
-class _Child:
-    """A running child.py."""
-
-    def __init__(self, limits: Limits) -> None:
-        if sys.platform != "linux":
-            raise RuntimeError(
-                f"models of strangers run on Linux only, whose limits protect from them; this is {sys.platform}"
-                "\nhint: use a Linux machine or container"
-            )
-        self.owner = os.getpid()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "motet.parts.published.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C is for us
-        )
-        assert self.process.stdin and self.process.stdout
-        self.pipe = Pipe(self.process.stdout.fileno(), self.process.stdin.fileno())
-        atexit.register(self.end)
-        try:
-            self.ask(asdict(limits), b"", 0, _START)
-        except (Ended, Late) as e:
-            raise RuntimeError(
-                f"the process for strangers' models did not start (code {self.end()})"
-                "\nhint: pip install 'motet[stacking]'"
-            ) from e
-
-    def ask(
-        self, header: dict[str, Any], body: Any, most: int, seconds: float
-    ) -> tuple[dict[str, Any], bytes]:
-        self.pipe.send(header, body, seconds)
-        return self.pipe.receive(most, seconds)
-
-    def ours(self) -> bool:
-        """Whether it runs, and was not started by the process that this one was forked from."""
-        return self.owner == os.getpid() and self.process.poll() is None
-
-    def end(self) -> int:
-        """End the process, if it has not ended; its code."""
-        atexit.unregister(self.end)
-        if self.owner != os.getpid():
-            return 0
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(0.2)  # its own end tells more than ours
-        self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            with contextlib.suppress(OSError):
-                stream.close()
-        return self.process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """What a child needs to find its libraries, and nothing else of ours."""
-    ours = str(Path(__file__).parents[3])
-    paths = [ours, *(p for p in sys.path if p)]
-    return {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "OMP_NUM_THREADS": "1",
-        "LC_ALL": "C.UTF-8",
-        "ORT_DISABLE_TELEMETRY": "1",  # onnxruntime would report the models it runs to its maker
-    }
