@@ -1,7 +1,7 @@
 """Trees as ONNX's TreeEnsembleRegressor: forests, single trees and histogram boosting of scikit-learn.
 
 Written here and not by skl2onnx, which forgets where missing values go, rounds thresholds, does not know
-histogram boosting of scikit-learn 1.9, and takes four times as long. scikit-learn-intelex's forests hand out
+histogram boosting of scikit-learn 1.9, and takes several times as long. scikit-learn-intelex's forests hand out
 scikit-learn's trees. Knows trees and ONNX. Does not know what was learned.
 """
 
