@@ -15,6 +15,7 @@ from typing import Any
 from motet import __version__
 from motet.cli_data import data_commands
 from motet.cli_federation import federation_commands
+from motet.cli_predict import predict_command
 from motet.cli_reproduce import reproduce_command
 
 EPILOG = """
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def expected(e: Exception) -> bool:
     """Errors that are meant for people; anything else is a bug and shows where it happened."""
-    mine = ("RecipeError", "RunError", "DataError", "NetError", "FederationError")
+    mine = ("RecipeError", "RunError", "DataError", "NetError", "FederationError", "PolicyError", "SafeError")
     named = any(c.__name__ in mine for c in type(e).__mro__)
     return (
         named
@@ -85,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
     reading(add)
     data_commands(add)
     reproduce_command(add)
+    predict_command(add)
     federation_commands(add)
     return top
 

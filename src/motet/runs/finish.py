@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from motet.core import Tree, Turn
+from motet.core import Method, Tree, Turn
 from motet.engines.talk import play
 from motet.local import marks, tally
 from motet.runs.course import Best, Course
@@ -80,10 +80,20 @@ def write_models(course: Course, best: Best, turn: Turn, folder: Path) -> None:
     general = course.method.general(best.state)
     if general is not None:
         write_model(folder / "global", named(general), card_facts(course, best, "", {}))
-    everyone = course.recipe.save.models == "all"
+    everyone, call = course.recipe.save.models == "all", ""
     for client, tree in course.bench.portraits(course.method, best.state, turn) if everyone else ():
-        facts = card_facts(course, best, client, scores.get(client, {}))
+        call = call or calls(course, best, client)
+        facts = card_facts(course, best, client, scores.get(client, {})) | {"call": call}
         write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
+
+
+def calls(course: Course, best: Best, client: str) -> str:
+    """The name of the function that a personal model's trees belong to: `predict` of the task, or the method's."""
+    method, bench = course.method, course.bench
+    if type(method).personal is Method.personal:
+        return "predict"
+    own: Any = method.personal(method.view(best.state, client), bench.keep(client), bench.data(client))
+    return str(own.func.__name__)
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
@@ -129,6 +139,7 @@ def facts_of(
         "kind": f.kind,
         "classes": list(f.classes),
         "columns": [c.name for c in f.columns],
+        "absent": [c.name for c in home.columns if not c.here] if home else [],
         "shape": list(f.shape),
         "inputs": scaling(f, ruler),
         "target": {"scale": f.scale, "offset": f.offset},

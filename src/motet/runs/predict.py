@@ -1,0 +1,247 @@
+"""Using a saved model on new rows: columns are found by name, and nothing but the model's file is needed.
+
+A model's file is data: weights, and facts in JSON. Networks and methods are looked up by name in this motet; a
+file that names a module of its own is refused unless the caller trusts it.
+Knows models' files and tables. Does not know runs, nor where a model came from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from motet.local import Task
+from motet.runs.recipe import method_class
+from motet.runs.run import RunError
+from motet.tasks import nets
+from motet.tasks.choices import nearest
+from motet.tasks.federation import DataError, refuse
+from motet.tasks.sheets import Table, read
+from motet.vec import Vec
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SLICE = 4096  # rows predicted at once
+
+
+@dataclass(frozen=True)
+class Model:
+    """A predictor of raw rows, and what its file says of it."""
+
+    facts: dict[str, Any]
+    predict: Callable[[Tensor], Tensor]  # rows to class scores, or to numbers in the target's own unit
+    standardise: bool = True  # whether rows are to be standardised first; ONNX files do so themselves
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.facts["columns"])
+
+    def table(self, rows: np.ndarray) -> pd.DataFrame:
+        """A prediction for each row; for classes, also how likely each of them is."""
+        import pandas as pd
+
+        x = torch.from_numpy(self.ready(rows))
+        with torch.no_grad():
+            scores = torch.cat([self.predict(part) for part in x.split(_SLICE)]).double()
+        if self.facts["kind"] == "numbers":
+            return pd.DataFrame({"prediction": scores.reshape(-1).numpy()})
+        names = self.facts["classes"]
+        found = pd.DataFrame({"prediction": [names[i] for i in scores.argmax(-1).tolist()]})
+        chances = torch.softmax(scores, -1).numpy()
+        return found.assign(**{f"p({name})": chances[:, i] for i, name in enumerate(names)})
+
+    def ready(self, rows: np.ndarray) -> np.ndarray:
+        """Filled with what is usual, and standardised."""
+        inputs = self.facts["inputs"]
+        mean, std = (np.asarray(inputs.get(k, v)) for k, v in (("mean", 0.0), ("std", 1.0)))
+        rows = np.where(np.isnan(rows), mean, rows)
+        return ((rows - mean) / std if self.standardise else rows).astype(np.float32)
+
+
+# ---- the model's file ----
+
+
+def open_model(path: Path, *, trust: bool = False) -> Model:
+    """The model that `motet run`, `motet export` or a site of a federation wrote."""
+    if not path.exists():
+        raise RunError(
+            f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
+        )
+    facts, weights = onnx_facts(path) if path.suffix == ".onnx" else read_weights(path)
+    absent = [k for k in ("kind", "classes", "columns", "shape", "inputs", "target", "net") if k not in facts]
+    if absent:
+        raise RunError(
+            f"{path} is a model of an earlier motet: its file does not say its {', '.join(absent)}"
+        )
+    if not facts["columns"]:
+        raise RunError(f"{path} takes examples of shape {tuple(facts['shape'])}, not rows of a table")
+    if path.suffix == ".onnx":
+        return Model(facts, onnx_predictor(path), standardise=False)
+    words = [facts["net"]["name"], str(facts.get("method", {}).get("name", ""))]
+    if not trust and (odd := [w for w in words if ":" in w]):
+        raise RunError(
+            f"{path} names code that is not motet's: {odd[0]}.\n"
+            "hint: if it is yours, say --trust, and its module is imported"
+        )
+    return Model(facts, predictor(path, facts, weights))
+
+
+def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:
+            facts = json.loads((file.metadata() or {}).get("motet", "null"))
+            weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, OSError) as e:
+        raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
+    if not isinstance(facts, dict):
+        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+    return facts, weights
+
+
+def predictor(path: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    """What the file's trees and the function that it names make together."""
+    net, kind = facts["net"], facts["kind"]
+    options = {k: v for k, v in net.items() if k != "name"}
+    outputs = len(facts["classes"]) or 1
+    task = Task(
+        nets.build(net["name"], options, tuple(facts["shape"]), outputs, kind, facts["seed"]), kind, outputs
+    )
+    args, call = trees(weights), facts.get("call", "predict")
+    target = facts["target"]
+    if call == "predict" and (len(args) != 1 or set(args[0]) != set(task.w0)):
+        raise RunError(
+            f"{path} is not a single network, and does not say what its parts make together.\n"
+            "hint: models that a site saved in a federation say so"
+        )
+    owner: Any = task
+    if call != "predict":
+        method = facts["method"]
+        owner = method_class(method["name"])(task, **{k: v for k, v in method.items() if k != "name"})
+    f = getattr(owner, call)
+    return lambda x: f(*args, x) * target["scale"] + target["offset"]
+
+
+def trees(weights: dict[str, Tensor]) -> list[Vec]:
+    """Weights by their names; several trees are told apart by a number in front."""
+    if not all(k.split(".", 1)[0].isdigit() for k in weights):
+        return [Vec(weights)]
+    many = max(int(k.split(".", 1)[0]) for k in weights) + 1
+    return [
+        Vec({k.split(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"{i}.")}) for i in range(many)
+    ]
+
+
+def onnx_facts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    props = onnx_session(path).get_modelmeta().custom_metadata_map
+    if "motet" not in props:
+        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+    facts: dict[str, Any] = json.loads(props["motet"])
+    return facts, {}
+
+
+def onnx_predictor(path: Path) -> Callable[[Tensor], Tensor]:
+    session = onnx_session(path)
+    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
+
+
+def onnx_session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+# ---- the rows ----
+
+
+@dataclass
+class Rows:
+    """New rows in a model's columns; gathers what is wrong with them."""
+
+    table: Table
+    columns: Sequence[str]
+    absent: Sequence[str] = ()  # columns that the model's owner did not hold: they need not be there
+    fill: bool = False
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def values(self) -> np.ndarray:
+        """(rows, columns); NaN where a cell is empty and may be."""
+        found = [self.column(c) for c in self.columns]
+        refuse(self.problems)
+        return np.column_stack(found)
+
+    def column(self, name: str) -> np.ndarray:
+        frame = self.table.frame
+        if name in frame.columns:
+            return self.number(name)
+        for at in (i for i, letter in enumerate(name) if letter == "="):
+            if name[:at] in frame.columns:
+                return self.flag(name[:at], name[at + 1 :])
+        if name not in self.absent:
+            self.problems.append(f"there is no column {name!r}.\nhint: {nearest(name, list(frame.columns))}")
+        return np.full(len(frame), np.nan)
+
+    def number(self, name: str) -> np.ndarray:
+        import pandas as pd
+
+        column = self.table.frame[name]
+        values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        empty = column.isna().to_numpy()
+        if len(bad := np.flatnonzero(~np.isfinite(values) & ~empty)):
+            told = self.table.samples(bad, [str(column.iloc[i]) for i in bad[:5]])
+            self.problems.append(f"column {name!r} must hold numbers, and these are none: {told}")
+        self.gaps(name, empty)
+        return np.asarray(values)
+
+    def flag(self, name: str, value: str) -> np.ndarray:
+        column = self.table.frame[name]
+        empty = column.isna().to_numpy()
+        texts = column.astype(object).map(str, na_action="ignore").to_numpy()
+        if f"{name}={value}" == next(c for c in self.columns if c.startswith(f"{name}=")):
+            self.gaps(name, empty)
+            self.strangers(name, texts, empty)
+        return np.where(empty, np.nan, (texts == value).astype(float))
+
+    def gaps(self, name: str, empty: np.ndarray) -> None:
+        if not empty.any() or name in self.absent:
+            return
+        where = self.table.where(np.flatnonzero(empty))
+        if self.fill:
+            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are taken to be as usual")
+        else:
+            self.problems.append(
+                f"column {name!r} has {int(empty.sum())} empty cells: {where}.\n"
+                "hint: fill them, or say --missing mean"
+            )
+
+    def strangers(self, name: str, texts: np.ndarray, empty: np.ndarray) -> None:
+        known = {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
+        if odd := sorted({str(t) for t in texts[~empty]} - known):
+            more = ", …" if len(odd) > 5 else ""
+            self.notes.append(
+                f"column {name!r} holds values that the model never saw: {', '.join(odd[:5])}{more}"
+            )
+
+
+def predict(
+    model: Path, table: Path, *, missing: str = "refuse", trust: bool = False
+) -> tuple[pd.DataFrame, list[str]]:
+    """Predictions for a file's rows, in their order, and what a person should know of them."""
+    found = open_model(model, trust=trust)
+    rows = Rows(read(table), found.columns, found.facts.get("absent", ()), missing == "mean")
+    try:
+        return found.table(rows.values()), rows.notes
+    except DataError as e:
+        raise DataError(f"{table}: {e}") from None

@@ -1,0 +1,166 @@
+"""Saved models on new rows: columns by name, the same answers as in the run, and clear complaints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from motet.cli import main
+from motet.runs import recipe as recipes
+from motet.runs.course import Course
+from motet.runs.export import export
+from motet.runs.predict import predict
+from motet.runs.run import RunError, run
+from motet.runs.store import Store
+from motet.tasks.federation import DataError
+from motet.wire import unpack
+
+
+def write_files(folder: Path, numbers: bool) -> Path:
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True)
+    for i, name in enumerate(("east", "west")):
+        n = 40 + 10 * i
+        f = pd.DataFrame(
+            {"age": rng.normal(50, 10, n), "sex": rng.choice(["f", "m"], n), "ill": rng.random(n) < 0.5}
+        )
+        far = f["age"] / 10 + 3 * (f["sex"] == "m") + rng.normal(0, 1, n)
+        f["y"] = far if numbers else np.where(far > 6.5, "yes", "no")
+        f.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["fedper", "fedrod", "finetune", "numbers"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run's folder, and the folder of its files."""
+    base = tmp_path_factory.mktemp("predict")
+    files = write_files(base / "files", request.param == "numbers")
+    method = "fedavg" if request.param == "numbers" else request.param
+    words = [
+        f"data={files}",
+        "data.target=y",
+        "data.unseen=0",
+        f"method={method}",
+        "net=mlp",
+        "train.rounds=3",
+    ]
+    return run(recipes.read(None, words), base / "run").folder, files
+
+
+def own_scores(folder: Path, client: str) -> np.ndarray:
+    """What the client's personal model of the run makes of all its rows, in some order."""
+    store = Store(folder)
+    course = Course(recipes.Recipe(store.facts()["settings"]), store)
+    method, engine, turn = course.method, course.bench, course.turn(store.facts()["reported"])
+    engine.method, engine.turn = method, turn
+    view = method.view(unpack(store.state(turn.number)), client)
+    own: Any = method.personal(view, engine.keep(client), engine.data(client))
+    home = course.federation.homes[client]
+    x = torch.cat([part.take().x for part in (home.train, home.val, home.test)])
+    scores = own(x)
+    if course.federation.kind == "numbers":
+        return np.sort((scores * course.federation.scale + course.federation.offset).numpy())
+    return np.sort(torch.softmax(scores.double(), -1)[:, 1].numpy())
+
+
+def test_predictions_are_those_of_the_runs_own_model(trained: tuple[Path, Path]) -> None:
+    folder, files = trained
+    table, notes = predict(folder / "models" / "west.safetensors", files / "west.csv")
+    got = table["p(yes)"] if "p(yes)" in table else table["prediction"]
+    assert notes == [] and len(table) == 50
+    assert np.abs(np.sort(got.to_numpy()) - own_scores(folder, "west")).max() < 1e-5
+
+
+def test_columns_are_found_by_name_and_others_are_left_alone(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, files = trained
+    model = folder / "models" / "west.safetensors"
+    frame = pd.read_csv(files / "west.csv").head(9)
+    frame.assign(name="x")[["name", "sex", "ill", "age"]].to_csv(tmp_path / "new.csv", index=False)
+    table, _ = predict(model, tmp_path / "new.csv")
+    pd.testing.assert_frame_equal(table, predict(model, files / "west.csv")[0].head(9), rtol=1e-5)
+
+
+def test_an_onnx_file_says_the_same(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, files = trained
+    if "fedper" not in (folder / "recipe.toml").read_text().split("[method]")[1][:40]:
+        pytest.skip("one method is enough")
+    path = export(folder, "west", "onnx", tmp_path / "west.onnx")
+    a, b = (predict(m, files / "west.csv")[0] for m in (path, folder / "models" / "west.safetensors"))
+    assert (a["prediction"] == b["prediction"]).all() and (a["p(yes)"] - b["p(yes)"]).abs().max() < 1e-5
+
+
+def test_the_command_writes_csv(trained: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    folder, files = trained
+    model = str(folder / "models" / "east.safetensors")
+    assert main(["predict", "--model", model, str(files / "east.csv")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("prediction") and len(out) == 41
+    assert main(["predict", "--model", model, str(files / "east.csv"), "--to", str(folder / "p.csv")]) == 0
+    assert (folder / "p.csv").read_text().splitlines() == out
+
+
+# ---- what can be wrong ----
+
+
+def complaint(trained: tuple[Path, Path], frame: pd.DataFrame, tmp_path: Path, **how: Any) -> str:
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError) as e:
+        predict(trained[0] / "models" / "east.safetensors", tmp_path / "new.csv", **how)
+    return str(e.value)
+
+
+def test_missing_columns_wrong_cells_and_gaps_are_told_together(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = pd.read_csv(trained[1] / "east.csv").head(3).astype({"ill": object})
+    frame.loc[0, "ill"] = "perhaps"
+    frame.loc[1, "sex"] = np.nan
+    said = complaint(trained, frame.rename(columns={"age": "Age"}), tmp_path)
+    assert "there is no column 'age'" in said and "did you mean 'Age'" in said
+    assert "'perhaps' (new.csv line 2)" in said
+    assert "column 'sex' has 1 empty cells: new.csv (1: line 3)" in said
+
+
+def test_gaps_can_be_filled_and_values_that_nobody_saw_are_noted(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = pd.read_csv(trained[1] / "east.csv").head(3)
+    frame.loc[0, "age"], frame.loc[1, "sex"] = np.nan, "x"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    table, notes = predict(trained[0] / "models" / "east.safetensors", tmp_path / "new.csv", missing="mean")
+    assert len(table) == 3 and table.notna().all().all()
+    assert any("never saw: x" in n for n in notes) and any("empty cells of 'age'" in n for n in notes)
+
+
+def test_files_that_are_no_models_are_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    new = trained[1] / "east.csv"
+    with pytest.raises(RunError, match="there is no model"):
+        predict(tmp_path / "none.safetensors", new)
+    with pytest.raises(RunError, match="is no model"):
+        predict(new, new)
+    save_file({"w": torch.zeros(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(RunError, match="was not written by motet"):
+        predict(tmp_path / "w.safetensors", new)
+
+
+def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    import json
+
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    with safe_open(str(trained[0] / "models" / "east.safetensors"), "pt") as file:
+        facts, weights = json.loads(file.metadata()["motet"]), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+    facts["net"] = {"name": "os:system"}
+    save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
+    with pytest.raises(RunError, match="names code that is not motet's: os:system"):
+        predict(tmp_path / "m.safetensors", trained[1] / "east.csv")
