@@ -76,7 +76,7 @@ class Desk:
         with self.one_at_a_time, calm():
             try:
                 letter = Letter.read(message, self.policy.letter_bytes)
-                what = f"{letter.job} {letter.verb} of run {letter.run}, round {letter.round}"
+                what = f"{letter.job} {letter.verb!r} of run {letter.run!r}, round {letter.round}"
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
                 log.warning("%s: refused %.300s: %s", self.name, what, e)
