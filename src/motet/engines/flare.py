@@ -52,7 +52,7 @@ class Flare(Loop):
         self.present = set(clients if present is None else present)
         self.number = 0  # of the next ask within the round
         self.n: dict[Client, int] = {}  # examples, as each site last told
-        self.absences: list[tuple[Client, str]] = []  # who did not answer, and why, since somebody looked
+        self.away: dict[Client, str] = {}  # who did not answer last time, and why
 
     # ---- asks ----
 
@@ -66,7 +66,7 @@ class Flare(Loop):
         self.number += 1
         sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
         found = self.told("verb", sent, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
-        self.check_enough(ask, len(found))
+        self.check_enough(self.where(ask.verb), len(found), len(ask.to))
         for client, reply in found.items():
             if reply.spoilt:
                 self.refused.append((client, name_of(ask.verb), self.turn.number))
@@ -75,13 +75,10 @@ class Flare(Loop):
             self.keeps.put(client, label)
             yield client, reply.tree
 
-    def check_enough(self, ask: Ask, came: int) -> None:
-        need = min(self.min_replies, len(ask.to))
-        if came < need:
-            away = "; ".join(f"{c}: {why}" for c, why in self.absences[-len(ask.to) :])
-            raise TooFew(
-                f"{self.where(ask.verb)}: {came} of {len(ask.to)} sites answered, {need} must ({away})"
-            )
+    def check_enough(self, what: str, came: int, asked: int) -> None:
+        if came < (need := min(self.min_replies, asked)):
+            away = "; ".join(f"{c}: {why}" for c, why in sorted(self.away.items())) or "nobody says why"
+            raise TooFew(f"{what}: {came} of {asked} sites answered, and {need} must ({away})")
 
     def weight(self, ask: Ask, client: Client) -> float:
         return float(self.n[client] if ask.weights is None else ask.weights[client])
@@ -89,7 +86,10 @@ class Flare(Loop):
     def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
         sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
-        return stacked(self.told("judge", sent, part=part))
+        found = self.told("judge", sent, part=part)
+        there = len(self.present)  # who may not tell scores is there all the same
+        self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
+        return stacked(found)
 
     def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
         sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
@@ -119,9 +119,10 @@ class Flare(Loop):
             except WireError as e:
                 reply = Reply(refusal=f"its reply cannot be read: {e}")
             if reply.refusal:
-                self.absences.append((client, reply.refusal))
+                self.away[client] = reply.refusal
             else:
                 found[client] = reply
+                self.away.pop(client, None)
         return found
 
     def letter(self, job: str, client: Client, tree: Tree, **more: Any) -> bytes:
@@ -135,7 +136,7 @@ class Flare(Loop):
 
     def lose(self, client: Client, why: str) -> None:
         self.present.discard(client)
-        self.absences.append((client, why))
+        self.away[client] = why
 
 
 def stacked(found: Mapping[Client, Reply]) -> tuple[list[Client], Tree]:

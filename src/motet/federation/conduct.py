@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,11 @@ class Watch:
     folder: Path
     engine: Flare
     store: Store
-    away: dict[str, str]
+    known: dict[str, str] = field(default_factory=dict)  # who was away when last told
+    last: dict[str, Any] = field(default_factory=dict)  # round and scores when last told
 
     def began(self, course: Course) -> None:
+        self.last["rounds"] = course.recipe.train.rounds
         self.tell(course, "running")
 
     def ended(self, course: Course, seconds: float) -> None:
@@ -58,21 +60,12 @@ class Watch:
         return bool(noted(self.folder))
 
     def tell(self, course: Course | None, state: str, why: str = "") -> None:
-        for site, reason in self.engine.absences:
-            self.away[site] = reason
-            self.store.event("absent", f"site {site}: {reason}")
-        self.engine.absences.clear()
-        present = sorted(self.engine.present)
-        report(
-            self.folder,
-            state=state,
-            why=why,
-            round=course.number + 1 if course else 0,
-            rounds=course.recipe.train.rounds if course else 0,
-            present=present,
-            away={s: w for s, w in self.away.items() if s not in present},
-            scores=course.latest if course else {},
-        )
+        away = self.engine.away
+        for site in away.keys() - self.known.keys():
+            self.store.event("absent", f"site {site}: {away[site]}")
+        self.known = dict(away)
+        self.last |= {"round": course.number + 1, "scores": course.latest} if course else {}
+        report(self.folder, **self.last, state=state, why=why, present=sorted(self.engine.present), away=away)
 
 
 def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
@@ -82,7 +75,7 @@ def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
         clear_notes(folder)
         store = Store(folder, writing=True)
         engine = Flare(present, post, orders.run, present=present, min_replies=orders.min_replies)
-        watch = Watch(folder, engine, store, {})
+        watch = Watch(folder, engine, store)
         try:
             with explained(watch):
                 travel(orders, folder, store, engine, watch)

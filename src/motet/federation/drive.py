@@ -24,7 +24,8 @@ from motet.federation.orders import Orders, note, report, reported
 
 _LOOK = 0.5  # seconds between looks at a job
 _COUNT = 2.0  # seconds between looks at who is there
-_FINAL = ("done", "failed", "stopped")
+_FINAL = ("done", "failed", "stopped")  # nothing more is to be done, for now
+_ENDED = (*_FINAL, "again", "short")  # the job is over, whatever FLARE still has to tidy up
 _STUCK = 120.0  # seconds that a job may take until it runs
 
 Say = Callable[[str], None]
@@ -125,7 +126,8 @@ class Driver:
     def follow(self, office: Office, job: str) -> None:
         """Look on until the job is over; whoever comes back is taken in at the next boundary."""
         began, counted, shown = time.monotonic(), time.monotonic(), ""
-        while not over(office.status(job)):
+        told = reported(self.folder)
+        while told.get("state") not in _ENDED and not over(office.status(job)):
             time.sleep(_LOOK)
             told = reported(self.folder)
             if told.get("state") == "starting" and time.monotonic() - began > _STUCK:

@@ -82,7 +82,8 @@ class Office:
         return [j for j in jobs if not over(str(j.get("status", "")))]
 
     def abort(self, job: str) -> None:
-        with reaching(self.kit), contextlib.suppress(Unreachable):
+        """End a job, if it runs: a server that was killed still lists its jobs as running."""
+        with contextlib.suppress(Unreachable), reaching(self.kit):
             self.session.abort_job(job)
 
     # ---- sites ----

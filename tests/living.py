@@ -1,0 +1,124 @@
+"""A federation of real processes for tests: kits, a server, sites, a driver; and ways to hurt them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+
+from motet.federation.demo import Parties, difference, free_port
+from motet.federation.kits import Kit, create, open_kit
+from motet.federation.orders import Orders, read_orders, reported
+from motet.runs import recipe as recipes
+from motet.runs.run import Run, run
+
+WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2"]
+
+
+class Living:
+    """Two or more sites on loopback. Whatever was started is ended with the `with` block."""
+
+    def __init__(self, folder: Path, sites: Sequence[str] = ("a", "b")) -> None:
+        self.folder, self.sites = folder, tuple(sites)
+        create("care", "localhost", self.sites, folder, free_port())
+        self.kit: Kit = open_kit(folder / "server")
+        self.parties = Parties(folder)
+        self.tables = folder / "tables"
+        self.tables.mkdir()
+        for i, site in enumerate(self.sites):
+            table(i).to_csv(self.tables / f"{site}.csv", index=False)
+
+    def start(self, *who: str) -> None:
+        for party in who:
+            told = [] if party == "server" else ["--data", str(self.tables / f"{party}.csv"), "--target", "y"]
+            self.parties.start(party, *told)
+
+    def processes(self, party: str) -> list[psutil.Process]:
+        """A party's process and its children."""
+        try:
+            parent = psutil.Process(self.parties.running[party].pid)
+            return [parent, *parent.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def signal(self, party: str, what: signal.Signals) -> None:
+        for p in self.processes(party):
+            p.send_signal(what)
+
+    def kill(self, party: str) -> None:
+        """As if its machine lost power."""
+        self.signal(party, signal.SIGKILL)
+        self.parties.running[party].wait()
+
+    def orders(self, rounds: int, min_sites: int, timeout: float, *words: str) -> Orders:
+        told = [*WORDS, f"train.rounds={rounds}", *words]
+        return read_orders("care", None, told, min_sites, 0, timeout)
+
+    def drive(self, orders: Orders, rounds: int, *words: str) -> None:
+        """`motet federation run`, in a process of its own."""
+        options = ["--min-sites", str(orders.min_sites), "--timeout", str(orders.timeout)]
+        told = [*WORDS, f"train.rounds={rounds}", *words]
+        command = [sys.executable, "-m", "motet.cli", "federation", "run", str(self.kit.folder), *told, *options]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        with (self.folder / "driver.out").open("ab") as out:
+            self.parties.running["driver"] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+            )
+
+    def run_folder(self, orders: Orders) -> Path:
+        return self.kit.runs / orders.run
+
+    def told(self, orders: Orders) -> dict[str, Any]:
+        return reported(self.run_folder(orders))
+
+    def at_home(self, rounds: int, *words: str) -> Run:
+        """The same run on the loop engine."""
+        data = [f"data.name={self.tables}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+        told = [*WORDS, f"train.rounds={rounds}", *words, *data]
+        return run(recipes.read(None, told), self.folder / "at-home")
+
+    def logs(self) -> str:
+        """What everybody said last, for a test that failed."""
+        files = [*self.folder.glob("*.out"), *self.folder.glob("*/error_log.txt")]
+        return "\n".join(f"== {f.relative_to(self.folder)}\n{f.read_text()[-1500:]}" for f in files)
+
+
+def table(number: int, rows: int = 60) -> pd.DataFrame:
+    draw = np.random.default_rng(number)
+    x = draw.normal(size=(rows + 10 * number, 4))
+    y = np.where(x @ np.array([1.0, -1.0, 0.5 * number, 0.2]) + 0.3 * draw.normal(size=len(x)) > 0, "yes", "no")
+    return pd.DataFrame(x, columns=["p", "q", "r", "s"]).assign(y=y)
+
+
+@contextmanager
+def living(folder: Path, sites: Sequence[str] = ("a", "b")) -> Iterator[Living]:
+    found = Living(folder, sites)
+    try:
+        yield found
+    finally:
+        for party in list(found.parties.running):
+            for p in found.processes(party):
+                p.kill()
+        for process in found.parties.running.values():
+            process.wait()
+
+
+def wait(until: Callable[[], Any], seconds: float, what: str, logs: Callable[[], str]) -> None:
+    """Poll; a test that waits in vain says for what, and what everybody said."""
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end, f"waited {seconds} s for: {what}\n{logs()}"
+        time.sleep(0.05)
+
+
+__all__ = ["Living", "difference", "living", "wait"]
