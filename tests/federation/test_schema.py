@@ -18,8 +18,9 @@ from motet.federation.layout import Layout
 from motet.federation.policy import Policy
 from motet.federation.schema import merge
 from motet.federation.source import Source
-from motet.runs.course import federation_of
-from motet.runs.recipe import read
+from motet.runs.course import federation_of, method_of, task_of
+from motet.runs.predict import predict
+from motet.runs.recipe import check, read
 from motet.tasks.federation import DataError
 from motet.wire import WireError, pack, unpack
 
@@ -91,6 +92,29 @@ def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: 
     assert torch.equal(old.x, new.x)
     reply = Reply.read(again.answer(Letter("judge", "another run", recipe={}).pack()))
     assert "no layout of columns was agreed on for run another run" in reply.refusal
+
+
+def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(desks), "r")
+    patients(40, 5).to_csv(tmp_path / "tables" / "a.csv", index=False)
+    again = Desk("a", tmp_path / "a", Source("a", tmp_path / "tables" / "a.csv", "y"), Policy(), b"k" * 32)
+    judge = Letter("judge", "r", recipe={"method": {"name": "fedavg"}, "net": {"name": "mlp"}, "seed": 0})
+    assert "the rows of a.csv changed since run r began" in Reply.read(again.answer(judge.pack())).refusal
+    letter = Letter("settle", "r", send=layout.tree())
+    assert not Reply.read(again.answer(letter.pack())).refusal, "nothing was kept yet: it may begin anew"
+
+
+def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(desks), "r")
+    told = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
+    train = Letter("verb", "r", 0, 0, 1, "train", recipe=told)
+    assert not Reply.read(desks["a"].answer(train.pack())).refusal
+    settle = Letter("settle", "r", send=layout.tree())
+    assert Reply.read(desks["a"].answer(settle.pack())).tree == {"train": 24, "val": 6, "test": 10}
+    other = Letter("settle", "r", send=layout.tree() | {"seed": 9})
+    assert "began here with another layout" in Reply.read(desks["a"].answer(other.pack())).refusal
 
 
 def test_numbers_of_rows_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
@@ -210,3 +234,22 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
     for change in wrong:
         with pytest.raises(WireError):
             Layout.of(tree | change)
+
+
+# ---- and after a run ----
+
+
+def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    handshake(calls(desks), "care 1")
+    told = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
+    checked = check(told)
+    method = method_of(checked, task_of(checked, desks["a"].federation("care 1")))
+    train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=told, send=method.task.w0)
+    view = Reply.read(desks["a"].answer(train.pack())).tree
+    portrait = Letter("portrait", "care 1", 0, 0, 1, recipe=told, send=view, base=(0, 0))
+    assert Reply.read(desks["a"].answer(portrait.pack())).tree == {"saved": True}
+    model = tmp_path / "a" / "models" / "care%201.safetensors"
+    table, _ = predict(model, tmp_path / "tables" / "a.csv")
+    assert len(table) == 40 and list(table) == ["prediction", "p(0)", "p(1)", "p(2)"]
+    assert "personal model of client a" in model.with_suffix(".md").read_text()

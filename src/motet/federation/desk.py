@@ -45,6 +45,7 @@ _EXPECTED = (
     OSError, MemoryError, ImportError,
 )  # fmt: skip
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
@@ -103,10 +104,16 @@ class Desk:
 
     def settle(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed; the layout outlives this process."""
-        layout = Layout.of(letter.send)
-        self._federation, self._method = (letter.run, self.source.furnish(layout)), None
-        put(self.run_folder(letter) / "layout", pack(layout.tree()))
-        home = self._federation[1].homes[self.name]
+        layout, path = Layout.of(letter.send), self.run_folder(letter) / _LAYOUT
+        if path.exists() and self.safe(letter).labels():
+            if pack(unpack(path.read_bytes())["layout"]) != pack(layout.tree()):
+                raise Refused(f"run {letter.run} began here with another layout of columns")
+            federation = self.federation(letter.run)
+        else:
+            federation = self.source.furnish(layout)
+            put(path, pack({"layout": layout.tree(), "rows": federation.fingerprint()}))
+            self._federation, self._method = (letter.run, federation), None
+        home = federation.homes[self.name]
         rows = {"train": home.n, "val": len(home.val), "test": len(home.test)}
         return self.leaving(letter, Reply(rows if self.policy.counts else {}))
 
@@ -180,12 +187,22 @@ class Desk:
         if isinstance(self.data, Federation):
             return self.data
         if self._federation is None or self._federation[0] != run:
-            path = self.run_folder(Letter("settle", run)) / "layout"
-            if not path.exists():
-                raise Refused(f"no layout of columns was agreed on for run {run}")
-            self._federation = run, self.data.furnish(Layout.of(unpack(path.read_bytes())))
-            self._method = None
+            self._federation, self._method = (run, self.laid_out(run, self.data)), None
         return self._federation[1]
+
+    def laid_out(self, run: str, source: Source) -> Federation:
+        """The home of a run that was settled before, from the very rows that it began with."""
+        path = self.run_folder(Letter("settle", run)) / _LAYOUT
+        if not path.exists():
+            raise Refused(f"no layout of columns was agreed on for run {run}")
+        told = unpack(path.read_bytes())
+        federation = source.furnish(Layout.of(told["layout"]))
+        if federation.fingerprint() != told["rows"]:  # the cut would mix rows for testing with others
+            raise Refused(
+                f"the rows of {source.path.name} changed since run {run} began.\n"
+                "hint: bring the old file back, or start a new run"
+            )
+        return federation
 
     def method(self, letter: Letter) -> Method:
         """The method that the letter names, of this site's own motet, as the policy lets it."""
