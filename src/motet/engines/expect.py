@@ -1,4 +1,4 @@
-"""What a reply must look like: the verb is done once at the server, for a client with two blank rows.
+"""What a reply must look like: the job is done once at the server, for a client with two blank rows.
 
 Whoever answers from elsewhere may answer anything. A reply that is to be averaged must have the very shapes
 of the blank client's reply; one that is collected must have its types and numbers of dimensions.
@@ -7,18 +7,23 @@ Knows forms. Does not know what any verb does, nor who answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 
 from motet.core import Ask, Method, Tree, Turn
-from motet.engines.loop import Loop, VerbFailed
+from motet.engines.judge import Job, judge
+from motet.engines.loop import Loop, VerbFailed, name_of
 from motet.local import Batch, Column, Home, Task
-from motet.wire import form, pack
+from motet.wire import WireError, form
 
 _WHO = "nobody"
 
 
 class Expect:
-    """Forms of replies, found out once for each verb and form of what is sent."""
+    """Forms of replies, found out once for each job and form of what is sent."""
 
     def __init__(self, task: Task, shape: tuple[int, ...], columns: tuple[Column, ...] = ()) -> None:
         y = torch.zeros(2, dtype=torch.int64 if task.kind == "classes" else torch.float32)
@@ -27,18 +32,27 @@ class Expect:
         self.known: dict[tuple[str, str], Tree] = {}
 
     def like(self, method: Method, turn: Turn, ask: Ask) -> Tree | None:
-        """A reply of the expected form; None where a blank client cannot tell."""
-        if not ask.to:
-            return None
-        sent = ask.sent_to(min(ask.to))
-        key = getattr(ask.verb, "__name__", ""), form(sent)
+        """A reply to an ask, of the expected form; None where a blank client cannot tell."""
+        sent = ask.sent_to(min(ask.to)) if ask.to else ()
+        return self._done(method, turn, ask.verb, sent, self.loop.data) if ask.to else None
+
+    def scores(self, method: Method, turn: Turn, sent: Tree) -> Tree | None:
+        """What the judge says, of the expected form."""
+        return self._done(method, turn, partial(judge, method), sent, self.loop.examinee)
+
+    def _done(
+        self, method: Method, turn: Turn, job: Job, sent: Tree, data: Callable[[str], Any]
+    ) -> Tree | None:
+        key = name_of(job), form(sent)
         if key not in self.known:
             self.loop.method, self.loop.turn = method, Turn(turn.number, [_WHO], [_WHO], turn.seed)
-            try:
-                keep = self.loop.joined(_WHO)
-                reply = self.loop.guarded(ask.verb, _WHO, sent, keep, self.loop.data(_WHO))[0]
-                pack(reply)
-            except (VerbFailed, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
-                reply = None
-            self.known[key] = reply
+            self.known[key] = self._try(job, sent, data)
         return self.known[key]
+
+    def _try(self, job: Job, sent: Tree, data: Callable[[str], Any]) -> Tree | None:
+        try:
+            reply = self.loop.guarded(job, _WHO, sent, self.loop.joined(_WHO), data(_WHO))[0]
+            form(reply)
+        except (VerbFailed, WireError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+            return None
+        return reply

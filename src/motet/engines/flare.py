@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from motet.core import Ask, Client, Method, Tree, Turn
+from motet.engines.expect import Expect
 from motet.engines.judge import question
 from motet.engines.keeps import Keeps
 from motet.engines.letters import Letter, Reply
-from motet.engines.loop import Loop, Part, name_of
+from motet.engines.loop import Loop, Part, all_finite, name_of
 from motet.vec import stack
 from motet.wire import WireError
 
@@ -44,11 +45,12 @@ class Flare(Loop):
         present: Sequence[Client] | None = None,
         min_replies: int = 1,
         limit: int = 256 << 20,
+        expect: Expect | None = None,
     ) -> None:
         super().__init__({}, keeps)
         self.clients = sorted(clients)
         self.post, self.run, self.recipe = post, run, dict(recipe or {})
-        self.min_replies, self.limit = min_replies, limit
+        self.min_replies, self.limit, self.expect = min_replies, limit, expect
         self.present = set(clients if present is None else present)
         self.number = 0  # of the next ask within the round
         self.n: dict[Client, int] = {}  # examples, as each site last told
@@ -65,10 +67,11 @@ class Flare(Loop):
         label = (self.turn.number, self.number)
         self.number += 1
         sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
-        found = self.told("verb", sent, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
+        like = self.expect.like(self.method, self.turn, ask) if self.expect else None
+        found = self.told("verb", sent, like, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
         self.check_enough(self.where(ask.verb), len(found), len(ask.to))
         for client, reply in found.items():
-            if reply.spoilt:
+            if reply.spoilt or not all_finite(reply.tree):
                 self.refused.append((client, name_of(ask.verb), self.turn.number))
                 continue
             self.n[client] = reply.n
@@ -86,7 +89,8 @@ class Flare(Loop):
     def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
         sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
-        found = self.told("judge", sent, part=part)
+        like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
+        found = self.told("judge", sent, like, part=part)
         there = len(self.present)  # who may not tell scores is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
         return stacked(found)
@@ -103,7 +107,9 @@ class Flare(Loop):
 
     # ---- letters ----
 
-    def told(self, job: str, sent: Mapping[Client, Tree], **more: Any) -> dict[Client, Reply]:
+    def told(
+        self, job: str, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
+    ) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
         letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
         if not letters:
@@ -115,7 +121,7 @@ class Flare(Loop):
                 self.lose(client, failed[client])
                 continue
             try:
-                reply = Reply.read(came[client], self.limit)
+                reply = Reply.read(came[client], self.limit, like, loose=more.get("learn") == "all")
             except WireError as e:
                 reply = Reply(refusal=f"its reply cannot be read: {e}")
             if reply.refusal:

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from motet.core import NoReply, Unfit
 from motet.engines.calm import calm
+from motet.engines.expect import Expect
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import VerbFailed
@@ -90,6 +91,7 @@ def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Wat
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
     course = Course(recipe, store, layout.federation(orders.federation), engine)
+    engine.expect = Expect(course.task, (len(layout.columns),), layout.table)
     try:
         course.go(watch)
     except (TooFew, *_HOPELESS):
