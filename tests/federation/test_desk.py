@@ -209,7 +209,9 @@ def test_a_key_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
 # ---- whatever comes in ----
 
 
-@pytest.mark.parametrize("name", ["descend", "round", "__init__", "task", "train.__call__", "", "os.system"])
+@pytest.mark.parametrize(
+    "name", ["descend", "round", "personal", "join", "__init__", "task", "train.__call__", "", "os.system"]
+)
 def test_what_is_no_verb_is_refused_and_logged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

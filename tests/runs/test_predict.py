@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from motet.cli import main
 from motet.runs import recipe as recipes
 from motet.runs.course import Course
 from motet.runs.export import export
-from motet.runs.predict import predict
+from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
 from motet.tasks.federation import DataError
-from motet.wire import unpack
+from motet.wire import pack, unpack
 
 
 def write_files(folder: Path, numbers: bool) -> Path:
@@ -87,6 +88,22 @@ def test_columns_are_found_by_name_and_others_are_left_alone(
     pd.testing.assert_frame_equal(table, predict(model, files / "west.csv")[0].head(9), rtol=1e-5)
 
 
+def test_a_model_that_is_more_than_weights_is_a_file_of_trees(
+    trained: tuple[Path, Path], tmp_path: Path
+) -> None:
+    folder, files = trained
+    facts, trees = read_weights(folder / "models" / "west.safetensors")
+    (tmp_path / "m.motet").write_bytes(pack({"facts": json.dumps(facts), "trees": tuple(trees)}))
+    one, two = (
+        predict(m, files / "west.csv")[0]
+        for m in (tmp_path / "m.motet", folder / "models" / "west.safetensors")
+    )
+    assert one.equals(two)
+    (tmp_path / "m.motet").write_bytes(b"no")
+    with pytest.raises(RunError, match="is no model"):
+        predict(tmp_path / "m.motet", files / "west.csv")
+
+
 def test_an_onnx_file_says_the_same(trained: tuple[Path, Path], tmp_path: Path) -> None:
     folder, files = trained
     if "fedper" not in (folder / "recipe.toml").read_text().split("[method]")[1][:40]:
@@ -153,8 +170,6 @@ def test_files_that_are_no_models_are_refused(trained: tuple[Path, Path], tmp_pa
 
 
 def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], tmp_path: Path) -> None:
-    import json
-
     from safetensors import safe_open
     from safetensors.torch import save_file
 

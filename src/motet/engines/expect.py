@@ -1,7 +1,8 @@
 """What a reply must look like: the job is done once at the server, for a client with two blank rows.
 
 Whoever answers from elsewhere may answer anything. A reply that is to be averaged must have the very shapes
-of the blank client's reply; one that is collected must have its types and numbers of dimensions.
+of the blank client's reply; one that is collected must have its types and numbers of dimensions. A solo verb
+may give each client a tree of another form, so what is collected of it is the method's to check.
 Knows forms. Does not know what any verb does, nor who answers.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from motet.core import Ask, Method, Tree, Turn
+from motet.core import Ask, Method, Tree, Turn, is_solo
 from motet.engines.judge import Job, judge
 from motet.engines.loop import Loop, VerbFailed, name_of
 from motet.local import Batch, Column, Home, Task
@@ -33,8 +34,9 @@ class Expect:
 
     def like(self, method: Method, turn: Turn, ask: Ask) -> Tree | None:
         """A reply to an ask, of the expected form; None where a blank client cannot tell."""
-        sent = ask.sent_to(min(ask.to)) if ask.to else ()
-        return self._done(method, turn, ask.verb, sent, self.loop.data) if ask.to else None
+        if not ask.to or (is_solo(ask.verb) and ask.learn == "all"):
+            return None
+        return self._done(method, turn, ask.verb, ask.sent_to(min(ask.to)), self.loop.data)
 
     def scores(self, method: Method, turn: Turn, sent: Tree) -> Tree | None:
         """What the judge says, of the expected form."""

@@ -17,16 +17,17 @@ from motet.vec import Vec
 
 
 def look_up(method: Method, name: str) -> Verb:
-    """A verb of the method by its name; nothing else of it can be called."""
+    """A verb of the method by its name; nothing else of it can be called, nor what every method has."""
     found = getattr(type(method), name, None) if name.isidentifier() else None
-    if found is None or not callable(found) or not is_verb(found):
+    if not callable(found) or not is_verb(found) or hasattr(Method, name):
         raise Refused(f"{name!r:.80} is no verb of {type(method).__name__}")
     bound: Verb = getattr(method, name)
     return bound
 
 
 def verbs_of(method: type[Method]) -> list[str]:
-    return [k for k in dir(method) if not k.startswith("_") and is_verb(getattr(method, k))]
+    own = [k for k in dir(method) if not k.startswith("_") and not hasattr(Method, k)]
+    return [k for k in own if is_verb(getattr(method, k))]
 
 
 def read_recipe(told: Tree, policy: Policy) -> Recipe:

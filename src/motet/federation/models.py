@@ -5,15 +5,18 @@ Knows predictors and files. Does not know letters.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from motet.core import Method, Tree
 from motet.local import Examinee, marks, tally
-from motet.runs.finish import facts_of, named, write_model
+from motet.runs.finish import card, facts_of, named, put, write_model
 from motet.runs.recipe import Recipe
 from motet.tasks.federation import Federation
+from motet.vec import Vec
+from motet.wire import pack
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,15 @@ class Portrait:
 def save_portrait(
     path: Path, portrait: Portrait, recipe: Recipe, federation: Federation, number: int, site: str
 ) -> None:
-    """A safetensors file and a card beside it, in the clear: they are the site's own, to be used there."""
+    """A model's file and a card beside it, in the clear: they are the site's own, to be used there.
+
+    Weights go into a safetensors file; what holds anything else, say other models, into motet's wire format.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = recipe.settings | {"data": {"name": Path(federation.name).name}}
-    facts = facts_of(Recipe(settings), federation, number, site, portrait.scores)
-    write_model(path, named(portrait.trees), facts | {"call": portrait.call})
+    facts = facts_of(Recipe(settings), federation, number, site, portrait.scores) | {"call": portrait.call}
+    if all(isinstance(tree, Vec) for tree in portrait.trees):
+        write_model(path, named(portrait.trees), facts)
+        return
+    put(path.with_name(path.name + ".motet"), pack({"facts": json.dumps(facts), "trees": portrait.trees}))
+    put(path.with_name(path.name + ".md"), card(facts).encode())

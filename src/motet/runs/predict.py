@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motet.core import Tree
 from motet.local import Task
 from motet.runs.recipe import method_class
 from motet.runs.run import RunError
@@ -25,6 +26,7 @@ from motet.tasks.choices import nearest
 from motet.tasks.federation import DataError, refuse
 from motet.tasks.sheets import Table, read
 from motet.vec import Vec
+from motet.wire import unpack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,12 +77,11 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
         raise RunError(
             f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
         )
-    facts, weights = onnx_facts(path) if path.suffix == ".onnx" else read_weights(path)
-    absent = [k for k in ("kind", "classes", "columns", "shape", "inputs", "target", "net") if k not in facts]
-    if absent:
-        raise RunError(
-            f"{path} is a model of an earlier motet: its file does not say its {', '.join(absent)}"
-        )
+    reader = {".onnx": onnx_facts, ".motet": read_trees}.get(path.suffix, read_weights)
+    facts, trees = reader(path)
+    wanted = ("kind", "classes", "columns", "shape", "inputs", "target", "net", "seed")
+    if absent := [k for k in wanted if k not in facts]:
+        raise RunError(f"{path} is a model of an earlier motet: it does not say its {', '.join(absent)}")
     if not facts["columns"]:
         raise RunError(f"{path} takes examples of shape {tuple(facts['shape'])}, not rows of a table")
     if path.suffix == ".onnx":
@@ -91,10 +92,10 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
             f"{path} names code that is not motet's: {odd[0]}.\n"
             "hint: if it is yours, say --trust, and its module is imported"
         )
-    return Model(facts, predictor(path, facts, weights))
+    return Model(facts, predictor(path, facts, trees))
 
 
-def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -105,10 +106,20 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
     if not isinstance(facts, dict):
         raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
-    return facts, weights
+    return facts, trees_of(weights)
 
 
-def predictor(path: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
+    """A model that is more than weights, in motet's wire format."""
+    try:
+        told = unpack(path.read_bytes())
+        facts, trees = json.loads(told["facts"]), tuple(told["trees"])
+    except (LookupError, TypeError, ValueError) as e:  # a WireError is among these
+        raise RunError(f"{path} is no model: {e}") from None
+    return facts, trees
+
+
+def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Callable[[Tensor], Tensor]:
     """What the file's trees and the function that it names make together."""
     net, kind = facts["net"], facts["kind"]
     options = {k: v for k, v in net.items() if k != "name"}
@@ -116,37 +127,32 @@ def predictor(path: Path, facts: dict[str, Any], weights: dict[str, Tensor]) -> 
     task = Task(
         nets.build(net["name"], options, tuple(facts["shape"]), outputs, kind, facts["seed"]), kind, outputs
     )
-    args, call = trees(weights), facts.get("call", "predict")
-    target = facts["target"]
-    if call == "predict" and (len(args) != 1 or set(args[0]) != set(task.w0)):
-        raise RunError(
-            f"{path} is not a single network, and does not say what its parts make together.\n"
-            "hint: models that a site saved in a federation say so"
-        )
+    call, target = facts.get("call", "predict"), facts["target"]
+    if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
+        raise RunError(f"{path} is not a single network, and does not say what its parts make together")
     owner: Any = task
     if call != "predict":
         method = facts["method"]
         owner = method_class(method["name"])(task, **{k: v for k, v in method.items() if k != "name"})
     f = getattr(owner, call)
-    return lambda x: f(*args, x) * target["scale"] + target["offset"]
+    return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 
 
-def trees(weights: dict[str, Tensor]) -> list[Vec]:
+def trees_of(weights: dict[str, Tensor]) -> list[Vec]:
     """Weights by their names; several trees are told apart by a number in front."""
     if not all(k.split(".", 1)[0].isdigit() for k in weights):
         return [Vec(weights)]
     many = max(int(k.split(".", 1)[0]) for k in weights) + 1
-    return [
-        Vec({k.split(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"{i}.")}) for i in range(many)
-    ]
+    rest = [{k.split(".", 1)[1]: v for k, v in weights.items() if k.startswith(f"{i}.")} for i in range(many)]
+    return [Vec(one) for one in rest]
 
 
-def onnx_facts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def onnx_facts(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     props = onnx_session(path).get_modelmeta().custom_metadata_map
     if "motet" not in props:
         raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
     facts: dict[str, Any] = json.loads(props["motet"])
-    return facts, {}
+    return facts, ()
 
 
 def onnx_predictor(path: Path) -> Callable[[Tensor], Tensor]:
