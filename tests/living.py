@@ -40,8 +40,9 @@ class Living:
 
     def start(self, *who: str) -> None:
         for party in who:
-            told = [] if party == "server" else ["--data", str(self.tables / f"{party}.csv"), "--target", "y"]
-            self.parties.start(party, *told)
+            again = party == "server" or party in self.parties.running
+            table = self.tables / f"{party}.csv"
+            self.parties.start(party, *([] if again else ["--data", str(table), "--target", "y"]))
 
     def processes(self, party: str) -> list[psutil.Process]:
         """A party's process and its children."""
@@ -68,7 +69,16 @@ class Living:
         """`motet federation run`, in a process of its own."""
         options = ["--min-sites", str(orders.min_sites), "--timeout", str(orders.timeout)]
         told = [*WORDS, f"train.rounds={rounds}", *words]
-        command = [sys.executable, "-m", "motet.cli", "federation", "run", str(self.kit.folder), *told, *options]
+        command = [
+            sys.executable,
+            "-m",
+            "motet.cli",
+            "federation",
+            "run",
+            str(self.kit.folder),
+            *told,
+            *options,
+        ]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         with (self.folder / "driver.out").open("ab") as out:
             self.parties.running["driver"] = subprocess.Popen(
@@ -96,7 +106,9 @@ class Living:
 def table(number: int, rows: int = 60) -> pd.DataFrame:
     draw = np.random.default_rng(number)
     x = draw.normal(size=(rows + 10 * number, 4))
-    y = np.where(x @ np.array([1.0, -1.0, 0.5 * number, 0.2]) + 0.3 * draw.normal(size=len(x)) > 0, "yes", "no")
+    y = np.where(
+        x @ np.array([1.0, -1.0, 0.5 * number, 0.2]) + 0.3 * draw.normal(size=len(x)) > 0, "yes", "no"
+    )
     return pd.DataFrame(x, columns=["p", "q", "r", "s"]).assign(y=y)
 
 

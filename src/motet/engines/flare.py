@@ -169,6 +169,8 @@ def group_calls(timeout: float) -> Post:
         for call in calls:
             came |= dict(call)
             failed |= {site: str(error.cause) for site, error in call.failures.items()}
+        if collab.is_aborted:
+            raise TooFew(f"FLARE ended the job, because a site's worker died or the server stops; {failed}")
         return came, failed
 
     return post

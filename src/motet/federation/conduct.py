@@ -95,7 +95,7 @@ def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Wat
     try:
         course.go(watch)
     except (TooFew, *_HOPELESS):
-        course.give_up_round()
+        store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
         raise
     if not course.over():
         why = noted(folder)

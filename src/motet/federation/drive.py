@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -21,11 +22,13 @@ from motet.federation.flare_office import Office, Unreachable, over
 from motet.federation.job import write_job
 from motet.federation.kits import FederationError, Kit
 from motet.federation.orders import Orders, note, report, reported
+from motet.runs.run import Stopped
 
 _LOOK = 0.5  # seconds between looks at a job
-_COUNT = 2.0  # seconds between looks at who is there
+_COUNT = 1.5  # seconds between looks at who is there
 _FINAL = ("done", "failed", "stopped")  # nothing more is to be done, for now
 _ENDED = (*_FINAL, "again", "short")  # the job is over, whatever FLARE still has to tidy up
+_LINE = 10.0  # seconds between lines about rounds
 _STUCK = 120.0  # seconds that a job may take until it runs
 
 Say = Callable[[str], None]
@@ -56,6 +59,8 @@ class Driver:
     patience: float
     office: Office | None = None
     tries: dict[str, tuple[int, float]] = field(default_factory=dict)  # by site: returns, and when next
+    shown: dict[str, str] = field(default_factory=dict)  # who was said to be away, and why
+    next_line: float = 0.0  # when the round is said again
 
     def go(self) -> None:
         if not (self.folder / "orders.json").exists():
@@ -72,8 +77,11 @@ class Driver:
                     time.sleep(1.0)
         finally:
             self.hang_up()
+        told = reported(self.folder)
         if state == "failed":
-            raise FederationError(str(reported(self.folder).get("why")))
+            raise FederationError(str(told.get("why")))
+        if state == "stopped":
+            raise Stopped(f"stopped after round {told.get('round')} of {told.get('rounds')}")
 
     def hang_up(self) -> None:
         if self.office is not None:
@@ -108,7 +116,8 @@ class Driver:
         until, before = time.monotonic() + self.patience, set[str]()
         while True:
             now = office.alive()
-            if len(now) >= self.orders.min_sites and now <= before:
+            all_back = now >= known if (known := self.known()) else now <= before
+            if len(now) >= self.orders.min_sites and (all_back or now <= before):
                 return sorted(now)
             if time.monotonic() > until:
                 there = ", ".join(sorted(now)) or "nobody"
@@ -123,28 +132,37 @@ class Driver:
             before = now
             time.sleep(_COUNT)
 
+    def known(self) -> set[str]:
+        """Who was in the run when it was last heard of."""
+        told = reported(self.folder)
+        return {*told.get("present", ()), *told.get("away", ())}
+
     def follow(self, office: Office, job: str) -> None:
         """Look on until the job is over; whoever comes back is taken in at the next boundary."""
-        began, counted, shown = time.monotonic(), time.monotonic(), ""
+        began = counted = time.monotonic()
         told = reported(self.folder)
         while told.get("state") not in _ENDED and not over(office.status(job)):
             time.sleep(_LOOK)
             told = reported(self.folder)
             if told.get("state") == "starting" and time.monotonic() - began > _STUCK:
                 office.abort(job)
-            shown = self.show(told, shown)
-            if told.get("state") == "running" and time.monotonic() - counted > _COUNT:
-                counted = time.monotonic()
-                self.welcome(office, set(told["present"]))
+            if told.get("state") == "running":
+                self.show(told)
+                if time.monotonic() - counted > _COUNT:
+                    counted = time.monotonic()
+                    self.welcome(office, set(told["present"]))
+        if told.get("state") == "short":
+            self.say(str(told["why"]))
 
-    def show(self, told: dict[str, object], shown: str) -> str:
-        away = told.get("away") or {}
-        assert isinstance(away, dict)
-        line = f"round {told.get('round')} of {told.get('rounds')}"
-        line += "".join(f"; {s} is away: {why}" for s, why in away.items())
-        if told.get("state") == "running" and line != shown:
-            self.say(line)
-        return line
+    def show(self, told: dict[str, Any]) -> None:
+        """The round now and then, and who goes away when it happens."""
+        for site, why in told["away"].items():
+            if self.shown.get(site) != why:
+                self.say(f"{site} is away: {why}")
+        self.shown = dict(told["away"])
+        if time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + _LINE
+            self.say(f"round {told['round']} of {told['rounds']}")
 
     def welcome(self, office: Office, present: set[str]) -> None:
         """Ask for a new job if somebody is there who is not in this one; less often the more often in vain."""

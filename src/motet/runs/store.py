@@ -131,6 +131,12 @@ class Store:
                 self.db.executemany(f"REPLACE INTO {table} VALUES ({marks})", rows)
             rows.clear()
 
+    def forget_unsaved(self) -> None:
+        """Go back to the last commit."""
+        for rows in self.rows.values():
+            rows.clear()
+        self.db.rollback()
+
     def rewind(self, number: int) -> None:
         """Forget all rounds after `number`."""
         for table in ("rounds", "traffic", "scores", "told"):

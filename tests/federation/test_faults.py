@@ -1,0 +1,102 @@
+"""Real processes over mutual TLS, killed and frozen at random moments: no round is lost or counted twice.
+
+All sites must answer for a round to count, so that attendance is full and the run must end as an undisturbed
+one does, which is as on the loop engine.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
+
+from living import Living, difference, living, wait
+from motet.federation.orders import Orders
+from motet.runs.run import Run
+from motet.runs.store import Store
+
+ROUNDS = 200  # enough for every moment to fall inside the run; a round takes some hundredths of a second
+
+
+class Trouble:
+    """Does one kind of harm at a time, and waits until rounds go on."""
+
+    def __init__(self, federation: Living, orders: Orders, seed: int) -> None:
+        self.federation, self.orders, self.draw = federation, orders, random.Random(seed)
+
+    def round(self) -> int:
+        return int(self.federation.told(self.orders).get("round", 0))
+
+    def moment(self) -> None:
+        """Some rounds from now, anywhere within a round."""
+        goal = self.round() + self.draw.randint(2, 6)
+        self.until(lambda: self.round() >= goal, f"round {goal}")
+        signal.sigtimedwait([], self.draw.uniform(0, 0.1))  # a moment's pause
+
+    def until(self, what: object, words: str) -> None:
+        assert callable(what)
+        wait(what, 150, words, self.federation.logs)
+
+    def kill_site(self) -> None:
+        self.harm(kill=[self.draw.choice(self.federation.sites)])
+
+    def kill_server(self) -> None:
+        self.harm(kill=["server"])
+
+    def freeze_site(self) -> None:
+        self.harm(freeze=[self.draw.choice(self.federation.sites)])
+
+    def miss_one_then_kill_the_rest(self) -> None:
+        one, other = self.draw.sample(self.federation.sites, 2)
+        self.harm(freeze=[other], wait=True, kill=["server", one])
+
+    def kill_server_and_site_freeze_the_other(self) -> None:
+        one, other = self.draw.sample(self.federation.sites, 2)
+        self.harm(freeze=[other], wait=False, kill=["server", one])
+
+    def harm(self, freeze: Sequence[str] = (), wait: bool = True, kill: Sequence[str] = ()) -> None:
+        """First freeze, and wait until somebody is missed; then kill; then let everybody come back."""
+        for site in freeze:
+            self.federation.signal(site, signal.SIGSTOP)
+        if freeze and wait:
+            self.until(lambda: self.federation.told(self.orders).get("state") == "short", "a site is missed")
+        for party in kill:
+            self.federation.kill(party)
+        self.federation.start(*kill)
+        for site in freeze:
+            self.federation.signal(site, signal.SIGCONT)
+
+
+def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> None:
+    with living(folder) as federation:
+        federation.start("server", *federation.sites)
+        orders = federation.orders(rounds, min_sites=2, timeout=4.0)
+        federation.drive(orders, rounds)
+        trouble = Trouble(federation, orders, seed)
+        for kind in kinds:
+            trouble.moment()
+            getattr(trouble, kind)()
+        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        same, found = federation.at_home(rounds), Run(federation.run_folder(orders))
+        assert found.rounds["round"].tolist() == list(range(rounds))
+        assert difference(found, same) == 0, federation.logs()
+        states = [Store(run.folder).state(rounds - 1) for run in (found, same)]
+        assert states[0] == states[1]
+
+
+@pytest.mark.timeout(600)
+def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(tmp_path: Path) -> None:
+    """Some at once, because each recovery starts a job, and a job starts a process for each party."""
+    survive(tmp_path / "care", 0, ["miss_one_then_kill_the_rest", "kill_server_and_site_freeze_the_other"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
+def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
+    survive(tmp_path / "care", 1, 20 * [kind], rounds=2000)
