@@ -135,7 +135,9 @@ class Server:
         spare = (self.saved[1],) if self.saved[1] else ()
         letter = ask(number, base=self.base, send=self.body, spare=spare).pack()
         if fault == "cut off while writing":
-            self.desk.run_folder(ask()).joinpath(f"{number}.0.keep.part").write_bytes(b"half a version")
+            self.desk.holdings.run_folder("r").joinpath(f"{number}.0.keep.part").write_bytes(
+                b"half a version"
+            )
         if fault not in ("none", "cut off while writing"):
             self.desk.answer(letter)  # stored at the site, and lost on the way
         if fault in ("the site restarts", "cut off while writing"):

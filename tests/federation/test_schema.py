@@ -87,7 +87,7 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
 def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: Path) -> None:
     desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     handshake(calls(desks), "r")
-    again = Desk("a", tmp_path / "a", desks["a"].data, Policy(), b"k" * 32)
+    again = Desk("a", tmp_path / "a", desks["a"].holdings.data, Policy(), b"k" * 32)
     old, new = (d.federation("r").homes["a"].train.take() for d in (desks["a"], again))
     assert torch.equal(old.x, new.x)
     reply = Reply.read(again.answer(Letter("judge", "another run", recipe={}).pack()))
@@ -229,8 +229,10 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
     back = Layout.of(unpack(pack(layout.tree())))
     assert pack(back.tree()) == pack(layout.tree())
     tree = layout.tree()
-    wrong = ({"kind": "words"}, {"means": torch.zeros(3)}, {"val": 0.9}, {"columns": (("x",),)}, {"classes": (1,)},
-             {"target": (0.0, 0.0)}, {"middle": torch.tensor([1.0, torch.nan])})  # fmt: skip
+    wrong = (
+        {"kind": "words"}, {"means": torch.zeros(3)}, {"val": 0.9}, {"columns": (("x",),)}, {"classes": (1,)},
+        {"target": (0.0, 0.0)}, {"middle": torch.tensor([1.0, torch.nan])},
+    )  # fmt: skip
     for change in wrong:
         with pytest.raises(WireError):
             Layout.of(tree | change)

@@ -174,7 +174,8 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
     from safetensors.torch import save_file
 
     with safe_open(str(trained[0] / "models" / "east.safetensors"), "pt") as file:
-        facts, weights = json.loads(file.metadata()["motet"]), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        facts = json.loads(file.metadata()["motet"])
+        weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}
     save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
     with pytest.raises(RunError, match="names code that is not motet's: os:system"):

@@ -1,7 +1,7 @@
 """Hostile messages: whatever the decoder is given, it returns a tree or raises WireError, and nothing else.
 
-Half a minute of mutated messages in every day's tests, five minutes in the long ones. A failure names the seed
-and the message; MOTET_FUZZ_SEED=… plays the same ones again.
+Half a minute of mutated messages in every day's tests, five minutes in the long ones. A failure names the
+seed and the message; MOTET_FUZZ_SEED=… plays the same ones again.
 """
 
 from __future__ import annotations

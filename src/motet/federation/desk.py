@@ -25,13 +25,13 @@ from motet.engines.calm import calm
 from motet.engines.judge import Job, judge, rehearsal
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop, VerbFailed, all_finite
-from motet.federation.layout import Layout
+from motet.federation.holdings import Holdings
 from motet.federation.ledger import Ledger
 from motet.federation.lookup import check_weights, look_up, read_recipe
 from motet.federation.models import Portrait, save_portrait
 from motet.federation.policy import Policy, Refused
 from motet.federation.rehearse import needs_of
-from motet.federation.safe import Safe, SafeError, put
+from motet.federation.safe import Safe, SafeError
 from motet.federation.source import Source
 from motet.runs.course import method_of, task_of
 from motet.runs.recipe import Recipe, RecipeError
@@ -45,7 +45,6 @@ _EXPECTED = (
     OSError, MemoryError, ImportError,
 )  # fmt: skip
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-_LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
@@ -60,7 +59,8 @@ class Desk:
         policy: Policy | None = None,
         key: bytes = b"",
     ) -> None:
-        self.name, self.folder, self.data = name, Path(folder), data
+        self.name, self.folder = name, Path(folder)
+        self.holdings = Holdings(self.folder, data)
         self.policy, self.key = policy or Policy(), key
         self.ledger = Ledger(self.folder / "ledger.tsv")
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
@@ -68,8 +68,7 @@ class Desk:
             "verb": self.perform, "judge": self.score, "rehearsal": self.score, "portrait": self.paint,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
-        self._federation: tuple[str, Federation] | None = None
-        self._method: tuple[bytes, Recipe, Method] | None = None
+        self._method: tuple[bytes, Federation, Recipe, Method] | None = None
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a letter, or a refusal with the reason; never an exception for what came in."""
@@ -91,29 +90,17 @@ class Desk:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.leaving(letter, Reply(self.source.describe(self.policy.counts)))
+        return self.leaving(letter, Reply(self.holdings.source.describe(self.policy.counts)))
 
     def measure(self, letter: Letter) -> bytes:
-        """Sums of columns, from which the federation's means and spreads are made."""
         if not self.policy.sums:
             raise Refused("this site's policy lets no sums of columns leave.\nhint: data.scale=client")
-        if not isinstance(letter.send, dict) or set(letter.send) != {"layout", "middle"}:
-            raise WireError("sums are asked for with a layout and a middle")
-        layout = Layout.of(letter.send["layout"])
-        return self.leaving(letter, Reply(self.source.measure(layout, letter.send["middle"])))
+        return self.leaving(letter, Reply(self.holdings.measure(letter.send)))
 
     def settle(self, letter: Letter) -> bytes:
-        """Lay the rows out as all sites agreed; the layout outlives this process."""
-        layout, path = Layout.of(letter.send), self.run_folder(letter) / _LAYOUT
-        if path.exists() and self.safe(letter).labels():
-            if pack(unpack(path.read_bytes())["layout"]) != pack(layout.tree()):
-                raise Refused(f"run {letter.run} began here with another layout of columns")
-            federation = self.federation(letter.run)
-        else:
-            federation = self.source.furnish(layout)
-            put(path, pack({"layout": layout.tree(), "rows": federation.fingerprint()}))
-            self._federation, self._method = (letter.run, federation), None
-        home = federation.homes[self.name]
+        """Lay the rows out as all sites agreed."""
+        began = bool(self.safe(letter).labels())
+        home = self.holdings.settle(letter.run, letter.send, began).homes[self.name]
         rows = {"train": home.n, "val": len(home.val), "test": len(home.test)}
         return self.leaving(letter, Reply(rows if self.policy.counts else {}))
 
@@ -164,7 +151,7 @@ class Desk:
         found: Portrait = self.examined(letter, method, partial(Portrait.of, method), "test")
         assert self._method is not None
         path = self.folder / "models" / quote(letter.run, safe="")
-        save_portrait(path, found, self._method[1], self.federation(letter.run), letter.round, self.name)
+        save_portrait(path, found, self._method[2], self.federation(letter.run), letter.round, self.name)
         return self.leaving(letter, Reply({"saved": True}))
 
     def examined(self, letter: Letter, method: Method, job: Job, part: str) -> Tree:
@@ -176,43 +163,20 @@ class Desk:
 
     # ---- what the jobs need ----
 
-    @property
-    def source(self) -> Source:
-        if isinstance(self.data, Federation):
-            raise Refused("this site's rows are laid out already")
-        return self.data
-
     def federation(self, run: str) -> Federation:
         """This site's home, as it was laid out for a run."""
-        if isinstance(self.data, Federation):
-            return self.data
-        if self._federation is None or self._federation[0] != run:
-            self._federation, self._method = (run, self.laid_out(run, self.data)), None
-        return self._federation[1]
-
-    def laid_out(self, run: str, source: Source) -> Federation:
-        """The home of a run that was settled before, from the very rows that it began with."""
-        path = self.run_folder(Letter("settle", run)) / _LAYOUT
-        if not path.exists():
-            raise Refused(f"no layout of columns was agreed on for run {run}")
-        told = unpack(path.read_bytes())
-        federation = source.furnish(Layout.of(told["layout"]))
-        if federation.fingerprint() != told["rows"]:  # the cut would mix rows for testing with others
-            raise Refused(
-                f"the rows of {source.path.name} changed since run {run} began.\n"
-                "hint: bring the old file back, or start a new run"
-            )
-        return federation
+        return self.holdings.of(run)
 
     def method(self, letter: Letter) -> Method:
         """The method that the letter names, of this site's own motet, as the policy lets it."""
         federation, wanted = self.federation(letter.run), pack(letter.recipe)
-        if self._method is None or self._method[0] != wanted:
+        if self._method is None or self._method[0] != wanted or self._method[1] is not federation:
             recipe = read_recipe(letter.recipe, self.policy)
-            self._method = wanted, recipe, method_of(recipe, task_of(recipe, federation))
+            method = method_of(recipe, task_of(recipe, federation))
+            self._method = wanted, federation, recipe, method
         if wrong := self.policy.problems(letter, letter.recipe["method"]["name"]):
             raise Refused("; ".join(wrong))
-        return self._method[2]
+        return self._method[3]
 
     def engine(self, letter: Letter, method: Method) -> Loop:
         """A loop of one client: what it does is what is done here."""
@@ -221,13 +185,8 @@ class Desk:
         engine.turn = Turn(letter.round, [self.name], [self.name], letter.seed)
         return engine
 
-    def run_folder(self, letter: Letter) -> Path:
-        folder = self.folder / "runs" / f"{quote(letter.run, safe='')}.run"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return folder
-
     def safe(self, letter: Letter) -> Safe:
-        return Safe(self.run_folder(letter), letter.run, self.key)
+        return Safe(self.holdings.run_folder(letter.run), letter.run, self.key)
 
     def keep(self, letter: Letter, safe: Safe, engine: Loop) -> Tree:
         if letter.base is None:

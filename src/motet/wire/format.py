@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from motet.vec import Vec
+from motet.wire.forms import DEEP, WireError, compare, shape
 
 MAGIC = b"motet\x001\n"
 _DTYPES = {
@@ -27,14 +28,9 @@ _DTYPES = {
         torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
     )
 }  # fmt: skip
-_DEEP = 64  # how deep a tree may nest
 _DIMS = 32  # of an array
 _HEADER = 16 << 20  # bytes of a header, in messages from elsewhere
 _PLAIN = (int, float, str, bool, type(None))
-
-
-class WireError(ValueError):
-    """A tree that cannot be sent, or bytes that are no message."""
 
 
 def pack(tree: Any) -> bytes:
@@ -79,7 +75,7 @@ def unpack(message: bytes, limit: int | None = None, like: Any = None, *, loose:
     try:
         header = json.loads(message[start : start + length])
         if like is not None:
-            _compare(header, json.loads(_describe(like)[0]), loose)
+            compare(header, json.loads(_describe(like)[0]), loose)
         arrays = _arrays(header["arrays"], message, start + length)
         return _Builder(arrays).whole(header["tree"])
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
@@ -121,7 +117,8 @@ def _shape(t: Any, arrays: list[Tensor | bytes]) -> Any:
     if isinstance(t, int | float | str | bool) or t is None:
         return {"is": t}
     raise WireError(
-        f"cannot send a {type(t).__name__}; send tensors, numbers, text, bytes, and dicts, lists or tuples of them"
+        f"cannot send a {type(t).__name__}; "
+        "send tensors, numbers, text, bytes, and dicts, lists or tuples of them"
     )
 
 
@@ -172,8 +169,8 @@ class _Builder:
         return tree
 
     def build(self, t: dict[str, Any], depth: int) -> Any:
-        if depth > _DEEP:
-            raise WireError(f"the message nests deeper than {_DEEP}")
+        if depth > DEEP:
+            raise WireError(f"the message nests deeper than {DEEP}")
         ((kind, v),) = t.items()
         if kind == "at":
             if type(v) is not int or v != self.used:
@@ -205,40 +202,9 @@ def form(tree: Any) -> str:
     True
     """
     header = json.loads(_describe(tree)[0])
-    return repr((_form(header["tree"], 0), header["arrays"]))
+    return repr((shape(header["tree"]), header["arrays"]))
 
 
 def check_form(tree: Any, like: Any, *, loose: bool = False) -> None:
     """Raise WireError unless a tree is of the form of another one; see `unpack`."""
-    _compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
-
-
-def _compare(header: dict[str, Any], wanted: dict[str, Any], loose: bool) -> None:
-    """Refuse a message whose header describes something of another form."""
-    if _form(header["tree"], 0) != _form(wanted["tree"], 0):
-        raise WireError("the tree is of another form than was expected")
-    got, want = header["arrays"], wanted["arrays"]
-    for i, (a, b) in enumerate(zip(got, want, strict=True)):
-        sizes = ("bytes",) if "bytes" in b else ("dtype", "shape")
-        same = set(a) == set(b) and all(_size(a[k], loose) == _size(b[k], loose) for k in sizes)
-        if not same:
-            raise WireError(f"array {i} is {a!r:.120}; expected {b!r:.120}")
-
-
-def _form(t: dict[str, Any], depth: int) -> Any:
-    """A tree's shape without its values."""
-    if depth > _DEEP:
-        raise WireError(f"the message nests deeper than {_DEEP}")
-    ((kind, v),) = t.items()
-    if kind == "is":
-        return type(v)
-    if kind in ("vec", "map"):
-        return kind, {k: _form(x, depth + 1) for k, x in v.items()}
-    return (kind, [_form(x, depth + 1) for x in v]) if isinstance(v, list) else kind
-
-
-def _size(v: Any, loose: bool) -> Any:
-    """Of bytes any length will do; of an array its dimensions, or with `loose` how many there are."""
-    if isinstance(v, list):
-        return len(v) if loose else v
-    return v if isinstance(v, str) else None
+    compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
