@@ -162,3 +162,16 @@ def test_a_browser_shows_the_page_and_asks_nobody(page, tmp_path):
     wanted = re.findall(r'"url":"(https?://[^"]+)"', log.read_text())
     errands = re.compile(r"https?://[\w.-]+\.(google|googleapis|gstatic|gvt1)\.com/")  # the browser's own
     assert not [url for url in wanted if not errands.match(url)]
+
+
+def test_groups_are_drawn_where_a_method_recorded_them(make, tmp_path):
+    clients = [f"c{i}" for i in range(5)] + [EVIL]
+    places = {c: [float(i % 2), i / 10] for i, c in enumerate(clients)}
+    groups = {c: i % 2 for i, c in enumerate(clients)}
+    record = {"groups": groups, "places": places, "share": 0.9, "silhouette": 0.75}
+    run = make("fedperc", dict.fromkeys(clients, 0.5), record=record)
+    page = write([run], tmp_path / "a.html").read_text()
+    assert "Groups of clients" in page and "2 groups, silhouette 0.75, 90% of the variance shown" in page
+    assert EVIL not in page
+    alone = make("fedavg", dict.fromkeys(clients, 0.5))
+    assert "Groups of clients" not in write([alone], tmp_path / "b.html").read_text()

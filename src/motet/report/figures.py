@@ -34,6 +34,7 @@ DOTS, COLUMNS, LABELS, LEVELS = (
     40,
     12,
 )  # most dots in a row, clients and labels in a chart, bubble sizes
+NAMED = 40  # most dots that have their names beside them
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "motet", "text.parse_math": False, "axes.unicode_minus": True,
     "font.family": ["sans-serif"], "font.size": 9.0,
@@ -149,6 +150,25 @@ def holdings(run: Run) -> str:
 
     tall = 1.3 + 0.26 * min(len(counts), LABELS) if counts else 2.8
     return svg(draw, (WIDE, tall), "Training rows of each client" + (" and label" if counts else ""))
+
+
+def groups(runs: Sequence[Run]) -> str:
+    """What the server saw of clients to group them, in two principal components: a colour for each group."""
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, len(runs), squeeze=False)[0]
+        for axes, run in zip(panels, runs, strict=True):
+            record = run.facts["record"]
+            for client in sorted(record["places"], key=natural):
+                (x, y), group = record["places"][client], int(record["groups"].get(client, -1))
+                colour, marker = (PALETTE[group % 6], MARKERS[group // 6 % 7]) if group >= 0 else (GREY, "x")
+                axes.scatter([x], [y], s=34, c=colour, marker=marker, linewidths=0)
+                if len(record["places"]) <= NAMED:
+                    axes.annotate(short(client, 12), (x, y), xytext=(5, -3), textcoords="offset points")
+            axes.set_title(short(f"{run.label}, seed {run.seed}", 60), loc="left")
+            axes.set(xlabel="first principal component", ylabel="second" if axes is panels[0] else "")
+
+    return svg(draw, (WIDE, 4.2), "Sketches of clients in two principal components, by group")
 
 
 # ---- pieces ----

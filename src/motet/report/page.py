@@ -147,6 +147,7 @@ def _pictures(runs: Sequence[Run], table: pd.DataFrame, clients: pd.DataFrame) -
         *_picture_of_rounds(runs, look, table.attrs["metric"]),
         *_picture_of_clients(table, clients, look),
         *_picture_of_gains(table, clients, look),
+        *_picture_of_groups(runs),
         *_picture_of_holdings(runs[0]),
     ]
 
@@ -202,6 +203,24 @@ def _picture_of_gains(
     )
     svg = figures.gains(clients, names, look, table.attrs["metric"], table.attrs["better"])
     return [{"title": "Who gains, who loses", "caption": caption, "svg": svg}]
+
+
+def _picture_of_groups(runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Of the first run of each method that groups clients by what it saw of them."""
+    seen = {run.label: run for run in reversed(runs) if (run.facts.get("record") or {}).get("places")}
+    some = list(reversed(seen.values()))[:MOST_PANELS]
+    if not some:
+        return []
+    said = [
+        f"{run.label}: {len(set(run.facts['record']['groups'].values()))} groups, silhouette "
+        f"{run.facts['record']['silhouette']:.2f}, {run.facts['record']['share']:.0%} of the variance shown"
+        for run in some
+    ]
+    caption = (
+        "Each dot is what the server saw of a client to group it, in two principal components; "
+        f"a colour is a group. {'; '.join(said)}. A silhouette of 1 is groups far apart, 0 is none."
+    )
+    return [{"title": "Groups of clients", "caption": caption, "svg": figures.groups(some)}]
 
 
 def _picture_of_holdings(run: Run) -> list[dict[str, str]]:

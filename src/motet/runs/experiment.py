@@ -8,7 +8,7 @@ column is no share in percent; `told.NAME` is what a method says of the last rou
 numbers by row and column. A row with `after = ["NAME"]` is run when that row of the same seed is done, and may use
 its folder as {NAME}: `net.weights = "{NAME}/global.safetensors"`.
 
-Two files of Python may lie beside them:
+Two files of Python may lie beside them (show.py also in the folder above, for all experiments of a paper):
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
   and returns lines to print;
 - procedure.py, `perform(settings, out, jobs, say) -> rows`: does the work where it is no run of a method.
@@ -273,9 +273,10 @@ def table(experiment: Experiment, rows: Settings) -> Settings:
 
 
 def beside(experiment: Experiment, name: str) -> Any:
-    """The module `name` that lies in the experiment's folder, or None."""
-    path = experiment.folder / f"{name}.py"
-    if not path.exists():
+    """The module `name` that lies in the experiment's folder, or in the one above it, or None."""
+    places = [folder / f"{name}.py" for folder in (experiment.folder, experiment.folder.parent)]
+    path = next((p for p in places if p.exists()), None)
+    if path is None:
         return None
     spec = spec_from_file_location(f"experiment_{name}", path)
     assert spec and spec.loader
