@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import os
 import re
 import zlib
 from collections.abc import Callable, Sequence
@@ -159,12 +160,17 @@ def groups(runs: Sequence[Run]) -> str:
         panels = figure.subplots(1, len(runs), squeeze=False)[0]
         for axes, run in zip(panels, runs, strict=True):
             record = run.facts["record"]
+            common = len(
+                os.path.commonprefix(list(record["places"]))
+            )  # what all names begin with says nothing
             for client in sorted(record["places"], key=natural):
                 (x, y), group = record["places"][client], int(record["groups"].get(client, -1))
                 colour, marker = (PALETTE[group % 6], MARKERS[group // 6 % 7]) if group >= 0 else (GREY, "x")
                 axes.scatter([x], [y], s=34, c=colour, marker=marker, linewidths=0)
                 if len(record["places"]) <= NAMED:
-                    axes.annotate(short(client, 12), (x, y), xytext=(5, -3), textcoords="offset points")
+                    axes.annotate(
+                        short(client[common:], 12), (x, y), xytext=(5, -3), textcoords="offset points"
+                    )
             axes.set_title(short(f"{run.label}, seed {run.seed}", 60), loc="left")
             axes.set(xlabel="first principal component", ylabel="second" if axes is panels[0] else "")
 
