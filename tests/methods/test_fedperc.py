@@ -266,7 +266,7 @@ def test_who_does_better_elsewhere_moves_if_it_may(engine: Any, method: Any, net
         for t in range(1, 5):
             s = play(e, m, s, turn(e, t))
         found.append(clusters.agreement(np.array(list(s["members"].values())), np.array(truth)))
-    assert found[0] < 1 and found[1] == (1 if method is PFA else found[1])
+    assert found[0] < 1 and found[1] == 1
 
 
 def test_who_has_no_validation_examples_stays(net: Task) -> None:
