@@ -126,7 +126,8 @@ class Experiment:
     ) -> Planned:
         """One run; {NAME} in its settings stands for the folder of a run `before` it."""
         own, after = deepcopy(self.settings["rows"][row]), self.settings["rows"][row].get("after", [])
-        settings, of_scale = self.shared_by(own), deepcopy(self.settings["scales"][scale])
+        settings = fitting(self.settings.get("recipe", {}), own)
+        of_scale = fitting(self.settings["scales"][scale], own)
         for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {}), *map(recipes.parse_word, words)):
             recipes.merge(settings, part)
         for key in ("after", "seeds", "rows", "by_row"):
@@ -135,14 +136,13 @@ class Experiment:
         settings = _filled_in(settings, places) | {"seed": seed}
         return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
 
-    def shared_by(self, row: Settings) -> Settings:
-        """What all rows share, without settings that this row's method does not have."""
-        settings: Settings = deepcopy(self.settings.get("recipe", {}))
-        known = recipes.known_fields("method", row.get("method", {}))[1]
-        settings["method"] = {
-            k: v for k, v in settings.get("method", {}).items() if k in known or k == "name"
-        }
-        return settings
+
+def fitting(part: Settings, row: Settings) -> Settings:
+    """What rows share, without settings that this row's method does not have."""
+    settings: Settings = deepcopy(part)
+    known = recipes.known_fields("method", row.get("method", {}))[1]
+    settings["method"] = {k: v for k, v in settings.get("method", {}).items() if k in known or k == "name"}
+    return settings
 
 
 def _filled_in(value: Any, places: dict[str, str]) -> Any:
