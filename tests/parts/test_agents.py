@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -226,3 +227,49 @@ def test_the_sizes_of_dap_fl_can_be_expressed() -> None:
 def test_a_critic_that_never_sees_the_action_is_refused() -> None:
     with pytest.raises(ValueError, match="never seen.*\nhint: meet must be 0 to 2"):
         Settings(1, 1, meet=3)
+
+
+# ---- steadied rewards, and where actions start ----
+
+
+def test_a_steadied_reward_is_its_difference_from_those_just_before() -> None:
+    settings = Settings(states=1, actions=1, steady=True)
+    agent, found = agents.born(settings, 0), []
+    for r in (5.0, 7.0, 7.0):
+        felt, agent = agents.surprise(agent, torch.tensor(r), settings)
+        found.append(felt.item())
+        agent = agents.remember(agent, torch.zeros(1), torch.zeros(1), felt, torch.zeros(1))
+    assert found == pytest.approx([0.0, 2.0, 1.8])  # the level is 5, then 5, then 5.2
+    assert agents.surprise(agent, torch.tensor(3.0), Settings(states=1, actions=1))[0] == 3.0
+
+
+def test_a_reward_that_is_not_remembered_leaves_the_level_as_it_was() -> None:
+    settings = Settings(states=1, actions=1, steady=True)
+    _, agent = agents.surprise(agents.born(settings, 0), torch.tensor(5.0), settings, when=False)
+    assert agent["level"] == 0
+
+
+def test_steadied_learning_does_not_depend_on_the_scale_of_rewards() -> None:
+    settings = dataclasses.replace(SMALL, steady=True)
+    found = []
+    for scale in (1.0, 1000.0):
+        agent = lived(settings, 3, 8)
+        agent["memory"][:, 5] *= scale
+        found.append(agents.recall(agent, 1, settings)[2])
+    assert torch.allclose(found[0], found[1], rtol=1e-5)
+
+
+def test_actions_start_at_the_anchor() -> None:
+    settings = Settings(states=1, actions=2, anchor=0.9, warm_up=0, sigma=0.0)
+    a, _ = agents.act(agents.born(settings, 1), torch.ones(1), 1, settings)
+    assert a.tolist() == pytest.approx([0.9, 0.9], abs=0.01)
+
+
+def test_several_memories_at_once_are_those_one_after_another() -> None:
+    rows = torch.arange(5 * 9.0).reshape(5, 9)
+    one = agents.born(SMALL, 0)
+    for row in rows:
+        one = agents.remember(one, row[:3], row[3:5], row[5], row[6:])
+    many = agents.remember_all(agents.born(SMALL, 0), rows)
+    assert torch.equal(one["memory"], many["memory"]) and one["stored"] == many["stored"]
+    assert torch.equal(agents.remember_all(many, torch.cat([rows] * 3))["memory"].unique(dim=0), rows)

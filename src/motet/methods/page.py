@@ -104,7 +104,9 @@ class PAGE(Method):
     opening: Share = (
         0.9  # where clients' actions start: 0 = in the middle of their ranges, 1 = at the upper ends
     )
-    steady: bool = True  # agents learn from rewards less their mean, by their spread
+    steady: bool = True  # agents learn from how rewards differ from those just before, by the spread of that
+    jolt: Positive = 1.0  # how fast the noise on clients' actions changes, time between two of them
+    sigma: NotNegative = 0.1  # and how loud it is
     warm_up: Annotated[int, ">= 0"] = 0  # first rounds with actions at random
     fade: Annotated[int, ">= 0"] = 500  # rounds until the noise on clients' actions has faded; 0 = never
 
@@ -231,19 +233,22 @@ class PAGE(Method):
 
     @property
     def client(self) -> Leader:
-        mind = self.mind(1, 2, sigma=0.2, anchor=0.0 if self.as_published else min(self.opening, 0.999))
+        if self.as_published:
+            mind = self.mind(1, 2, sigma=0.2, dt=0.01)
+        else:
+            mind = self.mind(1, 2, sigma=self.sigma, dt=self.jolt, anchor=min(self.opening, 0.999))
         return Leader(mind, self.lr_min, self.lr_max, tuple(self.fixed), self.deadline, self.as_published)
 
     def server(self, many: int) -> Follower:
-        mind = self.mind(many, many, sigma=0.0)  # it acts without noise
         floor = 0.0 if self.as_published or self.random else self.floor
+        mind = self.mind(many, many, sigma=0.0)  # it acts without noise
         return Follower(mind, self.considered, self.stride, floor, self.as_published)
 
-    def mind(self, states: int, actions: int, sigma: float, anchor: float = 0.0) -> agents.Settings:
+    def mind(self, states: int, actions: int, **noise: float) -> agents.Settings:
         warm_up = _NEVER if self.random else 36 if self.as_published else self.warm_up
         return agents.Settings(
             states, actions, actor=tuple(self.actor), critic=tuple(self.critic), actor_lr=self.actor_lr,
             critic_lr=self.critic_lr, gamma=self.gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
-            capacity=self.memory or _MEMORY, decay=self.fade, sigma=sigma, anchor=anchor,
-            steady=self.steady and not self.as_published,
+            capacity=self.memory or _MEMORY, decay=self.fade, steady=self.steady and not self.as_published,
+            **noise,
         )  # fmt: skip

@@ -29,6 +29,7 @@ from motet.vec import Vec
 Agent = dict[str, Any]  # tensors, and for each network a Vec of rows: now, slow (the target), m and v (Adam)
 Layers = list[tuple[int, int]]  # (outputs, inputs) of each
 # Salts of draws: far from those of orders and of methods' own draws, which are small numbers.
+_LATELY = 0.1  # what the newest reward counts in what they have been like lately
 _ACTOR, _CRITIC, _ANY, _NOISE, _BATCH = (1 << 40 | k for k in range(5))
 
 
@@ -55,7 +56,7 @@ class Settings:
     mu: float = 0.0  # mean,
     dt: float = 0.01  # and time between two actions
     anchor: float = 0.0  # where in (-1, 1) every action starts, before anything is learned
-    steady: bool = False  # learn from rewards less their mean over memory, by their spread
+    steady: bool = False  # learn from how rewards differ from those just before, by the spread of that
 
     def __post_init__(self) -> None:
         if not 0 <= self.meet <= len(self.critic):
@@ -73,6 +74,7 @@ def born(settings: Settings, seed: Tensor | int) -> Agent:
         "critic": _newborn(critic_layers(settings), seed, _CRITIC),
         "memory": torch.zeros(settings.capacity, width),  # rows of state, action, reward, next state
         "noise": torch.zeros(settings.actions),
+        "level": torch.zeros(()),  # what rewards have been like lately
         "acted": torch.tensor(0),
         "stored": torch.tensor(0),
         "learned": torch.tensor(0),
@@ -107,6 +109,22 @@ def remember_all(agent: Agent, rows: Tensor) -> Agent:
     return agent | {"memory": memory.index_copy(0, at, rows), "stored": stored + len(rows)}
 
 
+def surprise(
+    agent: Agent, reward: Tensor, settings: Settings, when: Tensor | bool = True
+) -> tuple[Tensor, Agent]:
+    """How a reward differs from what rewards have been like lately, if they are to be steadied.
+
+    While everyone learns, rewards rise whoever acts how: whatever an action drifted to meanwhile would seem
+    to be the reason.
+    """
+    if not settings.steady:
+        return reward, agent
+    first = agent["stored"] == 0
+    level = torch.where(first, reward, agent["level"])
+    lately = torch.where(torch.as_tensor(when), level + _LATELY * (reward - level), agent["level"])
+    return reward - level, agent | {"level": lately}
+
+
 def learn(agent: Agent, seed: Tensor | int, settings: Settings) -> Agent:
     """One step of critic, actor and targets; none before the warm-up is over and a batch is remembered."""
     ready = (agent["stored"] >= settings.batch) & (agent["acted"] >= settings.warm_up)
@@ -132,22 +150,18 @@ def recall(agent: Agent, seed: Tensor | int, settings: Settings) -> tuple[Tensor
     rows = memory[_dice(seed, _BATCH, settings.batch) % held]
     s, a, r, then = rows.split([n, m, 1, n], dim=-1)
     r = r.squeeze(-1)
-    return s, a, steadied(r, memory[:, n + m], held) if settings.steady else r, then
+    return s, a, scaled(r, memory[:, n + m], held) if settings.steady else r, then
 
 
-def steadied(r: Tensor, all_of_them: Tensor, held: Tensor) -> Tensor:
-    """Rewards less the mean of those held in memory, by their standard deviation.
+def scaled(r: Tensor, all_of_them: Tensor, held: Tensor) -> Tensor:
+    """Rewards by the root of the mean square of those held in memory: one over a loss is 1 for one client and
+    100,000 for another, and a critic has one learning rate.
 
-    One over a loss is 1 for one client and 100,000 for another, and grows as everyone learns; a critic that
-    starts at zero spends its steps on that level, and not on what an action adds to it.
-
-    >>> steadied(torch.tensor([3.0]), torch.tensor([1.0, 3.0, 0.0]), torch.tensor(2)).tolist()
-    [1.0]
+    >>> scaled(torch.tensor([3.0]), torch.tensor([1.0, 7.0, 0.0]), torch.tensor(2)).tolist()
+    [0.6000000238418579]
     """
     real = torch.arange(len(all_of_them)) < held
-    mean = (all_of_them * real).sum() / held
-    spread = (((all_of_them - mean) ** 2 * real).sum() / held).sqrt()
-    return (r - mean) / torch.maximum(spread, 1e-6 * mean.abs() + 1e-12)  # all equal: nothing to learn
+    return r / ((all_of_them**2 * real).sum() / held).sqrt().clamp(min=1e-12)
 
 
 def _error(w: Tensor, s: Tensor, a: Tensor, y: Tensor, settings: Settings) -> Tensor:

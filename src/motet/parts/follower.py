@@ -54,7 +54,8 @@ class Follower:
         agent = me["agent"]
         if agent["acted"]:
             a = torch.cat([me["a"][None], me["tried"]["a"]])
-            r = torch.cat([me["r"][None], me["tried"]["r"]]) + bonus
+            played, agent = agents.surprise(agent, me["r"] + bonus, self.mind)
+            r = torch.cat([me["r"][None], me["tried"]["r"]]) - me["r"] + played
             before, then = (v.expand(len(a), -1) for v in (me["s"], s))
             agent = agents.remember_all(agent, torch.cat([before, a, r[:, None], then], 1))
         return me | {"agent": agents.learn(agent, seed, self.mind), "s": s}

@@ -67,7 +67,9 @@ def move(
 
     Moves are remembered once `since` of them have been made and forgotten.
     """
-    agent = agents.remember(agent, *last, now, when=agent["acted"] > since)
+    (state, action, reward), when = last, agent["acted"] > since
+    reward, agent = agents.surprise(agent, reward, settings, when)
+    agent = agents.remember(agent, state, action, reward, now, when)
     return agents.act(agents.learn(agent, seed, settings), now, seed, settings)
 
 
