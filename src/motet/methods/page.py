@@ -11,12 +11,14 @@ server    accuracy of every w_i, proxy set        p_1 … p_N      1 / loss of W
 A client's model is w_i as its training left it. Without a validation set of its own it takes its
 training examples.
 
-Differs from the paper, by default (what it reads as: looks 1, floor 0, opening 0, steady false, warm_up 1,
-eps 1e-5; what its authors' code does: `as_published`):
+Differs from the paper, by default (what it reads as: looks 1, floor 0, opening 0, steady false, warm_up 1 or
+36, eps 1e-5, gamma 0.99, jolt 0.01, fade 500; what its authors' code does: `as_published`):
 - The server plays several p in its head before it plays one (`looks`, parts/follower.py), and nobody weighs
   less than a quarter of anybody else (`floor`).
 - Clients' agents start near the upper ends, where everybody's training is without agents (`opening`), and not
-  with rounds at random. They learn from rewards of mean 0 and spread 1 (`steady`, parts/agents.py).
+  with rounds at random; their noise changes from round to round (`jolt`).
+- Agents learn from what a round pays (`gamma` 0), from how a reward differs from those just before, and by the
+  spread of that (`steady`, parts/agents.py).
 - The server's reward is how W(t+1) does on the proxy set, as in the authors' code. The paper's
   1 / sum p_i f_i(w_i) (`reward = "paper"`) is largest with all weight on the client of the lowest loss.
 - `client_mix` rewards a client for the next model it receives, and `server_mix` the server for what clients
@@ -97,7 +99,7 @@ class PAGE(Method):
     critic: tuple[Count, ...] = (40, 30)  # and of the critics'
     actor_lr: Positive = 0.0005  # the actors' learning rate (Adam)
     critic_lr: Positive = 0.005  # the critics'
-    gamma: Share = 0.99  # what a reward is worth a round later
+    gamma: Share = 0.0  # what a reward is worth a round later; the paper's is 0.99
     tau: Share = 0.005  # how far the target networks follow in a round (beta)
     recall: Count = 32  # memories that an agent learns from in a round
     memory: Annotated[int, ">= 0"] = 0  # what an agent can remember; 0 = a run's rounds, at most 60,000
@@ -106,9 +108,9 @@ class PAGE(Method):
     )
     steady: bool = True  # agents learn from how rewards differ from those just before, by the spread of that
     jolt: Positive = 1.0  # how fast the noise on clients' actions changes, time between two of them
-    sigma: NotNegative = 0.1  # and how loud it is
+    sigma: NotNegative = 0.2  # and how loud it is
     warm_up: Annotated[int, ">= 0"] = 0  # first rounds with actions at random
-    fade: Annotated[int, ">= 0"] = 500  # rounds until the noise on clients' actions has faded; 0 = never
+    fade: Annotated[int, ">= 0"] = 200  # rounds until the noise on clients' actions has faded; 0 = never
 
     # ---- the server ----
 
@@ -245,10 +247,12 @@ class PAGE(Method):
         return Follower(mind, self.considered, self.stride, floor, self.as_published)
 
     def mind(self, states: int, actions: int, **noise: float) -> agents.Settings:
-        warm_up = _NEVER if self.random else 36 if self.as_published else self.warm_up
+        plain = self.as_published
+        gamma, warm_up, fade = (0.99, 36, 500) if plain else (self.gamma, self.warm_up, self.fade)
+        warm_up = _NEVER if self.random else warm_up
         return agents.Settings(
             states, actions, actor=tuple(self.actor), critic=tuple(self.critic), actor_lr=self.actor_lr,
-            critic_lr=self.critic_lr, gamma=self.gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
-            capacity=self.memory or _MEMORY, decay=self.fade, steady=self.steady and not self.as_published,
+            critic_lr=self.critic_lr, gamma=gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
+            capacity=self.memory or _MEMORY, decay=fade, steady=self.steady and not plain,
             **noise,
         )  # fmt: skip

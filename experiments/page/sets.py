@@ -1,0 +1,69 @@
+"""What the procedures of PAGE's tables share: runs of other experiments, and when a run has converged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from motet.report import tables
+from motet.runs import experiment as experiments
+from motet.runs.run import Run
+
+GLOBAL = (
+    "FedAvg",
+    "FedProx",
+    "SCAFFOLD",
+    "FedDyn",
+    "Dap-FL",
+)  # judged by the global model, others by local ones
+Say = Callable[[str], None]
+Rows = dict[str, dict[str, Any]]
+
+
+def ran(
+    name: str,
+    scale: str,
+    rows: Iterable[str],
+    seeds: list[int],
+    words: list[str],
+    out: Path,
+    jobs: int,
+    say: Say,
+) -> list[experiments.Done]:
+    """Runs of an experiment at a scale, some of its rows or all, in a folder of `out`."""
+    found, base = experiments.find(name), out / name.replace("/", "-")
+    planned = found.plan(scale, list(rows), seeds, words, base)
+    say(f"{found.title}: {len(planned)} runs")
+    return experiments.perform(
+        planned, base, jobs, lambda d: say(f"  {d.planned.row}: {d.failure or 'done'}")
+    )
+
+
+def scores(done: Iterable[experiments.Done], label: Callable[[str], str], columns: dict[str, str]) -> Rows:
+    """Rows of a table: columns of the runs' summaries, by seed."""
+    rows: Rows = {}
+    for one in done:
+        row = rows.setdefault(label(one.planned.row), {"values": {c: [] for c in columns}, "failures": []})
+        if one.failure:
+            row["failures"].append(one.failure)
+            continue
+        found = tables.summary(tables.read([one.folder])[0])
+        for column, key in columns.items():
+            row["values"][column].append(found[key])
+        row["seconds"] = row.get("seconds", 0.0) + float(found["seconds"])
+    return rows
+
+
+def converged(folder: Path, side: str, patience: int) -> int:
+    """The round (from 1) with the highest mean validation accuracy before `patience` rounds without a higher
+    one; the last one scored if there always was."""
+    frame = Run(folder).scores
+    means = frame[(frame["part"] == "val") & (frame["side"] == side)].groupby("round")["accuracy"].mean()
+    best, at = float("-inf"), 0
+    for number, score in means.sort_index().items():
+        if score > best:
+            best, at = score, int(number)
+        if int(number) - at >= patience:
+            break
+    return at + 1

@@ -1,0 +1,34 @@
+"""Table 2: the round in which each method has converged, by one rule for all.
+
+The global model's accuracy for the five global methods, the mean of clients' models for the others, on
+validation examples: the best round before 50 without a better one; for PAGE, where both have had theirs.
+Scores are taken every five rounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import sets
+
+
+def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    words = [f"train.rounds={settings['rounds']}", "train.evaluate=5", f"data.clients={settings['clients']}"]
+    done = sets.ran(
+        "page/table1-synthetic", "desk", settings["rows"], settings["seeds"], words, out, jobs, say
+    )
+    rows = sets.scores(done, str, {"global": "exam", "local": "local"})
+    for one in done:
+        if not one.failure:
+            ends = [sets.converged(one.folder, side, settings["patience"]) for side in sides(one.planned.row)]
+            rows[one.planned.row]["values"].setdefault("round", []).append(float(max(ends)))
+    return rows
+
+
+def sides(row: str) -> list[str]:
+    """Whose accuracy counts: PAGE's equilibrium is where neither rises."""
+    return ["global", "local"] if row == "PAGE" else ["global"] if row in sets.GLOBAL else ["local"]

@@ -1,0 +1,101 @@
+"""What the agents cost: the parts of a round, timed one by one in one process, on one thread.
+
+The paper gives milliseconds per byte of a model; only the ratios can be compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.func import vmap
+
+from motet.core import Turn
+from motet.engines.calm import calm
+from motet.engines.choose import Choice
+from motet.engines.talk import play, start
+from motet.local import seed_of
+from motet.methods.fedavg import FedAvg
+from motet.methods.page import PAGE
+from motet.parts import game
+from motet.runs import recipe as recipes
+from motet.runs.course import federation_of, settle, task_of
+from motet.vec import stack
+
+TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
+WARM = 40  # rounds before anything is timed: agents learn once they remember 32
+
+
+def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    rows: dict[str, Any] = {row: {"values": {}, "failures": []} for row in settings["rows"]}
+    for seed in settings["seeds"]:
+        with calm():
+            found = Timed(seed, settings["clients"]).parts(settings["rounds"])
+        for row in rows:
+            values = {"seconds": found[row], "relative to training": found[row] / found["local training"]}
+            for column, value in values.items():
+                rows[row]["values"].setdefault(column, []).append(value)
+    return rows
+
+
+class Timed:
+    """One federation, and PAGE after some rounds."""
+
+    def __init__(self, seed: int, clients: int) -> None:
+        data = {"name": "synthetic", "generator": "page", "clients": clients, "unseen": 0.0}
+        words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}, "seed": seed}
+        recipe, _ = settle(recipes.check(words | {"method": {"name": "fedavg"}}))
+        federation, e = federation_of(recipe), recipe.engine
+        self.task, self.seed = task_of(recipe, federation), seed
+        self.build = partial(Choice(e.name, e.chunk, True).build, federation.homes)
+        self.proxy = federation.proxy.take() if federation.proxy else None
+        self.page = PAGE(self.task, lr_min=0.001, lr_max=0.1, epochs_max=20, memory=300, **TRAINING)  # type: ignore[arg-type]
+
+    def turn(self, engine: Any, number: int) -> Turn:
+        return Turn(number, engine.clients, engine.clients, seed_of(self.seed, number), self.proxy)
+
+    def parts(self, rounds: int) -> dict[str, float]:
+        """Seconds of each part of a round, the median of some rounds."""
+        fedavg, plain = FedAvg(self.task, lr=0.1, epochs=20, **TRAINING), self.build()  # type: ignore[arg-type]
+        w = start(plain, fedavg, self.turn(plain, -1))
+        play(plain, fedavg, w, self.turn(plain, 0))  # compiles
+        training = median(rounds, lambda k: play(plain, fedavg, w, self.turn(plain, k)))
+        engine, page = self.build(), self.page
+        state = start(engine, page, self.turn(engine, -1))
+        for number in range(WARM):
+            state = play(engine, page, state, self.turn(engine, number))
+        kept = stack([engine.keeps.get(c) for c in engine.clients])
+        return {"local training": training} | self.minds(state, kept, len(engine.clients), rounds)
+
+    def minds(self, state: Any, kept: Any, many: int, rounds: int) -> dict[str, float]:
+        page, models, proxy = self.page, kept["w"], self.proxy
+        assert proxy is not None
+        server, at, seeds = page.server(len(state["now"])), torch.arange(many), torch.arange(many)
+        p, f = torch.full((many,), 1 / many, dtype=torch.float64), torch.ones(many)
+        exam = game.every(proxy, page.glance)
+
+        def payoff(p: torch.Tensor) -> torch.Tensor:
+            return page.earned(game.mixture(models, p), p, f, proxy)
+
+        lead = vmap(partial(page.client.plays, bonus=torch.zeros(())), randomness="error")
+        return {
+            "model aggregation": median(rounds, lambda k: game.mixture(models, p)),
+            "local agents": median(rounds, lambda k: lead(kept, seed=seeds + k)),
+            "global agent": median(rounds, lambda k: server.sees(state, state["now"], torch.zeros(()), k)),
+            "the server's looks": median(rounds, lambda k: server.look(state["a"], state["a"], at, payoff)),
+            "scores of models": median(rounds, lambda k: game.accuracies(self.task, models, exam)),
+        }
+
+
+def median(rounds: int, do: Callable[[int], Any]) -> float:
+    """Of the processor's seconds: others may use the machine."""
+    taken = []
+    for k in range(rounds):
+        began = time.process_time()
+        do(k)
+        taken.append(time.process_time() - began)
+    return float(torch.tensor(taken).median())
