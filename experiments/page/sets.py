@@ -56,14 +56,22 @@ def scores(done: Iterable[experiments.Done], label: Callable[[str], str], column
 
 
 def converged(folder: Path, side: str, patience: int) -> int:
-    """The round (from 1) with the highest mean validation accuracy before `patience` rounds without a higher
-    one; the last one scored if there always was."""
+    """The round (from 1) in which a run's mean validation accuracy was highest, by `settled`."""
     frame = Run(folder).scores
     means = frame[(frame["part"] == "val") & (frame["side"] == side)].groupby("round")["accuracy"].mean()
-    best, at = float("-inf"), 0
-    for number, score in means.sort_index().items():
-        if score > best:
-            best, at = score, int(number)
-        if int(number) - at >= patience:
+    return settled({int(number): float(score) for number, score in means.items()}, patience) + 1
+
+
+def settled(scores: dict[int, float], patience: int) -> int:
+    """The round with the highest score before `patience` rounds without a higher one.
+
+    >>> settled({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10)
+    5
+    """
+    best = min(scores)
+    for number in sorted(scores):
+        if scores[number] > scores[best]:
+            best = number
+        if number - best >= patience:
             break
-    return at + 1
+    return best

@@ -124,10 +124,11 @@ def shares(p: torch.Tensor) -> list[torch.Tensor]:
 
 
 def rise(base: np.ndarray, others: np.ndarray) -> dict[str, float]:
-    """Of the best of others, (trials, players), over what was played."""
+    """Of the best of others, (trials, players), over what was played: the middle of all players."""
     best = others.max(0) / base - 1
+    gains = float((best > 0.1).mean())
     return {
-        "pay-off": float(base.mean()),
-        "best rise": float(best.mean()),
-        "would gain a tenth": float((best > 0.1).mean()),
+        "pay-off": float(np.median(base)),
+        "best rise": float(np.median(best)),
+        "would gain a tenth": gains,
     }

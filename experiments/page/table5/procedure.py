@@ -27,7 +27,7 @@ from motet.runs.course import federation_of, settle, task_of
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
-WARM = 40  # rounds before anything is timed: agents learn once they remember 32
+WARM = 2  # rounds before anything is timed; agents that are not to learn yet take the same time
 
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -69,7 +69,10 @@ class Timed:
         for number in range(WARM):
             state = play(engine, page, state, self.turn(engine, number))
         kept = stack([engine.keeps.get(c) for c in engine.clients])
-        return {"local training": training} | self.minds(state, kept, len(engine.clients), rounds)
+        whole = median(rounds, lambda k: play(engine, page, state, self.turn(engine, WARM + k)))
+        return {"local training": training, "a whole round": whole} | self.minds(
+            state, kept, len(engine.clients), rounds
+        )
 
     def minds(self, state: Any, kept: Any, many: int, rounds: int) -> dict[str, float]:
         page, models, proxy = self.page, kept["w"], self.proxy
@@ -81,10 +84,10 @@ class Timed:
         def payoff(p: torch.Tensor) -> torch.Tensor:
             return page.earned(game.mixture(models, p), p, f, proxy)
 
-        lead = vmap(partial(page.client.plays, bonus=torch.zeros(())), randomness="error")
+        lead = vmap(lambda me, seed: page.client.plays(me, torch.zeros(()), seed))
         return {
             "model aggregation": median(rounds, lambda k: game.mixture(models, p)),
-            "local agents": median(rounds, lambda k: lead(kept, seed=seeds + k)),
+            "local agents": median(rounds, lambda k: lead(kept, seeds + k)),
             "global agent": median(rounds, lambda k: server.sees(state, state["now"], torch.zeros(()), k)),
             "the server's looks": median(rounds, lambda k: server.look(state["a"], state["a"], at, payoff)),
             "scores of models": median(rounds, lambda k: game.accuracies(self.task, models, exam)),
