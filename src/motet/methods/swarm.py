@@ -11,12 +11,13 @@ Differs from the paper:
   loss is not what it was, other clients have answered (a cohort, or somebody failed), and all are asked anew.
 - Any network and loss; alpha is bounded; one-vs-all trains on the stable loss ("published" is the authors' own).
 - The first particles lie around the network's first weights, unless `first` is "unit".
+- A particle may try several places in a message and take the best; lists of settings make swarms side by side.
 As in the authors' code: failures add up and a success does not forget them, v is kept where a step is rejected.
 PSO's usual inertia 0.73 and pulls 1.5 are alpha 3.72, w1 0.2, w2 0.4, adapt false.
 
 A particle whose loss is not finite at some client does not move. A client with no finite loss at all is left out.
-Noise is Laplace's, of scale clip / (n epsilon): epsilon is that of one loss, and each epoch tells particles + 1 of
-them. It is arithmetic as all draws are, so a server that knows the seed could take it off: a study, no protection.
+Noise is Laplace's, of scale clip / (n epsilon): epsilon is that of one loss, and each epoch tells particles * tries
++ 1 of them. It is arithmetic as all draws are, so a server that knows the seed could take it off: a study, no protection.
 """
 
 from __future__ import annotations
@@ -117,6 +118,13 @@ class Swarm(Method):
             best = best[s["loss"].amin(1).argmin()][None]
         w = trials.weights(self.task, best, self.per_class)
         return s | {"best": Vec({k: v[0].to(self.task.w0[k].dtype) for k, v in w.items()})}
+
+    def told(self, s: Tree) -> dict[str, float]:
+        best = s["loss"].amin(1)  # of each swarm; classes' swarms make one model together
+        return {
+            "loss": float(best.mean() if self.per_class else best.min()),
+            "alpha": float(s["alpha"].median()),
+        }
 
     def record(self, s: Tree) -> dict[str, Any]:
         """Of each swarm: how good its best particle is, how long its steps are and, by records, the way there."""
