@@ -16,8 +16,8 @@ As in the authors' code: failures add up and a success does not forget them, v i
 PSO's usual inertia 0.73 and pulls 1.5 are alpha 3.72, w1 0.2, w2 0.4, adapt false.
 
 A particle whose loss is not finite at some client does not move. A client with no finite loss at all is left out.
-Noise is Laplace's, of scale clip / (n epsilon): epsilon is that of one loss, and each epoch tells particles * tries
-+ 1 of them. It is arithmetic as all draws are, so a server that knows the seed could take it off: a study, no protection.
+Noise is Laplace's, of scale clip / (n epsilon): epsilon is that of one loss, and an epoch tells particles * tries + 1.
+It is arithmetic as all draws are, so a server that knows the seed could take it off: a study, no protection.
 """
 
 from __future__ import annotations
