@@ -96,10 +96,11 @@ def test_pagerank_and_strength_agree_on_whom_everyone_trusts() -> None:
 
 
 def test_a_free_rider_gives_nothing_for_some_rounds_and_fetches() -> None:
-    assert c.free_riders([TRUST] * 2) == []
-    assert c.free_riders([TRUST] * 3) == ["c"]
-    generous = {"a": {"c": 1.0}, "b": {"a": 1.0}, "c": {"b": 1.0}}
-    assert c.free_riders([TRUST, TRUST, generous]) == []
+    given, generous = c.in_strength(TRUST), {"a": 0.4, "b": 0.3, "c": 0.3}
+    assert c.free_riders([given] * 2, TRUST) == []
+    assert c.free_riders([given] * 3, TRUST) == ["c"]
+    assert c.free_riders([given] * 3, ["a", "b"]) == []
+    assert c.free_riders([given, given, generous], TRUST) == []
 
 
 def test_who_contributes_less_than_the_threshold_is_not_served_and_newcomers_are() -> None:

@@ -14,6 +14,7 @@ from motet.stacked import units
 from motet.stacked.partition import Table, alike, columns, divide
 from motet.stacked.procedure import (
     How,
+    codes_of,
     cut_rows,
     decided,
     defaults,
@@ -113,10 +114,10 @@ def test_the_noise_of_all_clients_is_one_draw_only_as_published() -> None:
 
 
 def test_distinct_rows_are_found_and_put_back() -> None:
-    x = np.array([[1, 5, 0], [2, 6, 0], [1, 7, 0], [1, 5, 1]], np.float32)
-    some, back = distinct(x, np.array([True, False, True]))
-    assert len(some) == 3
-    assert np.array_equal(some[back][:, [0, 2]], x[:, [0, 2]])
+    x = np.array([[1, 5, 0], [2, 6, 0], [1, 7, 0], [1, 5, 1], [9, 9, 9]], np.float32)
+    first, back = distinct(codes_of(x), np.arange(4), np.array([True, False, True]))
+    assert len(first) == 3
+    assert np.array_equal(x[:4][first][back][:, [0, 2]], x[:4, [0, 2]])
 
 
 def test_balanced_accuracy_by_hand() -> None:

@@ -11,7 +11,7 @@ which centralities say something of a federation is left open there.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +58,7 @@ def _weights(model: Any, z: Array) -> Array:
     if hasattr(model, "feature_importances_"):
         return np.asarray(model.feature_importances_)
     if hasattr(model, "coef_"):
-        return np.abs(np.atleast_2d(model.coef_)).sum(0) * z.std(0)
+        return np.asarray(np.abs(np.atleast_2d(model.coef_)).sum(0) * z.std(0))
     raise ValueError(
         f"a {type(model).__name__} has neither feature_importances_ nor coef_.\n"
         "hint: importance='permutation' or 'shapley' work with any model"
@@ -164,13 +164,14 @@ def centralities(trust: Trust) -> dict[str, Shares]:
     }
 
 
-def free_riders(history: Sequence[Trust], share: float = 0.2, rounds: int = 3) -> list[str]:
-    """Clients that fetch, and gave less than `share` of an equal part in each of the last rounds."""
-    last = [in_strength(t) for t in history[-rounds:]]
+def free_riders(
+    history: Sequence[Mapping[str, float]], askers: Collection[str], share: float = 0.2, rounds: int = 3
+) -> list[str]:
+    """Askers whose in-strength was less than `share` of an equal part in each of the last rounds."""
+    last = history[-rounds:]
     if len(last) < rounds:
         return []
-    asked = set(history[-1])
-    return sorted(j for j in asked if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
+    return sorted(j for j in askers if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
 
 
 # ---- policies ----
@@ -203,7 +204,7 @@ def to_json(trust: Trust, history: Sequence[Trust] = ()) -> str:
         "trust": {i: dict(row) for i, row in trust.items()},
         "self_importance": self_importance(trust),
         "centralities": centralities(trust),
-        "free_riders": free_riders(history),
+        "free_riders": free_riders([in_strength(t) for t in history], list(trust)),
         "history": [in_strength(t) for t in history],
     }
     return json.dumps(said, indent=1)

@@ -66,7 +66,7 @@ class Outcome:
         found = {k: np.asarray(v) for k, v in vars(self).items()}
         for k in ("trust_held", "trust_pooled"):
             found[k] = found[k] / np.maximum(found[k].sum(1, keepdims=True), 1e-12)
-        return {k: v.round(6).tolist() for k, v in found.items()}
+        return {k: v.round(6).tolist() for k, v in found.items() if not np.isnan(v).all()}
 
 
 @dataclass
@@ -168,15 +168,16 @@ def opinions(table: Table, models: Sequence[Any], seed: int, how: How) -> dict[f
     many = len(table.names)
     said = {e: [np.zeros((len(r), many, width), np.float32) for r in table.rows] for e in how.noise}
     fills = [defaults(table, j, seed, how.one_noise) for j in table.clients]
+    codes = None if table.holds.all() else codes_of(table.x)
     for i in table.clients:
         x = table.x[table.rows[i]]
         for j in table.clients:
             if i == j:
                 continue
-            some, back = distinct(x, table.holds[i] & table.holds[j])
+            first, back = distinct(codes, table.rows[i], table.holds[i] & table.holds[j])
             for e in how.noise:
                 fill = fills[j][0] + e * fills[j][1]
-                rows = np.where(table.holds[i], some, fill)[:, table.holds[j]].astype(np.float32)
+                rows = np.where(table.holds[i], x[first], fill)[:, table.holds[j]].astype(np.float32)
                 said[e][i][:, j] = scores(models[j], rows, table.classes)[back]
     return said
 
@@ -193,15 +194,19 @@ def defaults(table: Table, j: int, seed: int, one_noise: bool) -> tuple[Array, A
     return np.where(table.numbers, middle, x.mean(0) > 0.5), np.where(table.numbers, spread, 0.0)
 
 
-def distinct(x: Array, shared: Array) -> tuple[Array, Array]:
-    """Rows that differ in the shared columns, and for each row which of them it is."""
-    if shared.all():
-        return x, np.arange(len(x))
-    code = np.zeros(len(x), np.int64)
-    for column in np.flatnonzero(shared):
-        values, place = np.unique(x[:, column], return_inverse=True)
-        code = code * len(values) + place
+def codes_of(x: Array) -> Array:
+    """Values of each column as whole numbers from 0 on."""
+    return np.stack([np.unique(column, return_inverse=True)[1] for column in x.T], axis=1)
+
+
+def distinct(codes: Array | None, rows: Array, shared: Array) -> tuple[Array, Array]:
+    """Of some rows, places of those that differ in the shared columns, and for each row which one it is like."""
+    if codes is None:
+        return np.arange(len(rows)), np.arange(len(rows))
+    code = np.zeros(len(rows), np.int64)
+    for column in codes[rows][:, shared].T:
+        code = code * (int(column.max(initial=0)) + 1) + column
         if code.max(initial=0) > 2**40:  # further columns could overflow: count anew
             code = np.unique(code, return_inverse=True)[1]
     _, first, back = np.unique(code, return_index=True, return_inverse=True)
-    return x[first], back
+    return first, back
