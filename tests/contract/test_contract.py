@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -64,9 +65,11 @@ def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
 
 
 def gap(a: list[Any], b: list[Any]) -> float:
-    """The largest difference of two lists of tensors or numbers."""
+    """The largest difference of two lists of tensors or numbers; models of other sizes are far apart."""
     assert len(a) == len(b)
     pairs = [(torch.as_tensor(p), torch.as_tensor(q)) for p, q in zip(a, b, strict=True)]
+    if any(p.shape != q.shape for p, q in pairs):
+        return math.inf
     return max([float((p - q).abs().max()) for p, q in pairs if p.numel()], default=0.0)
 
 
@@ -183,12 +186,19 @@ def test_a_client_that_sends_nan_is_borne(method: Method, engine: str, homes: di
 
 @pytest.mark.parametrize("mean", ["median", "trimmed", "krum"])
 def test_robust_means_are_the_same_on_every_engine(method: Method, mean: str, homes: dict[str, Home]) -> None:
-    found = []
+    found, folds = [], []
+
+    def fold() -> Gather:
+        folds.append(Gather(robust_mean(mean, hostile=0.15, mix=True)))
+        return folds[-1]
+
     for name in ENGINES:
         engine = ENGINES[name](homes)
-        engine.fold = partial(Gather, robust_mean(mean, hostile=0.15, mix=True))
+        engine.fold = fold
         hostile = Hostile(engine, ["c03"], "flip")
         found.append(outcome(method, engine, go(method, hostile)))
+        if not folds:
+            pytest.skip("this method averages nothing")
     assert all(gap(found[0], other) < 2e-5 for other in found[1:])
     assert gap(found[0], found[-1]) == gap(found[-1], found[-2]) == 0  # the loop, and any number of threads
 

@@ -77,6 +77,8 @@ class Vmap(Loop):
             yield from zip(clients, unstack(replies, len(clients)), strict=True)
 
     def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+        if is_solo(self.method.personal):
+            return super().examine(state, part)
         method, names, sums = self.method, [], []
         views = {c: method.view(state, c) for c in self.clients}
         for clients, got, _ in self.stacked(
@@ -87,6 +89,9 @@ class Vmap(Loop):
         return names, pytree.tree_map(lambda *s: torch.cat(s), *sums) if len(sums) > 1 else sums[0]
 
     def portraits(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
+        if is_solo(method.personal):
+            yield from super().portraits(method, state, turn)
+            return
         self.method, self.turn = method, turn
         views = {c: method.view(state, c) for c in self.clients}
         for clients, models, _ in self.stacked(
