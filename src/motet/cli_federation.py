@@ -69,7 +69,9 @@ def parties(within: Add) -> None:
         "--kind", choices=("auto", "classes", "numbers"), default="auto", help="what the target is"
     )
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
-    p.add_argument("--method", default="fedavg", help="whose dry run is shown (default: fedavg)")
+    p.add_argument("--recipe", metavar="FILE", help="whose dry run is shown (default: fedavg as it comes)")
+    p.add_argument("--method", help="another method than the recipe's")
+    p.add_argument("--json", action="store_true", help="the dry run as JSON")
     p.add_argument("--dry-run", action="store_true", help="say what would leave the site, and do not join")
 
     p = within("disable", do_disable, "let a site in no longer; its certificate is not revoked")

@@ -35,6 +35,7 @@ class Report:
 
     site: str
     method: str
+    net: str
     rounds: int
     needs: list[Need]
     objections: list[str]
@@ -53,8 +54,10 @@ def dry_run(source: Source, policy: Policy | None = None, method: str | Recipe =
     layout = merge({site: told}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
     before, layout = handshake_needs(source, told, layout)
     federation = source.furnish(layout)
-    needs = before + needs_of(method_of(*settled(recipe, federation)), federation)
-    return Report(site, name, recipe.train.rounds, needs, objections(policy, name, needs, recipe))
+    whole, task = settled(recipe, federation)
+    needs = before + needs_of(method_of(whole, task), federation)
+    wrong = objections(policy, name, needs, recipe)
+    return Report(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
 
 
 def handshake_needs(source: Source, told: Tree, layout: Layout) -> tuple[list[Need], Layout]:
@@ -109,9 +112,10 @@ def dry_text(report: Report) -> str:
 
 def notes(report: Report) -> list[str]:
     """What a site's owner should know besides: a mean is a promise of the server, not of arithmetic."""
-    if not any(n.learn == "average" for n in report.needs):
-        return []
-    return ["means are taken by the server, which receives each reply and uses it for nothing else"]
+    told = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
+    if any(n.learn == "average" for n in report.needs):
+        told.append("means are taken by the server, which receives each reply and uses it for nothing else")
+    return told
 
 
 def words(n: Need) -> str:

@@ -5,6 +5,7 @@ Knows a site's kit and table. Does not know FLARE.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,16 +19,28 @@ def prepare(told: Any, say: Callable[[str], None]) -> Kit:
     kit = open_kit(told.kit, "site")
     if not (told.data or told.policy or told.dry_run) and (kit.folder / "data.json").exists():
         return kit  # who comes back as before has seen it
-    from motet.federation.dry_run import dry_run, dry_text
-    from motet.federation.site import POLICY, read_policy, read_source, write_source
+    from motet.federation.policy import Policy
+    from motet.federation.site import POLICY, write_source
     from motet.federation.source import Source
 
     if told.policy:
+        Policy.read(Path(told.policy))  # one that cannot be read does not replace the one before
         shutil.copyfile(told.policy, kit.folder / POLICY)
     if told.data:
         if not told.target:
             raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
         drop = tuple(told.drop)
         write_source(kit, Source(kit.party, Path(told.data), told.target, drop, told.missing, told.kind))
-    say(dry_text(dry_run(read_source(kit), read_policy(kit), told.method)) + "\n")
+    show(told, kit, print if told.dry_run else say)
     return kit
+
+
+def show(told: Any, kit: Kit, say: Callable[[str], None]) -> None:
+    """What would leave this site, verb by verb."""
+    from motet.federation.dry_run import dry_run, dry_text
+    from motet.federation.site import read_policy, read_source
+    from motet.runs.recipe import read
+
+    recipe = read(told.recipe, [f"method={told.method}"] if told.method else [])
+    report = dry_run(read_source(kit), read_policy(kit), recipe)
+    say(json.dumps(report.json()) if told.json else dry_text(report) + "\n")
