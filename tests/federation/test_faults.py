@@ -40,7 +40,7 @@ class Trouble:
 
     def until(self, what: object, words: str) -> None:
         assert callable(what)
-        wait(what, 150, words, self.federation.logs)
+        wait(what, 600, words, self.federation.logs)
 
     def kill_site(self) -> None:
         self.harm(kill=[self.draw.choice(self.federation.sites)])
@@ -89,14 +89,14 @@ def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> 
         assert states[0] == states[1]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(tmp_path: Path) -> None:
     """Some at once, because each recovery starts a job, and a job starts a process for each party."""
     survive(tmp_path / "care", 0, ["miss_one_then_kill_the_rest", "kill_server_and_site_freeze_the_other"])
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(36000)
 @pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
 def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
     survive(tmp_path / "care", 1, 20 * [kind], rounds=2000)
