@@ -9,6 +9,7 @@ from nvflare.collab import collab
 
 import sites
 from motet.engines.flare import Flare, group_calls
+from motet.engines.letters import Reply
 from motet.runs.recipe import method_names
 
 
@@ -20,18 +21,25 @@ class Server:
 
     @collab.main
     def main(self) -> None:
-        found = {name: self.play(name) for name in method_names()}
-        (Path(self.folder) / "gaps.json").write_text(json.dumps(found))
+        gaps = {name: self.play(name) for name in method_names()}
+        found = {"gaps": gaps, "large": self.send(b"x" * (8 << 20)), "strange": self.send(b"hello")}
+        found["after"] = self.play("fedavg", "once more")
+        (Path(self.folder) / "found.json").write_text(json.dumps(found))
 
-    def play(self, name: str) -> float:
+    def send(self, message: bytes) -> str:
+        """What becomes of a message to site a."""
+        came, failed = group_calls(20.0)({"a": message})
+        return f"failed: {failed['a']}" if failed else f"refused: {Reply.read(came['a']).refusal}"
+
+    def play(self, name: str, run: str = "") -> float:
         settings = sites.recipe(name)
         method = sites.method(settings)
-        engine = Flare(sites.SITES, group_calls(60.0), name, settings)
+        engine = Flare(sites.SITES, group_calls(60.0), run or name, settings)
         state = sites.go(method, engine)
         desks = {s: sites.desk(s, Path(self.folder) / s) for s in sites.SITES}
         return sites.gap(
             sites.expected(method),
-            sites.outcome(method, engine, state, sites.kept(engine, desks, name)),
+            sites.outcome(method, engine, state, sites.kept(engine, desks, run or name)),
         )
 
 

@@ -26,6 +26,7 @@ ALLOWED = (CONTROLLER, EXECUTOR, CONDUCTOR, RECEPTION)
 OWNER = "owner@motet.federation"  # who starts runs; FLARE wants the form of an address
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")  # a FLARE site's name is also a Python attribute
 _CARD = "motet.json"
+LARGEST = 257 << 20  # bytes of a message that FLARE takes at all; what is larger is refused from its header
 _HEARTBEAT = 30  # seconds without a sign of life after which the server forgets a site
 # What the owner's role may do at a server or a site. Nobody may bring code, or look around in a shell.
 _RIGHTS = {
@@ -169,7 +170,7 @@ def provision(plan: dict[str, Any], authority: Path) -> Path:
 
 
 def furnish(kit: Path, plan: dict[str, Any], party: str) -> None:
-    """This party's rules: which classes, what the owner may do, how much is logged."""
+    """This party's rules: which classes, what the owner may do, how much is logged, how large messages may be."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
     resources["class_allow_list"] = list(ALLOWED)
@@ -185,6 +186,8 @@ def furnish(kit: Path, plan: dict[str, Any], party: str) -> None:
     log = json.loads((local / "log_config.json.default").read_text())
     log["loggers"]["root"] = {"level": "INFO", "handlers": ["logFileHandler", "errorFileHandler"]}
     write(local / "log_config.json", log)
+    ways = {"allow_adhoc_conns": False, "backbone_conn_gen": 2, "streaming_max_blob_size": LARGEST}
+    write(local / "comm_config.json", ways)
     card = Kit(kit, plan["name"], party, plan["server"], plan["port"])
     write(kit / _CARD, {k: v for k, v in asdict(card).items() if k != "folder"})
 
