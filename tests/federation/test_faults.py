@@ -20,7 +20,7 @@ from motet.federation.orders import Orders
 from motet.runs.run import Run
 from motet.runs.store import Store
 
-ROUNDS = 200  # enough for every moment to fall inside the run; a round takes some hundredths of a second
+ROUNDS = 100  # enough for every moment to fall inside the run; a round takes some hundredths of a second
 
 
 class Trouble:
@@ -99,4 +99,4 @@ def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(t
 @pytest.mark.timeout(36000)
 @pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
 def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
-    survive(tmp_path / "care", 1, 20 * [kind], rounds=2000)
+    survive(tmp_path / "care", 1, 20 * [kind], rounds=600)
