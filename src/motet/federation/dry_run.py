@@ -114,7 +114,9 @@ def notes(report: Report) -> list[str]:
     """What a site's owner should know besides: a mean is a promise of the server, not of arithmetic."""
     told = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
     if any(n.learn == "average" for n in report.needs):
-        told.append("means are taken by the server, which receives each reply and uses it for nothing else")
+        told.append(
+            "means are taken by the server, which is trusted to do no more with a reply: nothing is masked"
+        )
     return told
 
 
