@@ -246,7 +246,9 @@ class PAGE(Method):
         mind = self.mind(many, many, sigma=0.0)  # it acts without noise
         return Follower(mind, self.considered, self.stride, floor, self.as_published)
 
-    def mind(self, states: int, actions: int, **noise: float) -> agents.Settings:
+    def mind(
+        self, states: int, actions: int, sigma: float, dt: float = 0.01, anchor: float = 0.0
+    ) -> agents.Settings:
         plain = self.as_published
         gamma, warm_up, fade = (0.99, 36, 500) if plain else (self.gamma, self.warm_up, self.fade)
         warm_up = _NEVER if self.random else warm_up
@@ -254,5 +256,5 @@ class PAGE(Method):
             states, actions, actor=tuple(self.actor), critic=tuple(self.critic), actor_lr=self.actor_lr,
             critic_lr=self.critic_lr, gamma=gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
             capacity=self.memory or _MEMORY, decay=fade, steady=self.steady and not plain,
-            **noise,
+            sigma=sigma, dt=dt, anchor=anchor,
         )  # fmt: skip
