@@ -96,3 +96,14 @@ def test_every_room_is_guarded() -> None:
 
 def test_the_store_needs_no_torch() -> None:
     assert not any(n.startswith(("torch", "motet.")) for n in imports(SOURCE / "runs" / "store.py"))
+
+
+def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_made() -> None:
+    known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "nvflare" for n in imports(p))}
+    assert {str(p.relative_to(SOURCE)) for p in known} == {
+        "engines/flare.py",
+        "federation/flare_office.py",
+        "federation/flare_server.py",
+        "federation/flare_site.py",
+        "federation/kits.py",
+    }
