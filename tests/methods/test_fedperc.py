@@ -205,8 +205,12 @@ def test_with_mahalanobis_distance_only_a_mean_more_is_learned_and_newcomers_use
     asked = next(talk)
     engine.begin(m, turn(engine, 0))
     assert (asked.verb.__name__, asked.learn) == ("sketch", "all")
-    then = talk.send(engine.ask(asked))
+    (then,) = talk.send(engine.ask(asked))
     assert (then.verb.__name__, then.learn) == ("spread", "mean")
+    assert talk.send([None]) == []  # nobody says how its examples differ: there are no groups to train in
+    with pytest.raises(StopIteration) as ended:
+        talk.send([])
+    assert ended.value.value["phase"] == 0 and not ended.value.value["members"]
     early = [c for c in homes if c != "c07"]
     s = play(engine, m, m.start(turn(engine, -1)), few(engine, 0, early))
     later = play(engine, m, s, few(engine, 1, ["c07"]))

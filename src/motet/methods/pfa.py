@@ -42,27 +42,19 @@ class PFA(FedAvg):
     k: Annotated[int, ">= 0"] = 4  # kmeans, random: how many groups; 0 = as `choose` says
     choose: Literal["silhouette", "trials"] = "silhouette"  # kmeans: what says how many, where k is 0
     threshold: NotNegative = 0.1  # threshold: the distance within which two sketches are alike
-    distance: Literal["euclidean", "mahalanobis"] = (
-        "euclidean"  # of sketches; mahalanobis: by examples' spread
-    )
+    distance: Literal["euclidean", "mahalanobis"] = "euclidean"  # mahalanobis: by the examples' spread
     layers: Count = 3  # how many of the first activations are looked at
     channels: Count = 32  # how many channels of each are compared
-    extractor: str = (
-        ""  # the network that is listened to, say "vgg11 width=0.5"; "" = the global model itself
-    )
+    extractor: str = ""  # the network that is listened to, say "vgg11 width=0.5"; "" = the global model
     epsilon: NotNegative = 0.0  # privacy of what is said to be grouped; 0 = no noise
     noise: Literal["gaussian", "laplace"] = "gaussian"  # epsilon: which noise; gaussian has a delta of 1e-5
-    reach: NotNegative = (
-        0.0  # epsilon: how far an example's vector may be from 1/2, say 1; 0 = any; less, less noise
-    )
-    move: Annotated[int, ">= 0"] = (
-        0  # every so many rounds, who does better in another group moves; 0 = never
-    )
+    reach: NotNegative = 0.0  # epsilon: how far from 1/2 an example's vector may be, say 1; 0 = any
+    move: Annotated[int, ">= 0"] = 0  # every so many rounds, who does better elsewhere moves; 0 = never
 
     def start(self, turn: Turn) -> Tree | Talk:
         check(self)
-        state = {"phase": 0, "w": self.task.w0, "members": {}, "centres": torch.zeros(0, 0), "models": []}
-        state["rows"] = {}
+        state = {"phase": 0, "w": self.task.w0, "members": {}, "rows": {}, "models": []}
+        state["centres"] = torch.zeros(0, 0)
         return state | {"eye": self.eye.w0} if self.extractor and self.listens else state
 
     @property
@@ -108,6 +100,8 @@ class PFA(FedAvg):
             return s
         rows = {c: found[c].double().clamp(0, 1) for c in sorted(found)}
         s = s if s["phase"] else (yield from self.grouped(s, rows, turn))
+        if not s["phase"]:
+            return s
         rows = {c: v @ s["ruler"] if "ruler" in s else v for c, v in rows.items()}
         joined = {c: self.place(s, c, v, turn) for c, v in rows.items()}
         members = dict(sorted((joined | s["members"]).items()))
@@ -116,7 +110,9 @@ class PFA(FedAvg):
     def grouped(self, s: Tree, sketched: dict[str, Tensor], turn: Turn) -> Talk:
         who, rows = list(sketched), torch.stack(list(sketched.values()))
         if self.distance == "mahalanobis" and self.listens:
-            spread = yield average(self.spread, who, send=self.letter(s))
+            (spread,) = yield [average(self.spread, who, send=self.letter(s))]
+            if spread is None:  # nobody answered: another round will tell
+                return s
             moments, noise = spread["moments"].double().numpy(), float(spread["noise"])
             found = clusters.ruler(moments, (rows.mean(0) - 0.5).numpy(), noise)
             s = s | {"ruler": torch.from_numpy(found)}
