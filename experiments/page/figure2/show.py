@@ -17,6 +17,7 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
 
 
 def draw(figure: Any, runs: dict[str, Run]) -> None:
+    figure.subplots_adjust(wspace=0.5)
     for place, (side, player) in enumerate((("global", "server"), ("local", "clients")), 1):
         left = figure.add_subplot(1, 2, place)
         right = left.twinx()
