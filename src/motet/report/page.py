@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.report import figures, words
+from motet.report import figures, trust, words
 from motet.report.finding import finding, remarks
 from motet.report.read import UPPER_BOUND, Run, read
 from motet.report.tables import client_scores, comparison, history, summary
@@ -149,6 +149,7 @@ def _pictures(runs: Sequence[Run], table: pd.DataFrame, clients: pd.DataFrame) -
         *_picture_of_gains(table, clients, look),
         *_picture_of_groups(runs),
         *_picture_of_holdings(runs[0]),
+        *(picture for run in runs for picture in trust.picture(run)),
     ]
 
 

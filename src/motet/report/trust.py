@@ -1,0 +1,107 @@
+"""Who relies on whom: the contribution graph of a run whose method records `trust`.
+
+Left the graph: a node's area is what others rely on it, arrows lead from a client to those whose models it
+relies on most. Right all shares: a bubble for each asker (row) and owner (column), one's own model hollow.
+Knows shares of clients and matplotlib. Does not know how they were measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, evenly, svg
+from motet.report.read import Run, natural
+from motet.report.words import short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Trust = Mapping[str, Mapping[str, float]]  # {asker: {owner: share}}
+MOST = 24  # clients that are drawn
+ARROWS = 3  # most of one asker
+
+
+def picture(run: Run) -> list[dict[str, str]]:
+    """Title, caption and SVG, or nothing for a run without trust."""
+    record = run.facts.get("record") or {}
+    trust = record.get("trust") or {}
+    if not trust:
+        return []
+    riders = record.get("free_riders") or []
+    names = shown(trust)
+    caption = (
+        "How much each client's model relies on the model of each other one. Left: the larger a client, the more the "
+        f"others rely on it; arrows lead to the {ARROWS} that a client relies on most. Right: rows rely on "
+        "columns, hollow is a client's own private model."
+    )
+    caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
+    many = len({*trust, *(j for row in trust.values() for j in row)})
+    caption += f" {len(names)} of {many} clients are drawn." * (many > len(names))
+    about = "Contribution graph: who relies on whom"
+    return [
+        {"title": "Who relies on whom", "caption": caption, "svg": svg(drawing(trust), size(names), about)}
+    ]
+
+
+def shown(trust: Trust) -> list[str]:
+    everyone = sorted({*trust, *(j for row in trust.values() for j in row)}, key=natural)
+    return evenly(everyone, MOST)
+
+
+def size(names: list[str]) -> tuple[float, float]:
+    return WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
+
+
+def drawing(trust: Trust) -> Draw:
+    names = shown(trust)
+    got = {j: sum(trust[i].get(j, 0.0) for i in trust if i != j) for j in names}
+    total = sum(got.values()) or 1.0
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, width_ratios=[1, 1.1])
+        _ring(left, trust, names, {j: v / total for j, v in got.items()})
+        _matrix(right, trust, names)
+
+    return draw
+
+
+def _ring(axes: Axes, trust: Trust, names: list[str], given: Mapping[str, float]) -> None:
+    at = {
+        c: (math.sin(2 * math.pi * k / len(names)), math.cos(2 * math.pi * k / len(names)))
+        for k, c in enumerate(names)
+    }
+    for i in names:
+        others = {j: w for j, w in trust.get(i, {}).items() if j != i and j in at}
+        for j in sorted(others, key=lambda j: -others[j])[:ARROWS]:
+            how = {"arrowstyle": "-|>", "color": GREY, "lw": 0.3 + 5 * others[j], "alpha": 0.55}
+            how |= {"shrinkA": 9, "shrinkB": 9, "connectionstyle": "arc3,rad=0.12"}
+            axes.annotate("", at[j], at[i], arrowprops=how)
+    x, y = zip(*at.values(), strict=True)
+    most = max(given.values()) or 1.0
+    axes.scatter(x, y, s=[20 + 380 * given[c] / most for c in names], color=PALETTE[0], zorder=3)
+    for c, (x1, y1) in at.items():
+        side = "center" if abs(x1) < 0.1 else "left" if x1 > 0 else "right"
+        axes.annotate(short(c, 14), (1.17 * x1, 1.2 * y1), ha=side, va="center")
+    axes.set(xlim=(-1.9, 1.9), ylim=(-1.35, 1.35), aspect="equal")
+    axes.axis("off")
+
+
+def _matrix(axes: Axes, trust: Trust, names: list[str]) -> None:
+    place = {c: k for k, c in enumerate(names)}
+    cells = [(i, j, w) for i in names for j, w in trust.get(i, {}).items() if j in place and w > 0]
+    room = 16_000 / max(len(names), 6) ** 2 / max((w for _, _, w in cells), default=1.0)
+    for own in (False, True):
+        some = [(place[j], place[i], room * w) for i, j, w in cells if (i == j) == own]
+        if some:
+            x, y, area = zip(*some, strict=True)
+            face = "none" if own else PALETTE[0]
+            axes.scatter(x, y, s=area, facecolors=face, edgecolors=INK if own else PALETTE[0], linewidths=0.9)
+    labels = [short(c, 14) for c in names]
+    axes.set_xticks(range(len(names)), labels, rotation=90)
+    axes.set_yticks(range(len(names)), labels)
+    axes.set(xlim=(-0.7, len(names) - 0.3), ylim=(len(names) - 0.3, -0.7), aspect="equal")
+    axes.set_xlabel("whose model")
+    axes.set_ylabel("who relies on it")
