@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 
 def unit_of(settings: Mapping[str, Any], row: str, seed: int) -> Unit:
-    """The unit of one row and seed. Settings by data set: `rows`, `repeats`; `split`, `options`, `how` for all."""
+    """The unit of one row and seed. Settings by data set: `data`, `some` rows, `repeats`."""
     data, _, text = row.partition(" ")
     name, _, value = text.partition("=")
     chosen = {name: float(value)} if name and name != "p" else {}
@@ -32,7 +32,9 @@ def unit_of(settings: Mapping[str, Any], row: str, seed: int) -> Unit:
         own["as_published"] = bool(settings.get("as_published", False))
     how = dict(settings.get("how", {})) | {"repeats": settings["repeats"].get(data, 1)}
     share = float(value) if name == "p" else float(settings.get("share", 1.0))
-    return Unit(data, settings["split"], seed, own, options, share, how)
+    return Unit(
+        data, settings["split"], seed, own, options, share, how, settings.get("some", {}).get(data, 0)
+    )
 
 
 def seeds_of(settings: Mapping[str, Any], row: str) -> list[int]:

@@ -27,6 +27,7 @@ import numpy as np
 
 from motet.local import seed_of
 from motet.parts.forests import forest, scores
+from motet.stacked.families import of_family
 from motet.stacked.partition import Array, Table
 
 Cut = tuple[Array, Array, Array]  # places among a client's rows: Train, Meta, Test
@@ -43,6 +44,7 @@ class How:
     noise: tuple[float, ...] = (0.0,)  # epsilon: spread of the noise in published defaults, in deviations
     stacks: tuple[str, ...] = ("held", "pooled")
     one_noise: bool = False  # the same draws for all clients, as the paper's code has it
+    families: tuple[str, ...] = ("forest",)  # of public models, in turn (families.py)
     plain: bool = False  # scikit-learn's forests
 
 
@@ -93,8 +95,17 @@ def play(table: Table, seed: int, how: How) -> dict[tuple[str, float], Outcome]:
 
 
 def published(table: Table, seed: int, how: How) -> list[Any]:
-    """Everyone's public model, of all its rows."""
-    return [fitted(table, i, np.arange(len(table.rows[i])), seed, how) for i in table.clients]
+    """Everyone's public model, of all its rows; families take turns."""
+    found = []
+    for i in table.clients:
+        x, y = table.x[table.rows[i]][:, table.holds[i]], table.y[table.rows[i]]
+        family = how.families[i % len(how.families)]
+        low, high = (f(table.x[:, table.holds[i]], axis=0) for f in (np.min, np.max))
+        model = forest(table.kind, seed, how.trees, plain=how.plain)
+        if family != "forest":
+            model = of_family(family, seed, how.trees, low, high, plain=how.plain)
+        found.append(model.fit(x, y))
+    return found
 
 
 def fitted(table: Table, i: int, places: Array, seed: int, how: How) -> Any:

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import numpy as np
 
 from motet.stacked.partition import Table, alike, divide
 from motet.stacked.procedure import How, play
+from motet.tasks.federation import Pool
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ class Unit:
     split_options: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0  # of the columns, of each client
     how: Mapping[str, Any] = field(default_factory=dict)  # fields of How
+    rows: int = 0  # a fixed random choice of so many rows of the data; 0: all
 
     def text(self) -> str:
-        return json.dumps(vars(self), sort_keys=True)
+        said = {k: v for k, v in vars(self).items() if k != "rows" or v}
+        return json.dumps(said, sort_keys=True)
 
     @property
     def file(self) -> str:
@@ -51,7 +54,7 @@ def result(unit: Unit) -> dict[str, Any]:
     from motet.tasks.load import source
 
     began = time.process_time()
-    pool = source(unit.data)(**unit.data_options)
+    pool = some_rows(source(unit.data)(**unit.data_options), unit.rows)
     table = divide(pool, unit.split, unit.seed, unit.share, **unit.split_options)
     words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in unit.how.items()}
     how = How(**words)
@@ -59,6 +62,16 @@ def result(unit: Unit) -> dict[str, Any]:
     outcomes = {f"{public} {noise:g}": o.plain() for (public, noise), o in found.items()}
     about = {"cpu_seconds": round(time.process_time() - began, 2), "notes": list(pool.notes)}
     return {"unit": vars(unit), "clients": portrait(table), "outcomes": outcomes} | about
+
+
+def some_rows(pool: Pool, many: int) -> Pool:
+    """The pool with so many of its rows, always the same ones; all of them if 0 or more than there are."""
+    if not many or many >= len(pool.y):
+        return pool
+    at = np.sort(np.random.Generator(np.random.PCG64(42)).choice(len(pool.y), many, replace=False))
+    owner = None if pool.owner is None else pool.owner[at]
+    note = f"a fixed random choice of {many} of {len(pool.y)} rows"
+    return replace(pool, x=pool.x[at], y=pool.y[at], owner=owner, digest="", notes=[*pool.notes, note])
 
 
 def portrait(table: Table) -> dict[str, Any]:

@@ -1,0 +1,13 @@
+"""Figure 3: clients with different shares of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from motet.stacked.figures import by_balance, follow
+
+
+def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    return follow(settings, out, jobs, say, by_balance)

@@ -1,0 +1,14 @@
+"""Figure 4: everyone holds all rows and some of the columns; and what it is worth to have seen the test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from motet.stacked.figures import as_row, by_columns, means, played
+
+
+def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    results = played(settings, out, jobs, say)
+    return {row: as_row([means(r) | by_columns([r]) for r in found], found) for row, found in results.items()}

@@ -1,0 +1,18 @@
+"""Figure 5: clients as the data name them; every client has a row of its own below its data set's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from motet.stacked.figures import as_row, by_client, means, played
+
+
+def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for row, found in played(settings, out, jobs, say).items():
+        rows[row] = as_row([means(r) for r in found], found)
+        for name, baseline, held, pooled in by_client(found):
+            rows[f"{row}: {name}"] = as_row([{"baseline": baseline, "held": held, "pooled": pooled}], ())
+    return rows
