@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
@@ -68,6 +68,7 @@ def test_each_example_s_gradient_is_clipped_before_the_sum() -> None:
     np.testing.assert_allclose(total["bias"], [0.5 / first - 0.5, -0.5 / first + 0.5], atol=1e-6)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.01, 10))
 def test_one_row_more_moves_the_sum_by_the_clipping_length_at_most(seed: int, length: float) -> None:
     from motet.parts.private_models.dp_network import clipped
@@ -234,6 +235,7 @@ def test_members_with_lower_losses_are_told_and_equal_ones_are_not() -> None:
     assert attack(np.zeros(5), np.zeros(3)).advantage == 0.0
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=20), st.lists(st.integers(0, 5), min_size=1, max_size=20)
 )

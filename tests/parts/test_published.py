@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -324,6 +324,7 @@ def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
         Manifest.from_json(text, "a")
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda s: st.lists(s, max_size=3)))
 def test_any_value_in_any_field_is_read_or_refused(value: Any) -> None:
     said = json.loads(MANIFEST)
