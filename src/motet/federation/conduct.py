@@ -65,7 +65,7 @@ class Watch:
         for site in away.keys() - self.known.keys():
             self.store.event("absent", f"site {site}: {away[site]}")
         self.known = dict(away)
-        self.last |= {"round": course.number + 1, "scores": course.latest} if course else {}
+        self.last |= {"round": max(course.number + 1, 0), "scores": course.latest} if course else {}
         report(self.folder, **self.last, state=state, why=why, present=sorted(self.engine.present), away=away)
 
 
