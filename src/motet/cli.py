@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from motet.cli_data import data_commands
 from motet.cli_federation import federation_commands
 from motet.cli_predict import predict_command
 from motet.cli_reproduce import reproduce_command
+from motet.cli_words import Add, adds_to
 
 EPILOG = """
 try:
@@ -74,14 +75,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"motet {__version__}")
     top.set_defaults(trace=False)
-    commands = top.add_subparsers(title="commands", metavar="")
-
-    def add(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
-        p = commands.add_parser(name, help=text, description=text)
-        p.set_defaults(do=do)
-        p.add_argument("--trace", action="store_true", help="show where an error came from")
-        return p
-
+    add = adds_to(top)
     running(add)
     reading(add)
     data_commands(add)
@@ -91,7 +85,6 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 WORDS = "recipe.toml | section.name=value"
 
 

@@ -5,31 +5,19 @@ Everything heavy is imported when a command needs it, so that `motet --help` ans
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from motet.cli_words import Add, group
 from motet.show_data import show_command
-
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 
 
 def data_commands(add: Add) -> None:
     """The group of commands, hung up at the front door."""
-    group = add(
-        "data", lambda args: group.print_help(), "get data sets, see which are here, and who holds what"
-    )
-    commands = group.add_subparsers(title="commands", metavar="")
-
-    def within(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
-        p = commands.add_parser(name, help=text, description=text)
-        p.set_defaults(do=do)
-        p.add_argument("--trace", action="store_true", help="show where an error came from")
-        return p
-
+    within = group(add, "data", "get data sets, see which are here, and who holds what")
     p = within("fetch", do_fetch, "download data sets, or read them from a folder, and keep them decoded")
     p.add_argument("names", nargs="+", metavar="NAME", help="see `motet data list`")
     p.add_argument("--from", dest="source", metavar="FOLDER", help="read the files there, without a network")

@@ -5,32 +5,19 @@ Everything heavy is imported when a command needs it, so that `motet --help` ans
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+from motet.cli_words import Add, group
+
 KIT = "the server's kit, which holds the owner's too"
 
 
 def federation_commands(add: Add) -> None:
     """The group of commands, hung up at the front door."""
-    group = add(
-        "federation",
-        lambda args: group.print_help(),
-        "organisations on their own machines: kits, serve, join, run",
-    )
-    commands = group.add_subparsers(title="commands", metavar="")
-
-    def within(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
-        p = commands.add_parser(name, help=text, description=text)
-        p.set_defaults(do=do)
-        p.add_argument("--trace", action="store_true", help="show where an error came from")
-        return p
-
+    within = group(add, "federation", "organisations on their own machines: kits, serve, join, run")
     kits(within)
     parties(within)
     runs(within)

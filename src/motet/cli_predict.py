@@ -5,13 +5,11 @@ Everything heavy is imported when the command needs it, so that `motet --help` a
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+from motet.cli_words import Add
 
 
 def predict_command(add: Add) -> None:

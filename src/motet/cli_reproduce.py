@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+from motet.cli_words import Add
 
 
 def reproduce_command(add: Add) -> None:

@@ -5,15 +5,13 @@ Everything heavy is imported when the command is run.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
+from motet.cli_words import Add
 
 
 def show_command(add: Add) -> None:

@@ -38,12 +38,8 @@ def publish(
     refused unless `rows_may_leave`. What is published is asked about the rows of `sample` (invented ones where
     there are none) and must answer as the model does, because converters have faults; no row of it leaves.
     """
-    kept = keeps_rows(model)
-    if kept and not rows_may_leave:
-        raise ValueError(
-            f"a published {kept} of client {client} would contain rows that it was trained on"
-            "\nhint: publish another kind of model, or pass rows_may_leave=True if these rows may be read by all"
-        )
+    if not rows_may_leave:
+        _check_rows_stay(model, client)
     onnx_model, made_with = convert(model, len(features), task, tuple(classes))
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
@@ -61,6 +57,14 @@ def publish(
     made = _acceptable(Published(manifest, raw))
     _same(model, made, invented(manifest) if sample is None else np.asarray(sample, np.float32))
     return made
+
+
+def _check_rows_stay(model: Any, client: str) -> None:
+    if kept := keeps_rows(model):
+        raise ValueError(
+            f"a published {kept} of client {client} would contain rows that it was trained on"
+            "\nhint: publish another kind of model, or pass rows_may_leave=True if these rows may be read by all"
+        )
 
 
 def invented(manifest: Manifest, rows: int = 64) -> np.ndarray:
