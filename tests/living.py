@@ -38,11 +38,12 @@ class Living:
         for i, site in enumerate(self.sites):
             table(i).to_csv(self.tables / f"{site}.csv", index=False)
 
-    def start(self, *who: str) -> None:
+    def start(self, *who: str, policy: Path | None = None) -> None:
+        more = ["--policy", str(policy)] if policy else []
         for party in who:
             again = party == "server" or party in self.parties.running
             table = self.tables / f"{party}.csv"
-            self.parties.start(party, *([] if again else ["--data", str(table), "--target", "y"]))
+            self.parties.start(party, *([] if again else ["--data", str(table), "--target", "y", *more]))
 
     def processes(self, party: str) -> list[psutil.Process]:
         """A party's process and its children."""
@@ -95,7 +96,7 @@ class Living:
         """The same run on the loop engine."""
         data = [f"data.name={self.tables}", "data.target=y", "data.unseen=0", "engine.name=loop"]
         told = [*WORDS, f"train.rounds={rounds}", *words, *data]
-        return run(recipes.read(None, told), self.folder / "at-home")
+        return run(recipes.read(None, told), base=self.folder / "at-home")
 
     def logs(self) -> str:
         """What everybody said last, for a test that failed."""

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Living, difference, living, wait
+from motet.cli import main
 from motet.federation.orders import Orders
 from motet.runs.run import Run
 from motet.runs.store import Store
@@ -100,3 +101,35 @@ def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(t
 @pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
 def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
     survive(tmp_path / "care", 1, 20 * [kind], rounds=600)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_go_on(tmp_path: Path) -> None:
+    """Here a round counts with two of three sites."""
+    with living(tmp_path / "care", ("a", "b", "c")) as federation:
+        federation.start("server", "a", "b")
+        orders = federation.orders(20_000, min_sites=2, timeout=4.0)
+        federation.drive(orders, 20_000)
+        trouble = Trouble(federation, orders, 0)
+
+        def present(*sites: str) -> bool:
+            told = federation.told(orders)
+            return told.get("state") == "running" and set(sites) <= set(told.get("present", ()))
+
+        trouble.until(lambda: trouble.round() >= 3, "round 3")
+        federation.start("c")
+        trouble.until(lambda: present("a", "b", "c"), "the newcomer")
+        federation.kill("a")
+        trouble.until(lambda: federation.told(orders).get("away", {}).get("a"), "a is missed")
+        went_on = trouble.round()
+        trouble.until(lambda: trouble.round() > went_on, "the others go on")
+        federation.start("a")
+        trouble.until(lambda: present("a", "b", "c"), "a is back")
+        federation.processes("b")[-1].kill()  # b's worker alone: FLARE ends the job
+        trouble.until(lambda: not present(), "the job ends")
+        trouble.until(lambda: present("a", "b", "c"), "everybody is back")
+        assert main(["federation", "stop", str(federation.kit.folder)]) == 0
+        assert federation.parties.running["driver"].wait(300) == 130  # stopped; the same command goes on
+        rounds = Run(federation.run_folder(orders)).rounds["round"].tolist()
+        assert rounds == list(range(len(rounds)))

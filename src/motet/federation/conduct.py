@@ -73,7 +73,7 @@ def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
     """Go on with the run in `folder`, with the sites that are there."""
     orders = Orders.read(folder)
     with FileLock(folder / "lock", timeout=_PATIENCE), calm():
-        clear_notes(folder)
+        clear_notes(folder, "again")
         store = Store(folder, writing=True)
         engine = Flare(present, post, orders.run, present=present, min_replies=orders.min_replies)
         watch = Watch(folder, engine, store)

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from motet.federation.flare_office import Office, Unreachable, over
 from motet.federation.job import write_job
 from motet.federation.kits import FederationError, Kit
-from motet.federation.orders import Orders, note, report, reported
+from motet.federation.orders import Orders, clear_notes, note, report, reported
 from motet.runs.run import Stopped
 
 _LOOK = 0.5  # seconds between looks at a job
@@ -61,11 +61,13 @@ class Driver:
     tries: dict[str, tuple[int, float]] = field(default_factory=dict)  # by site: returns, and when next
     shown: dict[str, str] = field(default_factory=dict)  # who was said to be away, and why
     next_line: float = 0.0  # when the round is said again
+    reached: int = -1  # the round when a job last ended short
+    vain: int = 0  # jobs in a row that came no further
 
     def go(self) -> None:
-        if not (self.folder / "orders.json").exists():
-            self.orders.write(self.folder)
-        if reported(self.folder).get("state") == "stopped":
+        self.orders.write(self.folder)  # how many sites a round needs may be another number now
+        clear_notes(self.folder)
+        if reported(self.folder).get("state") in ("stopped", "failed"):
             report(self.folder, state="waiting")
         try:
             while (state := reported(self.folder).get("state")) not in _FINAL:
@@ -94,11 +96,11 @@ class Driver:
             if job.get("job_name") == self.orders.run:
                 office.abort(str(job["job_id"]))
         sites = self.gathered(office)
+        report(self.folder, **reported(self.folder) | {"state": "starting"})
         with tempfile.TemporaryDirectory() as scratch:
             told = {"folder": str(self.folder)}
             job_id = office.submit(write_job(Path(scratch) / "job", self.orders.run, sites, told, {}))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
-        report(self.folder, **reported(self.folder) | {"state": "starting", "job": job_id})
         self.follow(office, job_id)
 
     def connected(self) -> Office:
@@ -153,6 +155,13 @@ class Driver:
                     self.welcome(office, set(told["present"]))
         if told.get("state") == "short":
             self.say(str(told["why"]))
+            self.rest(int(told.get("round", 0)))
+
+    def rest(self, round_: int) -> None:
+        """Between jobs that come no further, longer and longer."""
+        self.vain = self.vain + 1 if round_ == self.reached else 0
+        self.reached = round_
+        time.sleep(min(2.0**self.vain - 1, 60.0))
 
     def show(self, told: dict[str, Any]) -> None:
         """The round now and then, and who goes away when it happens."""

@@ -110,8 +110,8 @@ def noted(folder: Path) -> str:
     return next((w for w in NOTES[::-1] if (folder / w).exists()), "")
 
 
-def clear_notes(folder: Path) -> None:
-    for word in NOTES:
+def clear_notes(folder: Path, *words: str) -> None:
+    for word in words or NOTES:
         (folder / word).unlink(missing_ok=True)
 
 

@@ -9,6 +9,9 @@ from motet.federation.flare_office import Office, Unreachable
 from motet.federation.kits import Kit
 from motet.federation.orders import note, reported
 
+_LIVE = ("starting", "agreeing", "running")
+_PATIENCE = 600  # seconds that a round may still take
+
 
 def look(kit: Kit) -> dict[str, Any]:
     """The server's state, the sites it knows, and every run's."""
@@ -41,12 +44,12 @@ def status_text(found: dict[str, Any]) -> str:
 
 def stop(kit: Kit, *, everything: bool = False) -> str:
     """Let the run at hand stop after its round; with `everything`, end the server and all sites too."""
-    live = [p for p in kit.runs.glob("*") if reported(p).get("state") in ("running", "starting", "agreeing")]
+    live = [p for p in kit.runs.glob("*") if reported(p).get("state") in _LIVE]
     for folder in live:
         note(folder, "stop")
-    until = time.monotonic() + 60
-    while any(reported(p).get("state") == "running" for p in live) and time.monotonic() < until:
-        time.sleep(0.5)
+    until = time.monotonic() + _PATIENCE
+    while any(reported(p).get("state") in _LIVE for p in live) and time.monotonic() < until:
+        time.sleep(0.2)
     said = [f"{p.name}: {reported(p).get('state')}" for p in live]
     if everything:
         office = Office(kit)

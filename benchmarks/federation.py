@@ -1,0 +1,82 @@
+"""How long a steady round takes between real processes over mutual TLS on this machine.
+
+    python benchmarks/federation.py                 # writes results/federation.md
+
+A server and three sites, FedAvg with a network of some 240 KB: a round sends the weights to every site, trains
+there on few rows, and takes the weights back; with scoring, they travel down once more. Reported is the median of
+rounds without the first ten, from the run's own record, and what one group call with as many bytes takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from motet.federation.demo import SITES, Parties, end, open_federation, write_tables
+from motet.federation.drive import drive
+from motet.federation.orders import read_orders
+from motet.runs.run import Run
+
+FIRST = 10  # rounds that load libraries and fill caches
+HERE = Path(__file__).parent
+WORDS = ["method.name=fedavg", "net.name=mlp", "net.hidden=[1900]", "train.patience=0"]
+
+
+def main() -> None:
+    told = argparse.ArgumentParser(description=__doc__)
+    told.add_argument("--rounds", type=int, default=100)
+    rounds = told.parse_args().rounds
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / "care"
+        kit, tables, parties = open_federation(place), write_tables(place / "tables"), Parties(place)
+        try:
+            parties.start("server")
+            for site in SITES:
+                parties.start(site, "--data", str(tables / f"{site}.csv"), "--target", "diagnosis")
+            rows = []
+            for words, what in (([f"train.evaluate={rounds}"], "training"), ([], "training and scoring")):
+                orders = read_orders(
+                    kit.federation, None, [*WORDS, f"train.rounds={rounds}", *words], len(SITES), 0, 300.0
+                )
+                rows.append((what, *measured(Run(drive(kit, orders, print, 600)))))
+        finally:
+            end(kit, parties)
+    text = page(rows, rounds)
+    (HERE / "results" / "federation.md").write_text(text)
+    print(text)
+
+
+def measured(run: Run) -> tuple[float, float, float, float]:
+    """Seconds of a round (median, fastest, nine of ten are faster) and KB down to one site."""
+    rounds = run.rounds.iloc[FIRST:-1]  # the last one may score
+    seconds = rounds["seconds"]
+    down = float((rounds["down"] / rounds["cohort"]).median()) / 1000
+    return float(seconds.median()), float(seconds.min()), float(seconds.quantile(0.9)), down
+
+
+def page(rows: list[tuple[str, float, float, float, float]], rounds: int) -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False
+    ).stdout.strip()
+    load = ", ".join(f"{v:.1f}" for v in os.getloadavg())
+    lines = [
+        "# A round between organisations' processes",
+        "",
+        f"`python benchmarks/federation.py --rounds {rounds}` at commit {commit}, on {os.cpu_count()} cores "
+        f"with a load of {load} (1, 5, 15 minutes). A server and three sites over mutual TLS on loopback, "
+        "FedAvg.",
+        "",
+        "| a round of | KB to each site | median s | fastest s | 90 % are under s |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {what} | {down:.0f} | {m:.3f} | {low:.3f} | {high:.3f} |" for what, m, low, high, down in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
