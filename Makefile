@@ -1,12 +1,16 @@
 # make run   the demonstration: compares methods on built-in data (installs into .venv first)
+# make federation   a server and three sites as processes on this machine, over mutual TLS
 # make test  everything that is checked before a change lands
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test test-long bench clean
+.PHONY: run federation test test-long bench clean
 
 run: .venv/ready
 	$(BIN)/motet compare data=digits
+
+federation: .venv/ready-for-federations
+	$(BIN)/motet federation demo
 
 test: .venv/ready-for-tests
 	$(BIN)/ruff check .
@@ -27,10 +31,15 @@ bench: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
 	touch $@
 
+.venv/ready-for-federations: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[flare,stacking]"
+	touch .venv/ready $@
+
 .venv/ready-for-tests: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]"
-	touch .venv/ready $@
+	touch .venv/ready .venv/ready-for-federations $@
 
 clean:
 	rm -rf .venv runs
