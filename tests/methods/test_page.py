@@ -114,6 +114,17 @@ def test_rewards_are_scaled_or_mixed() -> None:
     assert earned.item() == pytest.approx(3 * sum(rewards[0]) / 2, rel=1e-4)
 
 
+def test_a_scale_changes_nothing_where_rewards_are_steadied(task: Task, homes: dict[str, Home]) -> None:
+    found = []
+    for scale in (1.0, 8.0):
+        how = QUICK | {"steady": True, "looks": 3}
+        method = PAGE(task, client_scale=scale, server_scale=scale, **how)
+        s = after(method, Loop(homes), 6, server_examples())
+        assert s["agent"]["learned"] > 0
+        found.append(s)
+    assert torch.equal(found[0]["a"], found[1]["a"]) and apart(found[0]["w"], found[1]["w"]) == 0
+
+
 def test_actions_span_the_ranges_affinely(task: Task) -> None:
     method = PAGE(task, lr_min=0.001, lr_max=0.1, epochs_max=20)
     me = {"most": torch.tensor(20)}
