@@ -76,7 +76,7 @@ class Trouble:
 def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> None:
     with living(folder) as federation:
         federation.start("server", *federation.sites)
-        orders = federation.orders(rounds, min_sites=2, timeout=4.0)
+        orders = federation.orders(rounds, min_sites=2, timeout=6.0)
         federation.drive(orders, rounds)
         trouble = Trouble(federation, orders, seed)
         for kind in kinds:
@@ -109,7 +109,7 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
     """Here a round counts with two of three sites."""
     with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server", "a", "b")
-        orders = federation.orders(20_000, min_sites=2, timeout=4.0)
+        orders = federation.orders(20_000, min_sites=2, timeout=6.0)
         federation.drive(orders, 20_000)
         trouble = Trouble(federation, orders, 0)
 

@@ -69,8 +69,9 @@ class Watch:
         report(self.folder, **self.last, state=state, why=why, present=sorted(self.engine.present), away=away)
 
 
-def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
-    """Go on with the run in `folder`, with the sites that are there."""
+def conduct(folder: Path, post: Post, present: Sequence[str], calmly: Post | None = None) -> None:
+    """Go on with the run in `folder`, with the sites that are there. `calmly` carries the letters before
+    training, whose answers may take longer: tables are read, and the method is rehearsed."""
     orders = Orders.read(folder)
     with FileLock(folder / "lock", timeout=_PATIENCE), calm():
         clear_notes(folder, "again")
@@ -79,15 +80,15 @@ def conduct(folder: Path, post: Post, present: Sequence[str]) -> None:
         watch = Watch(folder, engine, store)
         try:
             with explained(watch):
-                travel(orders, folder, store, engine, watch)
+                travel(orders, folder, store, engine, watch, calmly or post)
         finally:
             store.commit()
             store.close()
 
 
-def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Watch) -> None:
+def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Watch, calmly: Post) -> None:
     watch.tell(None, "agreeing")
-    recipe, layout = agree(orders, folder, store, engine)
+    recipe, layout = agree(orders, folder, store, Everyone(engine, calmly))
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
     course = Course(recipe, store, layout.federation(orders.federation), engine)
@@ -124,9 +125,8 @@ def explained(watch: Watch) -> Iterator[None]:
 # ---- agreeing ----
 
 
-def agree(orders: Orders, folder: Path, store: Store, engine: Flare) -> tuple[Recipe, Layout]:
+def agree(orders: Orders, folder: Path, store: Store, everyone: Everyone) -> tuple[Recipe, Layout]:
     """The settled recipe and the layout: as the folder has them, or from a handshake with everyone there."""
-    everyone = Everyone(engine)
     if "identity" in (facts := store.facts()):
         recipe, layout = Recipe(facts["settings"]), Layout.of(unpack((folder / _LAYOUT).read_bytes()))
         everyone.bring_in(Letter("settle", orders.run, send=layout.tree()))
@@ -166,12 +166,12 @@ def offer(run: str, recipe: Recipe) -> Letter:
 class Everyone:
     """One letter to all sites that are there; all must answer before anything trains."""
 
-    def __init__(self, engine: Flare) -> None:
-        self.engine = engine
+    def __init__(self, engine: Flare, post: Post) -> None:
+        self.engine, self.post = engine, post
         self.last: dict[str, Reply] = {}
 
     def __call__(self, letter: Letter) -> Mapping[str, Reply]:
-        came, failed = self.engine.post({s: letter.pack() for s in sorted(self.engine.present)})
+        came, failed = self.post({s: letter.pack() for s in sorted(self.engine.present)})
         for site, why in failed.items():
             self.engine.lose(site, why)
         if failed:

@@ -10,6 +10,8 @@ from motet.engines.flare import group_calls
 from motet.federation.conduct import conduct
 from motet.federation.orders import Orders
 
+_AGREEING = 120.0  # seconds at least for the answers before training
+
 
 class Conductor:
     """Made by FLARE in the job's own process, from the job's settings."""
@@ -20,4 +22,6 @@ class Conductor:
     @collab.main
     def main(self) -> None:
         folder = Path(self.folder)
-        conduct(folder, group_calls(Orders.read(folder).timeout), [c.name for c in collab.clients])
+        seconds = Orders.read(folder).timeout
+        there = [c.name for c in collab.clients]
+        conduct(folder, group_calls(seconds), there, group_calls(max(seconds, _AGREEING)))
