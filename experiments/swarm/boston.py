@@ -26,12 +26,12 @@ def perform(
 ) -> list[Settings]:
     """Run all settings, of which `lists` have a value each; for each of them what its swarms found."""
     shared = {k: settings[k] for k in ("data", "net", "method", "train", "engine", "save")}
-    many = len(next(iter(lists.values())))
+    many, (seed, *_) = len(next(iter(lists.values()))), settings["seeds"]
     planned = []
     for i, part in enumerate(np.array_split(np.arange(many), min(RUNS, many))):
         mine = {k: [v[j] for j in part] for k, v in lists.items()}
-        recipe = recipes.check(shared | {"seed": 0, "method": shared["method"] | mine})
-        planned.append(experiments.Planned(f"part {i + 1} of {many} settings", 0, recipe))
+        recipe = recipes.check(shared | {"seed": seed, "method": shared["method"] | mine})
+        planned.append(experiments.Planned(f"part {i + 1} of {many} settings", seed, recipe))
     done = experiments.perform(planned, out, jobs, lambda d: say(f"  {d.planned.row}: {d.failure or 'done'}"))
     if failures := [d.failure for d in done if d.failure]:
         raise recipes.RecipeError(failures[0])
