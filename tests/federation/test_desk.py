@@ -232,6 +232,18 @@ def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, se
     assert "does not trust it" in told(sites.desk("a", tmp_path), ask(recipe=recipe)).refusal
 
 
+@pytest.mark.parametrize(
+    ("section", "setting"),
+    [
+        ("net", {"name": "mlp", "weights": "/etc/passwd"}),
+        ("method", {"name": "pfa", "extractor": "mlp weights=x"}),
+    ],
+)
+def test_no_letter_makes_a_site_read_a_file(tmp_path: Path, section: str, setting: Any) -> None:
+    odd = FEDPER | {section: setting}
+    assert "names a file" in told(sites.desk("a", tmp_path), ask(recipe=odd)).refusal
+
+
 def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_lives_on(
     tmp_path: Path,
 ) -> None:

@@ -39,6 +39,10 @@ def read_recipe(told: Tree, policy: Policy) -> Recipe:
     words = [w for part in (told["method"], told["net"]) for v in part.values() for w in _texts(v)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
         raise Refused(f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it")
+    if told["net"].get("weights") or any("weights=" in w for w in words):
+        raise Refused(
+            "net.weights names a file, and nobody but this site's owner may name files of this site"
+        )
     return recipes.check(told)
 
 

@@ -122,7 +122,7 @@ def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Callable[[Tensor], Tensor]:
     """What the file's trees and the function that it names make together."""
     net, kind = facts["net"], facts["kind"]
-    options = {k: v for k, v in net.items() if k != "name"}
+    options = {k: v for k, v in net.items() if k not in ("name", "weights")}
     outputs = len(facts["classes"]) or 1
     task = Task(
         nets.build(net["name"], options, tuple(facts["shape"]), outputs, kind, facts["seed"]), kind, outputs
