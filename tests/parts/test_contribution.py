@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from motet.parts import contribution as c
 
@@ -44,6 +47,14 @@ def test_a_linear_model_counts_by_weight_times_spread() -> None:
     assert c.importances(Model(), z, np.zeros(2), [0, 1]).tolist() == pytest.approx([0.25, 0.75])
 
 
+def test_of_a_pipeline_the_last_step_counts_and_what_it_sees() -> None:
+    z = np.random.default_rng(0).normal(size=(300, 2))
+    y = (z[:, 0] + z[:, 1] > 0).astype(int)
+    wide = z * [1.0, 1000.0]
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(wide, y)
+    assert c.importances(model, wide, y, [0, 1]).tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+
+
 def test_a_model_without_weights_is_told_what_works() -> None:
     with pytest.raises(ValueError, match="hint: importance='permutation'"):
         c.importances(object(), np.zeros((1, 1)), np.zeros(1), [0])
@@ -73,14 +84,14 @@ def test_strength_is_what_others_give() -> None:
 shares = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1)
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), shares, min_size=1))
 def test_strengths_sum_to_one_or_nobody_gives_anything(trust: dict[str, dict[str, float]]) -> None:
     total = sum(c.in_strength(trust).values())
     assert total == pytest.approx(1) or total == 0
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1e6, 1e6), min_size=1))
 def test_normalised_shares_sum_to_one_whatever_was_said(said: dict[str, float]) -> None:
     found = c.normalised(said)

@@ -74,6 +74,7 @@ def test_a_figure_of_small_data_is_played_from_its_own_folder(tmp_path: Path) ->
     rows = experiment.beside(found, "procedure").perform(settings, tmp_path, 1, lambda _: None)
     (row,) = rows.values()
     assert {"baseline all 0", "held all 0", "held unseen 16", "jaccard~importance"} <= set(row["values"])
+    assert set(found.columns) <= set(row["values"])  # a table finds its numbers by the columns' names
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 

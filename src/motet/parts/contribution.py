@@ -55,6 +55,10 @@ def importances(
 
 
 def _weights(model: Any, z: Array) -> Array:
+    """Of a search the model that it chose, of a pipeline the last step and what that step sees."""
+    model = getattr(model, "best_estimator_", model)
+    if hasattr(model, "steps"):
+        return _weights(model[-1], model[:-1].transform(z) if len(model.steps) > 1 else z)
     if hasattr(model, "feature_importances_"):
         return np.asarray(model.feature_importances_)
     if hasattr(model, "coef_"):

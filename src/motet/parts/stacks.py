@@ -181,17 +181,12 @@ def stacked(recipe: Recipe, variant: str, rows: Rows, said: Mapping[str, Array],
     top = model_of(recipe.meta, rows.task, seed, recipe.trees).fit(z, rows.y[meta])
     group = [k for k in range(len(players)) for _ in range(own.shape[1])]
     got = importances(
-        weighed(top), z, rows.y[meta], group, recipe.importance, score=scorer(top, rows.y[meta]), seed=seed
+        top, z, rows.y[meta], group, recipe.importance, score=scorer(top, rows.y[meta]), seed=seed
     )
     names = [f"{c} {k}" for c in players for k in range(own.shape[1])]
     features = [Feature(n) for n in names]
     told = publish(top, features, client="meta", task=rows.task, classes=rows.classes)
     return Stack(private, told, whom, dict(zip(players, got.tolist(), strict=True)), variant)
-
-
-def weighed(model: Any) -> Any:
-    """What has the weights: the last step of a pipeline."""
-    return model[-1] if hasattr(model, "steps") else model
 
 
 def scorer(model: Any, y: Array) -> Any:

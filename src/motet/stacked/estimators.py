@@ -26,7 +26,7 @@ from motet.parts.contribution import importances
 from motet.parts.fetching import order, within
 from motet.parts.published import Published
 from motet.parts.stacks import OWN, held_out
-from motet.stacked.search import model_of, weighed
+from motet.stacked.search import model_of
 from motet.stacked.voices import Array, listen, named
 
 SHARES = (0.2, 0.35, 0.5)  # of the rows, for the meta-model, that "auto" tries
@@ -142,7 +142,7 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
         group = [k for k in range(len(players)) for _ in range(z.shape[1] // len(players))]
         meta, rows = found.meta, y[found.taught]
         got = importances(
-            weighed(meta),
+            meta,
             z,
             rows,
             group,

@@ -17,7 +17,6 @@ from motet.tasks.federation import Pool
 from motet.tasks.splits import Deck
 
 Array = np.ndarray[Any, Any]
-LEAST = 500  # rows of the smallest client under quantity skew
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Table:
 
 def divide(pool: Pool, split: str, seed: int, share: float = 1.0, **options: Any) -> Table:
     """A table as `split` (quantity_skew, label_skew, natural, vertical, ...) deals it; with `share` below 1,
-    clients hold columns of their own, too. vertical with rows of one's own is a hybrid federation."""
+    clients hold columns of their own, too (with rows of their own besides, a hybrid federation)."""
     owner = None if pool.owner is None else np.asarray(pool.owner)
     deck = Deck(np.arange(len(pool.y)), np.asarray(pool.y), seed, owner, pool.names)
     hand = splits.source(split)(deck, **options)

@@ -9,8 +9,6 @@ from typing import Any
 
 from motet.parts.forests import forest
 
-LINEAR = {"classes": "LogisticRegression", "numbers": "Ridge"}
-
 
 def linear(task: str) -> Any:
     """WrapperFL's meta-model: logistic regression of classes, least squares with a little ridge of numbers."""
@@ -52,11 +50,3 @@ def model_of(what: Any, task: str, seed: int, cv: int) -> Any:
     if isinstance(what, str):
         raise ValueError(f"a model is {what!r}; expected forest, linear, search, or an estimator")
     return clone(what)
-
-
-def weighed(model: Any) -> Any:
-    """What has weights or importances: the chosen model of a search, the last step of a pipeline."""
-    model = getattr(model, "best_estimator_", model)
-    while hasattr(model, "steps"):
-        model = model[-1]
-    return model
