@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -84,14 +84,14 @@ def test_strength_is_what_others_give() -> None:
 shares = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from("abcd"), shares, min_size=1))
 def test_strengths_sum_to_one_or_nobody_gives_anything(trust: dict[str, dict[str, float]]) -> None:
     total = sum(c.in_strength(trust).values())
     assert total == pytest.approx(1) or total == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1e6, 1e6), min_size=1))
 def test_normalised_shares_sum_to_one_whatever_was_said(said: dict[str, float]) -> None:
     found = c.normalised(said)
