@@ -95,9 +95,7 @@ def runs(within: Add) -> None:
 
     p = within("demo", do_demo, "all of it on this machine: server and three sites, over mutual TLS")
     p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
-    p.add_argument(
-        "--methods", type=names, default=[], metavar="A,B,…", help="default: fedper, and stacking if there"
-    )
+    p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper")
 
 
 def names(text: str) -> list[str]:

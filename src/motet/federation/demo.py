@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from motet.federation.drive import drive
-from motet.federation.flare_office import Office
+from motet.federation.flare_office import Office, Unreachable
 from motet.federation.kits import Kit, create, open_kit
 from motet.federation.orders import read_orders
 from motet.runs import recipe as recipes
@@ -131,7 +131,12 @@ def end(kit: Kit, parties: Parties) -> None:
     """Shut down in good order, then make sure."""
     try:
         office = Office(kit)
-        office.shut_down()
-        time.sleep(1.0)
+        try:
+            office.shut_down()
+            time.sleep(1.0)
+        finally:
+            office.close()  # its threads would keep this process alive
+    except Unreachable:
+        pass  # they are ended all the same
     finally:
         parties.end()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ _SIGN = 3.0  # seconds in which a site that is there says so
 
 class Unreachable(FederationError):
     """The server cannot be reached, for now."""
+
+
+_TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
 
 
 class Office:
@@ -97,7 +101,10 @@ class Office:
             self.session.enable_client(site)
 
     def shut_down(self) -> None:
-        """The server and all sites that are there."""
+        """The server and all sites that are there, once FLARE has tidied up the last job; it refuses before."""
+        until = time.monotonic() + _TIDYING
+        while self.running() and time.monotonic() < until:
+            time.sleep(0.5)
         with reaching(self.kit):
             self.session.shutdown("all")
 
