@@ -16,14 +16,12 @@ from typing import Any
 from motet.federation.kits import OWNER, FederationError, Kit
 
 _LOGIN = 10.0  # seconds to log in
+_TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
 _SIGN = 3.0  # seconds in which a site that is there says so
 
 
 class Unreachable(FederationError):
     """The server cannot be reached, for now."""
-
-
-_TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
 
 
 class Office:
