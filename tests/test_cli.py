@@ -89,3 +89,12 @@ def test_recipe_and_list_print_what_there_is(capsys: pytest.CaptureFixture[str])
 def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert "is not a run" in capsys.readouterr().err
+
+
+def test_settings_may_stand_behind_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    behind = ["compare", "--out", str(tmp_path), "method.nonsense=3"]
+    assert main(behind) == 2
+    assert "nonsense" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["compare", "data=digits", "--nonsense"])
+    assert "unrecognized arguments: --nonsense" in capsys.readouterr().err

@@ -30,7 +30,7 @@ try:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    args = parsed(argv)
     if not hasattr(args, "do"):
         parser().print_help()
         return 0
@@ -49,6 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         say(f"error: {e}")
         return 2
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments, with settings before, between or behind the options: argparse alone refuses the last two."""
+    args, rest = parser().parse_known_args(argv)
+    words = [a for a in rest if not a.startswith("-")] if hasattr(args, "words") else []
+    if len(words) < len(rest):
+        parser().error(f"unrecognized arguments: {' '.join(a for a in rest if a not in words)}")
+    if words:
+        args.words = [*args.words, *words]
+    return args
 
 
 def expected(e: Exception) -> bool:

@@ -43,8 +43,10 @@ class Keeps:
             ).fetchone()
             return unpack(row[0]) if row else None
         known = self.versions.get(client, {})
-        rounds = [r for r in known if upto is None or r <= upto]
-        return known[max(rounds)] if rounds else None
+        newest = max(known, default=0)
+        if upto is not None and newest > upto:
+            newest = max((r for r in known if r <= upto), default=newest + 1)
+        return known.get(newest)
 
     @property
     def nothing(self) -> bool:

@@ -210,7 +210,7 @@ def name_of(job: Any) -> str:
 
 def all_finite(tree: Tree) -> bool:
     """Whether no number is nan or infinite."""
-    return all(map(_finite, leaves(tree)))
+    return _finite(tree) if isinstance(tree, Tensor) else all(map(_finite, leaves(tree)))
 
 
 def _finite(v: Any) -> bool:

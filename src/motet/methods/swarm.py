@@ -150,6 +150,8 @@ class Swarm(Method):
     @verb
     def tell(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         theta, known = sent["theta"], isinstance(keep, Tensor)
+        if known and not self.epsilon:
+            return trials.told_from_root(keep, theta), keep
         loss = trials.from_root(keep, theta) if known else self.measured(theta, data)
         return self.leaving(loss, sent, data), keep
 

@@ -154,7 +154,8 @@ class Flock:
         self.step *= a1
         self.step += pull
         self.step += r2
-        np.clip(self.step, -_FAR, _FAR, out=self.step)
+        np.minimum(self.step, _FAR, out=self.step)  # np.clip takes longer where swarms are few
+        np.maximum(self.step, -_FAR, out=self.step)
         letter = np.empty((len(x), x.shape[1] + 1, x.shape[2]))
         self.tried = letter[:, :-1]
         np.add(x, self.step, out=self.tried)
@@ -195,6 +196,8 @@ class Flock:
 
     def others_answered(self, witness: Array) -> bool:
         """Whether the best particles' losses (swarms,) are not what they were, so that old ones do not compare."""
+        if (witness == self.least).all():
+            return False
         with np.errstate(invalid="ignore"):  # both infinite: nobody could tell, then as now
             return bool((np.abs(witness - self.least) > _MOVED * np.abs(self.least)).any())
 
@@ -220,8 +223,7 @@ def adapted(alpha: Array, failures: Array, fell: Array, rule: Rule) -> None:
     failures[enough] = 0
     if rule.adapt is not True:
         fell, enough = fell & rule.adapt, enough & rule.adapt
-    alpha[fell] *= 2
-    alpha[enough] /= 2
+    np.ldexp(alpha, np.subtract(fell, enough, dtype=np.int8), out=alpha)
     np.minimum(alpha, rule.cap or _FAR, out=alpha)
 
 
