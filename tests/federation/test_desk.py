@@ -250,7 +250,15 @@ def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_li
     desk = sites.desk("a", tmp_path, Policy(letter_bytes=20_000))
     claim = pack(torch.zeros(1)).replace(b'"shape":[1]', b'"shape":[750000000]')  # 3 GB, it says
     claim = claim[:8] + (len(claim) - 20).to_bytes(8, "little") + claim[16:]  # the header's new length
-    for message in (b"", b"hello", pack({"no": "letter"}), claim, bytes(30_000), ask().pack()[:-3]):
+    for message in (
+        b"",
+        b"hello",
+        pack({"no": "letter"}),
+        claim,
+        bytes(30_000),
+        bytes(3 << 30),
+        ask().pack()[:-3],
+    ):
         assert Reply.read(desk.answer(message)).refusal
     bent = Vec(BODY | {"fc1.bias": torch.zeros(9)})
     assert "has shape (9,); this network's has (8,)" in told(desk, ask(send=bent)).refusal

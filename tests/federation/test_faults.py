@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
-from living import Living, difference, living, wait
+from living import Line, Living, difference, living, wait
 from motet.cli import main
 from motet.federation.orders import Orders
 from motet.runs.run import Run
@@ -101,6 +102,28 @@ def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(t
 @pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
 def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
     survive(tmp_path / "care", 1, 20 * [kind], rounds=600)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seconds", [3, 60])  # before and after the site is missed
+def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path: Path) -> None:
+    with living(tmp_path / "care") as federation:
+        line = Line(federation.kit.port)
+        line.lay(federation.folder / "a")
+        federation.start("server", *federation.sites)
+        orders = federation.orders(ROUNDS, min_sites=2, timeout=6.0)
+        federation.drive(orders, ROUNDS)
+        trouble = Trouble(federation, orders, 0)
+        trouble.moment()
+        line.whole.clear()
+        time.sleep(seconds)
+        stood = trouble.round()
+        line.whole.set()
+        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        found = Run(federation.run_folder(orders))
+        assert stood < ROUNDS - 1 and found.rounds["round"].tolist() == list(range(ROUNDS))
+        assert difference(found, federation.at_home(ROUNDS)) == 0, federation.logs()
 
 
 @pytest.mark.long

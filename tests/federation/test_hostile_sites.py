@@ -33,6 +33,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
     "a weight below zero": lambda r: pack({"tree": W, "n": -5, "refusal": "", "spoilt": False}),
     "not a number": lambda r: Reply(W * torch.nan, 5).pack(),
     "too much": lambda r: Reply(W, 5).pack() + bytes(1 << 20),
+    "three gigabytes": lambda r: bytes(3 << 30),  # which nobody reads, so that they cost nothing
     "cut off": lambda r: r[: len(r) // 2],
 }
 

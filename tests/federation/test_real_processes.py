@@ -33,10 +33,7 @@ def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: 
         federation.start("server")
         federation.start(*federation.sites, policy=policy)
         for name in method_names():
-            if name in (
-                "centralised",
-                "stacking",
-            ):  # one wants all rows in one place, the other has its own test
+            if name == "centralised":  # it wants all rows in one place
                 continue
             words = (f"method.name={name}", "train.rounds=3")
             orders = federation.orders(3, 2, 120.0, *words)

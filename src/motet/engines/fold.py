@@ -38,6 +38,10 @@ class Fold:
         self.weight = 0.0
 
     def add(self, reply: Tree, weight: float) -> None:
+        if self.spec is _LEAF and isinstance(reply, Tensor):  # as below; small replies feel the way there
+            self.sums[0].add_(reply, alpha=weight)
+            self.weight += weight
+            return
         values = [torch.as_tensor(v) for v in self._flat(reply)]
         if self.sums:
             for total, v in zip(self.sums, values, strict=True):

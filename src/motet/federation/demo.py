@@ -25,7 +25,12 @@ from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
 
 SITES = ("north", "south", "west")
-METHODS = ("fedper",)  # stacking asks sites for more than means, which their policies must first allow
+METHODS = ("fedper", "stacking")
+POLICY = """\
+learn = "collect"       # the server may see each site's replies: stacking sends a public model, which is no mean
+reply_bytes = 4_000_000 # and none that is larger
+rounds = 100            # of training, in all runs together
+"""
 WORDS = ["train.rounds=5", "net.name=mlp", "net.hidden=[16]", "data.val=0.2"]
 Say = Callable[[str], None]
 
@@ -69,8 +74,10 @@ def demo(folder: Path | None, methods: Sequence[str], say: Say) -> str:
         try:
             say(f"kits in {place}; starting the server and {len(SITES)} sites over mutual TLS")
             parties.start("server")
+            (policy := place / "policy.toml").write_text(POLICY)
             for site in SITES:
-                parties.start(site, "--data", str(tables / f"{site}.csv"), "--target", "diagnosis")
+                data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis"]
+                parties.start(site, *data, "--policy", str(policy))
             lines = [compared(kit, m, tables, place, say) for m in methods or METHODS]
         finally:
             end(kit, parties)

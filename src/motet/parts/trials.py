@@ -132,10 +132,10 @@ def from_root(r: Tensor, theta: Tensor) -> Tensor:
 
 
 def _squares(r: Array, theta: Array) -> Array:
-    far = r[:-1].T.dot(theta.reshape(-1, theta.shape[2]).T)
-    far += r[-1][:, None]
+    far = theta.reshape(-1, theta.shape[2]).dot(r[:-1])
+    far += r[-1]
     far *= far
-    loss: Array = _ones(len(r)).dot(far).reshape(theta.shape[:2])  # far.sum(0) takes longer
+    loss: Array = far.dot(_ones(len(r))).reshape(theta.shape[:2])  # far.sum(1) takes longer
     return loss
 
 

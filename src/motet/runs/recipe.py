@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -203,8 +204,9 @@ def parse_word(word: str) -> Settings:
     key, equals, text = word.partition("=")
     if not equals or not key:
         raise RecipeError(f"cannot read {word!r}; expected section.name=value, say method.lr=0.05")
+    number = re.sub(r"^([+-]?)\.(?=\d)", r"\g<1>0.", text)  # people write .05, TOML does not
     try:
-        value = tomllib.loads(f"v = {text}")["v"]
+        value = tomllib.loads(f"v = {number}")["v"]
     except tomllib.TOMLDecodeError:
         value = text
     if value != value:
