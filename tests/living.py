@@ -13,18 +13,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
+import pytest
 
 from motet.federation.demo import Parties, difference, free_port
 from motet.federation.kits import Kit, create, open_kit
+from motet.federation.layout import Layout
 from motet.federation.orders import Orders, read_orders, reported
+from motet.federation.source import Source
+from motet.runs import course
 from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
+from motet.wire import unpack
 
 WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2"]
 
@@ -155,6 +161,16 @@ def table(number: int, rows: int = 60) -> pd.DataFrame:
         x @ np.array([1.0, -1.0, 0.5 * number, 0.2]) + 0.3 * draw.normal(size=len(x)) > 0, "yes", "no"
     )
     return pd.DataFrame(x, columns=["p", "q", "r", "s"]).assign(y=y)
+
+
+@contextlib.contextmanager
+def server_has(table: Path, far: Path) -> Iterator[None]:
+    """Runs on this machine get the proxy set that the server of the federated run `far` has from a table."""
+    layout = Layout.of(unpack((far / "layout.motet").read_bytes()))
+    proxy, load = Source("server", table, "y").whole(layout), course.load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(course, "load", lambda *told: replace(load(*told), proxy=proxy))
+        yield
 
 
 @contextlib.contextmanager

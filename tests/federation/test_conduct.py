@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from living import WORDS, table
+from living import WORDS, server_has, table
 from motet.engines.flare import TooFew
 from motet.federation.conduct import conduct
 from motet.federation.demo import difference
 from motet.federation.desk import Desk
+from motet.federation.kits import FederationError
 from motet.federation.orders import Orders, note, read_orders, reported
 from motet.federation.policy import Policy
 from motet.federation.safe import site_key
@@ -35,12 +36,14 @@ class Cut(Exception):
 class Town:
     """Three sites with tables of their own, and a run's folder at the server."""
 
-    def __init__(self, folder: Path, min_replies: int = 3, **policies: Policy) -> None:
+    def __init__(
+        self, folder: Path, min_replies: int = 3, words: Sequence[str] = (), **policies: Policy
+    ) -> None:
         self.folder, self.policies = folder, policies
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
-        self.words = [*WORDS, f"train.rounds={ROUNDS}"]
+        self.words = [*WORDS, f"train.rounds={ROUNDS}", *words]
         self.orders: Orders = read_orders("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()
@@ -84,6 +87,24 @@ def test_a_run_in_one_job_is_the_run_of_the_loop_engine(tmp_path: Path, same: Ru
     assert town.go()["state"] == "done"
     town.check(same)
     assert Run(town.run).clients["train"].tolist() == [33, 38, 44]
+
+
+def test_a_server_with_a_table_of_its_own_scores_models_on_it(tmp_path: Path) -> None:
+    table(7).to_csv(own := tmp_path / "own.csv", index=False)
+    words, open_handed = ["method.name=page"], {s: Policy(learn="collect") for s in SITES}
+    told = [*words, f"data.server={own}", "data.target=y"]
+    town = Town(tmp_path / "town", words=told, **open_handed)
+    assert town.go()["state"] == "done"
+    at_home = [f"data.name={town.folder / 'tables'}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+    with server_has(own, town.run):
+        same = run(
+            recipes.read(None, [*WORDS, f"train.rounds={ROUNDS}", *words, *at_home]), tmp_path / "loop"
+        )
+    town.check(same)
+    with pytest.raises(FederationError, match="no such table"):
+        Town(tmp_path / "other", words=[*words, "data.server=nowhere.csv", "data.target=y"])
+    with pytest.raises(FederationError, match=r"data\.target was not"):
+        Town(tmp_path / "third", words=[*words, f"data.server={own}"])
 
 
 def test_the_driver_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_path: Path, same: Run) -> None:

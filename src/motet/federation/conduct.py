@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,13 @@ from motet.federation.handshake import handshake, trees
 from motet.federation.kits import FederationError
 from motet.federation.layout import Layout
 from motet.federation.orders import Orders, clear_notes, noted, report
+from motet.federation.source import Source
 from motet.runs.course import Course, completed
 from motet.runs.finish import finish, put
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
-from motet.tasks.federation import DataError
+from motet.tasks.federation import DataError, Federation
 from motet.tasks.nets import NetError
 from motet.wire import WireError, pack, unpack
 
@@ -91,7 +92,7 @@ def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Wat
     recipe, layout = agree(orders, folder, store, Everyone(engine, calmly))
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
-    course = Course(recipe, store, layout.federation(orders.federation), engine)
+    course = Course(recipe, store, known_to_the_server(orders, recipe, layout), engine)
     engine.expect = Expect(course.task, (len(layout.columns),), layout.table)
     try:
         course.go(watch)
@@ -106,6 +107,14 @@ def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Wat
     store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
     finish(course, folder)
     watch.tell(course, "done")
+
+
+def known_to_the_server(orders: Orders, recipe: Recipe, layout: Layout) -> Federation:
+    """No site's rows; the server's own, if it has a table, are its proxy set."""
+    found, data = layout.federation(orders.federation), recipe["data"]
+    if not data["server"]:
+        return found
+    return replace(found, proxy=Source("server", Path(data["server"]), data["target"]).whole(layout))
 
 
 @contextmanager

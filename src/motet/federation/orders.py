@@ -26,6 +26,8 @@ NOTES = ("again", "stop")  # end this job after the round and start another; end
 
 def at_sites(
     features: str = "same",  # same: all sites need the same columns; common: take those all have; any
+    server: str = "",  # a table at the server, in the sites' columns, for methods whose server scores models
+    target: str = "",  # the column of that table that is predicted
 ) -> Federation:
     """The data of a federated run, which are where they are."""
     raise DataError(f"the rows of this run are at its sites\nhint: motet federation run, not data={AT_SITES}")
@@ -68,11 +70,22 @@ def read_orders(
     recipe = recipes.check(given)
     refuse_strange(recipe)
     settings = recipe.settings
+    if settings["data"]["server"]:
+        settings["data"]["server"] = str(table_at_the_server(settings["data"]))
     settings["engine"] |= {"name": "flare", "chunk": 0, "compile": "no"}
     settings["save"] |= {"checkpoint": 0.0}  # no round that ended may be lost
     mark = sha256((recipe.identity() + federation).encode()).hexdigest()[:8]
     name = f"{recipe['method']['name']}-seed{recipe.seed}-{mark}"
     return Orders(federation, name, settings, min_sites, min_replies or min_sites, timeout)
+
+
+def table_at_the_server(data: Settings) -> Path:
+    path = Path(data["server"]).expanduser().resolve()
+    if not path.exists():
+        raise FederationError(f"data.server={data['server']}: there is no such table at the server")
+    if not data["target"]:
+        raise FederationError("data.server was given, and data.target was not\nhint: data.target=COLUMN")
+    return path
 
 
 def refuse_strange(recipe: Recipe) -> None:
@@ -90,7 +103,7 @@ def refuse_strange(recipe: Recipe) -> None:
     if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
         raise FederationError(
             f"data.{odd[0]} deals rows to clients, and here every site brings its own\n"
-            "hint: of data, a federation knows val, test, scale and features"
+            "hint: of data, a federation knows val, test, scale, features, server and target"
         )
 
 

@@ -15,7 +15,7 @@ import torch
 
 from motet.core import Tree
 from motet.federation.layout import Layout
-from motet.local import Column, Home
+from motet.local import Batch, Column, Home
 from motet.tasks.deal import Common, cut
 from motet.tasks.federation import DataError, Federation, Pool, Ruler, refuse
 from motet.tasks.layout import Block, Dealt, gather, views
@@ -93,17 +93,28 @@ class Source:
     def furnish(self, layout: Layout) -> Federation:
         """This site's rows as its home, cut, filled and scaled as all sites agreed."""
         block, held = self.block(layout), self.held(layout)
-        ours = isinstance(layout.means, torch.Tensor)
-        means = layout.means.numpy() if ours else means_of(block.x[block.learned])
-        x = np.where(np.isnan(block.x), means, block.x)
-        ruler = self.ruler(layout, x[block.learned])
-        x = np.where(held, ruler.apply(x), np.float32(0))
-        target = Ruler(*map(np.asarray, layout.target))
-        y = target.apply(block.y) if layout.kind == "numbers" else block.y
+        x, y, ruler = self.scaled(layout, block.x, block.y, block.learned)
         (parts,) = views(replace(block, x=x, y=y))
         columns = tuple(replace(c, here=bool(h)) for c, h in zip(layout.table, held, strict=True))
         found = layout.federation(str(self.path), {self.site: Home(*parts, columns)})
         return replace(found, rulers={self.site: ruler} if layout.scale != "none" else {})
+
+    def whole(self, layout: Layout) -> Batch:
+        """All rows as one batch, laid out as the sites' are: what a server has of its own."""
+        pool = self.pool(layout)
+        x, y, _ = self.scaled(layout, pool.x, pool.y, np.ones(len(pool.x), bool))
+        return Batch.of(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
+
+    def scaled(
+        self, layout: Layout, x: np.ndarray, y: np.ndarray, learned: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, Ruler]:
+        """Rows with empty cells filled and numbers standardised, and by what; `learned` says which ones teach it."""
+        ours = isinstance(layout.means, torch.Tensor)
+        x = np.where(np.isnan(x), layout.means.numpy() if ours else means_of(x[learned]), x)
+        ruler = self.ruler(layout, x[learned])
+        target = Ruler(*map(np.asarray, layout.target))
+        y = target.apply(y) if layout.kind == "numbers" else y
+        return np.where(self.held(layout), ruler.apply(x), np.float32(0)), y, ruler
 
     def ruler(self, layout: Layout, rows: np.ndarray) -> Ruler:
         if layout.scale == "none":

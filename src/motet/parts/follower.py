@@ -103,7 +103,7 @@ def unfit(proxy: Batch | None, statistics: str, looks: int, private: bool) -> st
         return (
             "page's server scores models on examples of its own, and it has none.\n"
             "hint: data.proxy=0.2 gives it a fifth of the federation's own test set; data without such a set "
-            "need data.exam=0.2 data.proxy=0.5"
+            "need data.exam=0.2 data.proxy=0.5; in a federation of sites, data.server=FILE data.target=COLUMN"
         )
     if statistics == "local":
         return (
