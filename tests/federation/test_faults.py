@@ -132,8 +132,8 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
     """Here a round counts with two of three sites."""
     with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server", "a", "b")
-        orders = federation.orders(20_000, min_sites=2, timeout=6.0)
-        federation.drive(orders, 20_000)
+        orders = federation.orders(9_000, min_sites=2, timeout=6.0)
+        federation.drive(orders, 9_000)
         trouble = Trouble(federation, orders, 0)
 
         def present(*sites: str) -> bool:
