@@ -23,8 +23,7 @@ def test_the_demo_comes_out_as_on_the_loop_engine(tmp_path: Path) -> None:
     assert gaps and max(gaps) <= 1e-6
 
 
-@pytest.mark.long
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(3600)
 def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: Path) -> None:
     found = {}
     policy = tmp_path / "policy.toml"
