@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from motet.runs import compare, recipe
-from motet.runs.recipe import Guard, Recipe, RecipeError, read
+from motet.runs.recipe import Guard, Recipe, RecipeError, parse_word, read
 
 
 def test_a_recipe_has_a_comment_behind_every_value_and_reads_back_the_same() -> None:
@@ -127,3 +127,8 @@ def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_kn
 def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
     with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean lr"):
         compare.plan(None, ["method.lrr=0.3"], ["fedprox"], [0])
+
+
+@pytest.mark.parametrize(("written", "meant"), [(".05", 0.05), ("-.5", -0.5), ("0.05", 0.05), ("./x", "./x")])
+def test_numbers_may_be_written_without_a_zero(written: str, meant: object) -> None:
+    assert parse_word(f"method.lr={written}") == {"method": {"lr": meant}}
