@@ -1,7 +1,7 @@
 """What the experiments with Boston share: many settings as two runs, and what particles cost on either set of rows.
 
-A run has all its swarms side by side, and two runs keep two cores busy. They are always the same two, however many
-go at a time, because a swarm's draws depend on its place in a run.
+A run has all its swarms side by side, and two runs keep two cores busy: settings are dealt to them in turn, so that
+those which come to rest early are in both.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ def perform(
     shared = {k: settings[k] for k in ("data", "net", "method", "train", "engine", "save")}
     many, (seed, *_) = len(next(iter(lists.values()))), settings["seeds"]
     planned = []
-    for i, part in enumerate(np.array_split(np.arange(many), min(RUNS, many))):
-        mine = {k: [v[j] for j in part] for k, v in lists.items()}
+    for i in range(min(RUNS, many)):
+        mine = {k: list(v[i::RUNS]) for k, v in lists.items()}
         recipe = recipes.check(shared | {"seed": seed, "method": shared["method"] | mine})
         planned.append(experiments.Planned(f"part {i + 1} of {many} settings", seed, recipe))
     done = experiments.perform(planned, out, jobs, lambda d: say(f"  {d.planned.row}: {d.failure or 'done'}"))
     if failures := [d.failure for d in done if d.failure]:
         raise recipes.RecipeError(failures[0])
-    return [one for d in done for one in found(d.folder)]
+    runs = [found(d.folder) for d in done]
+    return [runs[i % RUNS][i // RUNS] for i in range(many)]
 
 
 def found(folder: Path) -> list[Settings]:

@@ -174,7 +174,7 @@ def test_swarms_side_by_side_know_nothing_of_each_other_and_the_best_counts() ->
 
 
 def test_settings_side_by_side_know_nothing_of_each_other() -> None:
-    """Each of three settings, twice; the first of them is what it is alone."""
+    """Each of three settings, twice; each is what it is alone."""
     x, y = line()
     homes = dealt(x, y, torch.arange(60) % 4)
     lists = {
@@ -183,12 +183,52 @@ def test_settings_side_by_side_know_nothing_of_each_other() -> None:
         "alpha": [0.1, 2.0, 1.0],
         "adapt": [True, False, True],
     }
-    first = {k: v[0] for k, v in lists.items()}
     s = after(Swarm(linear(4, 1), swarms=2, stretch=50, **lists), Loop(homes), 1)  # type: ignore[arg-type]
-    alone = after(Swarm(linear(4, 1), swarms=2, stretch=50, **first), Loop(homes), 1)  # type: ignore[arg-type]
     assert s["theta"].shape == (6, 20, 5)
-    assert all(same(alone[k], s[k][:2]) < 1e-12 for k in ("theta", "loss", "alpha", "source"))
+    for i in range(3):
+        own = {k: v[i] for k, v in lists.items()}
+        alone = after(Swarm(linear(4, 1), swarms=2, stretch=50, **own), Loop(homes), 1)  # type: ignore[arg-type]
+        assert all(same(alone[k], s[k][2 * i : 2 * i + 2]) < 1e-12 for k in ("theta", "loss", "alpha"))
+        assert torch.equal(alone["source"], s["source"])
     assert s["alpha"][2:4].tolist() == [2.0, 2.0]  # it does not learn
+
+
+def test_a_setting_that_came_to_rest_is_not_asked_for_any_more() -> None:
+    """With alpha 0 no particle can ever move; the other setting goes on as it does alone."""
+    here, asked = Loop(TWO), []
+    shared: Any = {"swarms": 2, "stretch": 30, "w2": 0.3}
+    both = Swarm(one_number(), w1=(0.0, 0.4), **shared)
+    s = start(here, both, turn(here, -1))
+    s["alpha"][:2] = 0
+    inner = here.ask
+    here.ask = lambda ask: asked.append(ask.send["theta"].shape) or inner(ask)  # type: ignore[method-assign]
+    then = play(here, both, s, turn(here, 0))
+    assert asked == [torch.Size([2, 21, 1])] * 30
+    assert all(torch.equal(then[k][:2], s[k][:2]) for k in ("theta", "v", "loss", "alpha"))
+    alone = after(Swarm(one_number(), w1=0.4, **shared), Loop(TWO), 1)
+    assert all(torch.equal(then[k][2:], alone[k]) for k in ("theta", "v", "loss", "alpha", "failures"))
+
+
+def test_a_setting_at_rest_learns_what_its_places_cost_other_clients() -> None:
+    here = Faulty(Loop(TWO), lambda client, number: client == "b" and number >= 0)
+    method = Swarm(one_number(), w1=(0.0, 0.4), stretch=3)
+    s = start(here, method, turn(here, -1))
+    s["alpha"][0] = 0
+    then = play(here, method, s, turn(here, 0))
+    assert torch.equal(then["theta"][0], s["theta"][0])
+    assert torch.allclose(then["loss"][0], (s["theta"][0, :, 0] - 3) ** 2)  # a's alone
+
+
+def test_a_swarm_that_stands_still_comes_to_rest() -> None:
+    """Alpha is halved some thousand times, and is nothing then."""
+    here, how = Loop(TWO), {"w1": (1.0, 0.0), "w2": 0.0, "adapt": (True, False), "patience": 1}
+    method = Swarm(one_number(), particles=2, stretch=1200, first="unit", **how)  # type: ignore[arg-type]
+    s = after(method, here, 1)
+    assert float(s["alpha"][0]) == 0 and [list(a) for a in swarms.moving(s)] == [[1], [0]]
+    assert [list(a) for a in swarms.moving(s | {"alpha": torch.zeros(2)})] == [
+        [0, 1],
+        [],
+    ]  # somebody must ask
 
 
 def test_a_trail_remembers_the_best_particles_and_their_losses() -> None:

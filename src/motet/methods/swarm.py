@@ -80,7 +80,7 @@ class Swarm(Method):
 
     def start(self, turn: Turn) -> Tree | Talk:
         self.check()
-        dice = swarms.Dice.of(turn.seed, self.many)
+        dice = swarms.Dice.of(turn.seed, self.many // self.settings)
         s = swarms.born(turn.seed, self.scattered(dice), dice.places(), self.each(self.alpha), self.moves)
         loss, lost = yield from self.ask(s["theta"], 0, turn)
         return self.with_best(s | {"loss": torch.from_numpy(loss), "excluded": torch.tensor(lost)})
@@ -96,6 +96,9 @@ class Swarm(Method):
                 flock.relearn(new[:, last:])
             flock.excluded += lost
             flock.learn(new[:, :last])
+        if flock.others and len(flock.resting):
+            new, _ = yield from self.ask(s["theta"][flock.resting], flock.epoch, turn)
+            flock.relearn_resting(new)
         return self.with_best(flock.state())
 
     def ask(self, theta: Tensor, epoch: int, turn: Turn) -> Losses:
@@ -203,7 +206,7 @@ class Swarm(Method):
 
     def scattered(self, dice: Dice) -> Tensor:
         at = trials.particle(self.task, self.per_class)  # (classes or 1, numbers)
-        u = torch.from_numpy(dice.roll(self.particles, at.shape[1]))
+        u = torch.from_numpy(dice.roll(self.particles, at.shape[1])).repeat(self.settings, 1, 1)
         return u if self.first == "unit" else at[:, None] + self.spread * (2 * u - 1)
 
     def check(self) -> None:

@@ -2,15 +2,16 @@
 
 Between rounds swarms are a tree of tensors. Within a round a `Flock` is a working copy that NumPy changes in
 place, which takes a fifth of the time. Several swarms that know nothing of each other go side by side (a first
-axis): the classes of a task, settings to be compared, restarts. Each has a random source of its own, whose place
-is part of the state: neither its neighbours nor where rounds end change what it draws.
+axis): the classes of a task, settings to be compared, restarts. Classes and restarts have a random source each,
+whose place is part of the state: neither neighbours nor where rounds end change what a swarm draws. The first swarm
+of every setting draws the same, and so does the second: as if each setting were a run of its own with that seed.
 
 Knows particles and losses. Does not know who says what a loss is, or what the numbers are weights of.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +39,12 @@ class Rule:
     cap: float = 0.0  # largest alpha; 0 = any
     tries: int = 1  # places that a particle tries in an epoch, to take the best
 
+    def of(self, at: Array, many: int) -> Rule:
+        """That of some of many swarms."""
+        w1, w2 = (np.broadcast_to(w, many)[at] for w in (self.w1, self.w2))
+        adapt = self.adapt is True or np.broadcast_to(self.adapt, many)[at]
+        return replace(self, w1=w1, w2=w2, adapt=adapt)
+
 
 def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: Rule) -> Swarm:
     """Swarms at rest, whose losses are not known yet; `alpha` is a number, or one for each."""
@@ -48,7 +55,7 @@ def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: Rule) -> Sw
         "loss": torch.full(theta.shape[:2], torch.inf, dtype=torch.float64),
         "alpha": torch.as_tensor(alpha, dtype=torch.float64).expand(many).clone(),
         "failures": torch.zeros(many, dtype=torch.int64),
-        "source": source,  # (swarms, 4) where each swarm's draws have got to
+        "source": source,  # (swarms of a setting, 4) where their draws have got to
         "epoch": torch.tensor(0),
         "seed": torch.tensor(seed),
         "excluded": torch.tensor(0),  # losses so far that some client could not compute
@@ -60,7 +67,7 @@ def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: Rule) -> Sw
 
 
 class Dice:
-    """Uniform numbers in [0, 1), a source for each swarm."""
+    """Uniform numbers in [0, 1), a source for each swarm of a setting."""
 
     def __init__(self, source: Tensor) -> None:
         self.sources = [np.random.SFC64(0) for _ in source]
@@ -104,20 +111,25 @@ class Flock:
     """Swarms in motion, for some epochs: a working copy of their state."""
 
     def __init__(self, s: Swarm, rule: Rule, epochs: int) -> None:
-        self.before, self.rule, self.left = s, rule, epochs
+        self.before, self.left = s, epochs
+        self.dice, self.each = Dice(s["source"]), len(s["source"])
+        self.at, self.resting = moving(s)
         self.theta, self.v, self.loss, self.alpha, self.failures = (
-            s[k].numpy().copy() for k in ("theta", "v", "loss", "alpha", "failures")
+            s[k].numpy()[self.at] for k in ("theta", "v", "loss", "alpha", "failures")
         )
-        self.x: Array = s["x"].numpy().copy() if rule.name == "pso" else self.theta
-        swarms, particles, numbers = self.theta.shape
-        ahead = max(1, min(epochs, _AHEAD // (2 * rule.tries * self.theta.size)))
-        self.raw = np.empty((swarms, ahead, 2, particles * rule.tries, numbers))
-        self.drawn, self.used = np.empty((ahead, 2, swarms, particles * rule.tries, numbers)), ahead
-        self.dice = Dice(s["source"])
+        self.x: Array = s["x"].numpy()[self.at] if rule.name == "pso" else self.theta
+        everyone, particles, numbers = s["theta"].shape
+        tries = particles * rule.tries
+        ahead = max(1, min(epochs, _AHEAD // (2 * self.each * tries * numbers)))
+        self.drawn, self.used = np.empty((self.each, ahead, 2, tries, numbers)), ahead
+        self.by_epoch = self.drawn.transpose(1, 2, 0, 3, 4)
         self.epoch, self.excluded = int(s["epoch"]), int(s["excluded"])
-        w1, self.w2, self.w3 = (by_swarm(w, swarms) for w in (rule.w1, rule.w2, 1 - rule.w1 - rule.w2))
-        self.w1 = np.broadcast_to(w1, self.v.shape).copy() if w1.any() else None
+        self.rule = rule = rule.of(self.at, everyone)
+        shares = (rule.w1, rule.w2, (1 - rule.w1 - rule.w2) * (2 if rule.name == "fsi" else 1))
+        self.shares = np.stack([self.by_setting(w)[:, :, None, None] for w in shares])
+        self.inert = bool(rule.w1.any())
         self.every = np.arange(len(self.theta))
+        self.others = False  # whether other clients have answered
         self.rank()
 
     def rank(self) -> None:
@@ -126,22 +138,14 @@ class Flock:
         self.gbest, self.least = self.theta[at][:, None], self.loss[at]
 
     def draw(self) -> tuple[Array, Array]:
-        """w2 R1 and (1 - w1 - w2) R2 of this epoch, (swarms, tries of all particles, numbers).
-
-        They are drawn for some epochs at once, by swarm, and laid out by epoch: an array that lies in one piece
-        takes a third of the time wherever it is used.
-        """
-        if self.used == len(self.drawn):
-            self.used, many = 0, self.left  # never further than the last epoch of the round
-            pull, other = self.dice.fill(self.raw[:, :many]).transpose(2, 1, 0, 3, 4)
-            np.multiply(pull, self.w2, out=self.drawn[:many, 0])
-            if self.rule.name == "pso":
-                np.multiply(other, self.w3, out=self.drawn[:many, 1])
-            else:
-                np.multiply(other, 2 * self.w3, out=self.drawn[:many, 1])
-                self.drawn[:many, 1] -= self.w3
+        """R1 and R2 of this epoch, (swarms of a setting, tries of all particles, numbers)."""
+        if self.used == self.drawn.shape[1]:
+            self.used = 0
+            now = self.dice.fill(self.drawn[:, : self.left])  # never further than the last epoch of the round
+            if self.rule.name == "fsi":
+                now[:, :, 1] -= 0.5  # a mutation goes either way, and its share is twice as large
         self.used += 1
-        r1, r2 = self.drawn[self.used - 1]
+        r1, r2 = self.by_epoch[self.used - 1]
         return r1, r2
 
     def move(self) -> Array:
@@ -153,15 +157,16 @@ class Flock:
         r1, r2 = self.draw()
         many = self.rule.tries
         x, theta, v = (a if many == 1 else a.repeat(many, 1) for a in (self.x, self.theta, self.v))
+        w1, w2, w3 = self.shares * self.by_setting(self.alpha)[:, :, None, None]
         self.step = self.gbest - x
-        self.step *= r1
-        if self.w1 is not None:
-            v *= self.w1 if many == 1 else self.w1.repeat(many, 1)
-            self.step += v
-        if self.rule.name == "pso":
-            r2 *= theta - x
-        self.step += r2
-        self.step *= self.alpha[:, None, None]
+        step = self.by_setting(self.step)
+        step *= r1
+        step *= w2
+        if self.inert:
+            v = self.by_setting(v)
+            v *= w1
+            step += v
+        step += r2 * (w3 if self.rule.name == "fsi" else w3 * self.by_setting(theta - x))
         if self.alpha.max() > 1:  # else a step is no longer than the longest before, or the way to the best
             np.clip(self.step, -_FAR, _FAR, out=self.step)
         letter = np.empty((len(x), x.shape[1] + 1, x.shape[2]))
@@ -169,6 +174,10 @@ class Flock:
         np.add(x, self.step, out=self.tried)
         letter[:, -1:] = self.gbest
         return letter
+
+    def by_setting(self, a: Array) -> Array:
+        """(settings, swarms of a setting, ...)"""
+        return a.reshape(-1, self.each, *a.shape[1:])
 
     def learn(self, new: Array) -> None:
         """End the epoch: the places that were tried cost `new` (swarms, tries of all particles)."""
@@ -204,22 +213,35 @@ class Flock:
 
     def others_answered(self, witness: Array) -> bool:
         """Whether the best particles' losses (swarms,) are not what they were, so that old ones do not compare."""
-        if (witness == self.least).all():
-            return False
-        with np.errstate(invalid="ignore"):  # both infinite: nobody could tell, then as now
-            return bool((np.abs(witness - self.least) > _MOVED * np.abs(self.least)).any())
+        pairs = zip(witness.tolist(), self.least.tolist(), strict=True)  # few: NumPy would take longer
+        return any(abs(now - then) > _MOVED * abs(then) for now, then in pairs)  # both infinite: as it was
 
     def relearn(self, old: Array) -> None:
         """Where particles are costs something else now."""
-        self.loss = old.copy()
+        self.loss, self.others = old.copy(), True
         self.rank()
 
+    def relearn_resting(self, old: Array) -> None:
+        loss = _put(self.before["loss"], self.resting, torch.from_numpy(old.copy()))
+        self.before = self.before | {"loss": loss}
+
     def state(self) -> Swarm:
-        found = {k: getattr(self, k) for k in ("theta", "v", "loss", "alpha", "failures")}
-        found |= {"x": self.x} if self.rule.name == "pso" else {}
-        s = self.before | {k: torch.from_numpy(v) for k, v in found.items()}
+        s = dict(self.before)
+        for k in ("theta", "v", "loss", "alpha", "failures", *(["x"] if self.rule.name == "pso" else [])):
+            s[k] = _put(s[k], self.at, torch.from_numpy(getattr(self, k)))
         counts = {"epoch": torch.tensor(self.epoch), "excluded": torch.tensor(self.excluded)}
         return s | counts | {"source": self.dice.places()}
+
+
+def moving(s: Swarm) -> tuple[Array, Array]:
+    """Which swarms go on, and which are at rest: alpha has been halved to nothing in all swarms of their setting."""
+    rests = (s["alpha"].numpy() == 0).reshape(-1, len(s["source"])).all(1).repeat(len(s["source"]))
+    rests &= not rests.all()  # somebody must ask
+    return (~rests).nonzero()[0], rests.nonzero()[0]
+
+
+def _put(whole: Tensor, at: Array, part: Tensor) -> Tensor:
+    return part if len(part) == len(whole) else whole.index_copy(0, torch.from_numpy(at), part)
 
 
 def adapted(alpha: Array, failures: Array, fell: Array, rule: Rule) -> None:
@@ -233,11 +255,6 @@ def adapted(alpha: Array, failures: Array, fell: Array, rule: Rule) -> None:
         fell, enough = fell & rule.adapt, enough & rule.adapt
     np.ldexp(alpha, np.subtract(fell, enough, dtype=np.int8), out=alpha)
     np.minimum(alpha, rule.cap or _FAR, out=alpha)
-
-
-def by_swarm(value: Any, swarms: int) -> Array:
-    """(swarms, 1, 1)"""
-    return np.broadcast_to(np.asarray(value, float), swarms).reshape(-1, 1, 1)
 
 
 def leaders(s: Swarm) -> Tensor:

@@ -128,15 +128,17 @@ def from_root(r: Tensor, theta: Tensor) -> Tensor:
     if stacked(r) or stacked(theta):
         miss = theta.flatten(0, 1) @ r[:-1] + r[-1]  # (particles of all swarms, rows of the root)
         return miss.square().sum(1).reshape(theta.shape[:2])
-    return torch.from_numpy(_squares(r.numpy(), theta.numpy()))
+    loss = np.empty(theta.shape[:2])
+    _squares(r.numpy(), theta.numpy(), loss)
+    return torch.from_numpy(loss)
 
 
-def _squares(r: Array, theta: Array) -> Array:
+def _squares(r: Array, theta: Array, loss: Array) -> None:
+    """The same, into `loss`."""
     far = theta.reshape(-1, theta.shape[2]).dot(r[:-1])
     far += r[-1]
     far *= far
-    loss: Array = far.dot(_ones(len(r))).reshape(theta.shape[:2])  # far.sum(1) takes longer
-    return loss
+    far.dot(_ones(len(r)), out=loss.reshape(-1))  # far.sum(1) takes longer
 
 
 @lru_cache(maxsize=8)
@@ -146,29 +148,19 @@ def _ones(many: int) -> Array:
 
 def told(loss: Tensor) -> Tensor:
     """Losses, and 1 where one is lost; nothing finite if all are, so that the client is left out."""
-    if not stacked(loss) and (known := _told(loss.numpy())) is not None:
-        return known
     fine = loss.isfinite()
     loss = torch.where(fine, loss, torch.where(fine.any(), 0.0, torch.nan))
     return torch.stack([loss, (~fine).double()])
-
-
-def _told(loss: Array) -> Tensor | None:
-    """The same where all losses are finite."""
-    if not math.isfinite(np.add.reduce(loss, None)):
-        return None
-    both = np.zeros((2, *loss.shape))
-    both[0] = loss
-    return torch.from_numpy(both)
 
 
 def told_from_root(r: Tensor, theta: Tensor) -> Tensor:
     """`told` of `from_root`, by the shortest way: a swarm of twenty asks this some thousand times a second."""
     if stacked(r) or stacked(theta):
         return told(from_root(r, theta))
-    loss = _squares(r.numpy(), theta.numpy())
-    known = _told(loss)
-    return told(torch.from_numpy(loss)) if known is None else known
+    both = np.zeros((2, *theta.shape[:2]))
+    _squares(r.numpy(), theta.numpy(), both[0])
+    known = math.isfinite(np.add.reduce(both, None))
+    return torch.from_numpy(both) if known else told(torch.from_numpy(both[0]))
 
 
 def stacked(t: Tensor) -> bool:
