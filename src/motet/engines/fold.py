@@ -42,7 +42,7 @@ class Fold:
             self.sums[0].add_(reply, alpha=weight)
             self.weight += weight
             return
-        values = [torch.as_tensor(v) for v in self._flat(reply)]
+        values = [v if isinstance(v, Tensor) else torch.as_tensor(v) for v in self._flat(reply)]
         if self.sums:
             for total, v in zip(self.sums, values, strict=True):
                 total.add_(v, alpha=weight)

@@ -7,6 +7,7 @@ sees the same ones. Everything here is written for one client and is safe under 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
@@ -185,7 +186,7 @@ class Home:
     columns: tuple[Column, ...] = field(default=())
     augment: bool = False  # training images are shifted and mirrored
 
-    @property
+    @cached_property
     def n(self) -> int:
         return len(self.train)
 

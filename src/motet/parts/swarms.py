@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 _FAR = 1e30  # the longest stride: a rejected v is kept and may grow, and what overflows is no number any more
 _MOVED = 1e-7  # relative change of the best particle's loss which says that other clients have answered
 _ROUNDING = 1e-9  # relative gain that rounding might feign
-_AHEAD = 1 << 17  # numbers drawn at once
+_AHEAD = 1 << 15  # numbers drawn at once
 
 
 @dataclass(frozen=True)

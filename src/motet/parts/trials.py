@@ -157,15 +157,19 @@ def told_from_root(r: Tensor, theta: Tensor) -> Tensor:
     """`told` of `from_root`, by the shortest way: a swarm of twenty asks this some thousand times a second."""
     if stacked(r) or stacked(theta):
         return told(from_root(r, theta))
-    both = np.zeros((2, *theta.shape[:2]))
-    _squares(r.numpy(), theta.numpy(), both[0])
-    known = math.isfinite(np.add.reduce(both, None))
+    at = theta.numpy()
+    both = np.zeros((2, at.shape[0], at.shape[1]))
+    _squares(r.numpy(), at, both[0])
+    flat = both[0].reshape(-1)
+    known = math.isfinite(flat.dot(flat))  # all of them are; a sum takes longer
     return torch.from_numpy(both) if known else told(torch.from_numpy(both[0]))
 
 
-def stacked(t: Tensor) -> bool:
+def stacked(
+    t: Tensor, wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+) -> bool:
     """Whether several clients are at work at once, so that nobody may look at the numbers."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(t))
+    return wrapped(t)
 
 
 def scored(task: Task, theta: Tensor, data: Data, f: Callable[..., Any]) -> Tensor:
