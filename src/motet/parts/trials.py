@@ -161,7 +161,7 @@ def told_from_root(r: Tensor, theta: Tensor) -> Tensor:
     both = np.zeros((2, at.shape[0], at.shape[1]))
     _squares(r.numpy(), at, both[0])
     flat = both[0].reshape(-1)
-    known = math.isfinite(flat.dot(flat))  # all of them are; a sum takes longer
+    known = math.isfinite(flat.dot(flat))  # all are; a sum takes longer
     return torch.from_numpy(both) if known else told(torch.from_numpy(both[0]))
 
 
