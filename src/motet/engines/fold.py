@@ -38,8 +38,15 @@ class Fold:
         self.weight = 0.0
 
     def add(self, reply: Tree, weight: float) -> None:
-        if self.spec is _LEAF and isinstance(reply, Tensor):  # as below; small replies feel the way there
-            self.sums[0].add_(reply, alpha=weight)
+        if isinstance(reply, Tensor) and self.spec in (
+            None,
+            _LEAF,
+        ):  # as below; small replies feel the way there
+            if self.sums:
+                self.sums[0].add_(reply, alpha=weight)
+            else:
+                self.spec = _LEAF
+                self._begin([reply.double() * weight], [reply])
             self.weight += weight
             return
         values = [v if isinstance(v, Tensor) else torch.as_tensor(v) for v in self._flat(reply)]

@@ -127,6 +127,7 @@ class Flock:
         self.rule = rule = rule.of(self.at, everyone)
         shares = (rule.w1, rule.w2, (1 - rule.w1 - rule.w2) * (2 if rule.name == "fsi" else 1))
         self.shares = np.stack([self.by_setting(w)[:, :, None, None] for w in shares])
+        self.lengths = self.by_setting(self.alpha)[:, :, None, None]  # the same numbers, which learn in place
         self.inert = bool(rule.w1.any())
         self.every = np.arange(len(self.theta))
         self.others = False  # whether other clients have answered
@@ -156,8 +157,10 @@ class Flock:
         """
         r1, r2 = self.draw()
         many = self.rule.tries
-        x, theta, v = (a if many == 1 else a.repeat(many, 1) for a in (self.x, self.theta, self.v))
-        w1, w2, w3 = self.shares * self.by_setting(self.alpha)[:, :, None, None]
+        x, theta, v = self.x, self.theta, self.v
+        if many > 1:
+            x, theta, v = (a.repeat(many, 1) for a in (x, theta, v))
+        w1, w2, w3 = self.shares * self.lengths
         self.step = self.gbest - x
         step = self.by_setting(self.step)
         step *= r1

@@ -129,16 +129,16 @@ def from_root(r: Tensor, theta: Tensor) -> Tensor:
         miss = theta.flatten(0, 1) @ r[:-1] + r[-1]  # (particles of all swarms, rows of the root)
         return miss.square().sum(1).reshape(theta.shape[:2])
     loss = np.empty(theta.shape[:2])
-    _squares(r.numpy(), theta.numpy(), loss)
+    _squares(r.numpy(), theta.numpy(), loss.reshape(-1))
     return torch.from_numpy(loss)
 
 
 def _squares(r: Array, theta: Array, loss: Array) -> None:
-    """The same, into `loss`."""
+    """The same into `loss`, of all swarms in a row."""
     far = theta.reshape(-1, theta.shape[2]).dot(r[:-1])
     far += r[-1]
     far *= far
-    far.dot(_ones(len(r)), out=loss.reshape(-1))  # far.sum(1) takes longer
+    far.dot(_ones(len(r)), out=loss)  # far.sum(1) takes longer
 
 
 @lru_cache(maxsize=8)
@@ -159,9 +159,9 @@ def told_from_root(r: Tensor, theta: Tensor) -> Tensor:
         return told(from_root(r, theta))
     at = theta.numpy()
     both = np.zeros((2, at.shape[0], at.shape[1]))
-    _squares(r.numpy(), at, both[0])
-    flat = both[0].reshape(-1)
-    known = math.isfinite(flat.dot(flat))  # all are; a sum takes longer
+    loss = both[0].reshape(-1)
+    _squares(r.numpy(), at, loss)
+    known = math.isfinite(loss.dot(loss))  # all are; a sum takes longer
     return torch.from_numpy(both) if known else told(torch.from_numpy(both[0]))
 
 
