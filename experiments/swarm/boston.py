@@ -78,19 +78,17 @@ def least_squares() -> np.ndarray:
 
 
 def draw(curves: dict[str, tuple[np.ndarray, np.ndarray]], path: Path, title: str, skip: int) -> Path:
-    """The median of each setting's swarms by epoch, and all of them around it, from the record `skip` on."""
+    """The median of each setting's swarms by epoch and half of them around it, from the record `skip` on."""
     from matplotlib.figure import Figure
 
-    figure = Figure((7.5, 4.5), layout="constrained")
+    figure = Figure((8.5, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, (epochs, values) in curves.items():
-        at = epochs[skip:]
-        (line,) = axes.plot(at, np.median(values[skip:], 1), label=name)
-        axes.fill_between(
-            at, values[skip:].min(1), values[skip:].max(1), color=line.get_color(), alpha=0.12, lw=0
-        )
+        low, middle, high = np.quantile(values[skip:], [0.25, 0.5, 0.75], axis=1)
+        (line,) = axes.plot(epochs[skip:], middle, label=name)
+        axes.fill_between(epochs[skip:], low, high, color=line.get_color(), alpha=0.12, lw=0)
     axes.axhline(23.1956, color="#808080", lw=0.8, ls="--", label="least squares")
     axes.set(xlabel="epoch", ylabel="test MSE", title=title, yscale="log")
-    axes.legend(fontsize=8, ncols=2)
+    figure.legend(fontsize=8, loc="outside right upper")
     figure.savefig(path, dpi=150)
     return path

@@ -11,7 +11,8 @@ Differs from the paper:
   loss is not what it was, other clients have answered (a cohort, or somebody failed), and all are asked anew.
 - Any network and loss; alpha is bounded; one-vs-all trains on the stable loss ("published" is the authors' own).
 - The first particles lie around the network's first weights, unless `first` is "unit".
-- A particle may try several places in a message and take the best; lists of settings make swarms side by side.
+- A particle may try several places in a message and take the best; lists of settings make swarms side by side,
+  each as it would be alone. Where alpha has been halved to 0 nothing can move again, and nobody is asked.
 As in the authors' code: failures add up and a success does not forget them, v is kept where a step is rejected.
 PSO's usual inertia 0.73 and pulls 1.5 are alpha 3.72, w1 0.2, w2 0.4, adapt false.
 
