@@ -35,9 +35,9 @@ class Counted:
     def size(self, tree: Tree) -> int:
         """As `wire.size`, which takes longer than a small verb; tensors of the same shape are as large."""
         named = tree if type(tree) is dict else {"": tree}
-        if not all([isinstance(v, Tensor) for v in named.values()]):
+        if not all(isinstance(v, Tensor) for v in named.values()):
             return size(tree)
-        key = (type(tree), *[(k, v.shape, v.dtype) for k, v in named.items()])
+        key = (type(tree), *((k, v.shape, v.dtype) for k, v in named.items()))
         if key not in self.sizes:
             self.sizes[key] = size(tree)
         return self.sizes[key]

@@ -38,18 +38,15 @@ class Fold:
         self.weight = 0.0
 
     def add(self, reply: Tree, weight: float) -> None:
-        if isinstance(reply, Tensor) and self.spec in (
-            None,
-            _LEAF,
-        ):  # as below; small replies feel the way there
-            if self.sums:
+        if isinstance(reply, Tensor) and (self.spec is None or self.spec is _LEAF):
+            if self.sums:  # as below; small replies feel the way there
                 self.sums[0].add_(reply, alpha=weight)
             else:
                 self.spec = _LEAF
                 self._begin([reply.double() * weight], [reply])
             self.weight += weight
             return
-        values = [v if isinstance(v, Tensor) else torch.as_tensor(v) for v in self._flat(reply)]
+        values = [torch.as_tensor(v) for v in self._flat(reply)]
         if self.sums:
             for total, v in zip(self.sums, values, strict=True):
                 total.add_(v, alpha=weight)

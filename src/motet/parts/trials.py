@@ -29,6 +29,7 @@ from motet.vec import Vec
 Array = np.ndarray[Any, Any]
 PER_CLASS = ("one_vs_all", "published")  # losses with a swarm for each class
 _NOISE = 1 << 42  # salt of the noise, far from those of other draws
+_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _SMALL = 1e-3  # what the authors' notebook adds inside its logarithms
 
 
@@ -165,11 +166,9 @@ def told_from_root(r: Tensor, theta: Tensor) -> Tensor:
     return torch.from_numpy(both) if known else told(torch.from_numpy(both[0]))
 
 
-def stacked(
-    t: Tensor, wrapped: Callable[[Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
-) -> bool:
+def stacked(t: Tensor) -> bool:
     """Whether several clients are at work at once, so that nobody may look at the numbers."""
-    return wrapped(t)
+    return bool(_wrapped(t))
 
 
 def scored(task: Task, theta: Tensor, data: Data, f: Callable[..., Any]) -> Tensor:
