@@ -33,7 +33,43 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
         "Tables III and IV: means over the clients of each true group",
         by_group.round(2).to_string(),
     ]
+    kinds = pd.DataFrame({(row, seed): of_each_kind(run.folder) for row, seed, run in runs}).T
+    lines += ["", "On images of classes that a group shares, and of a client's own:"]
+    lines += [kinds.groupby(level=0, sort=False).mean().round(2).to_string(), ""]
     return [*lines, *agreements(runs), f"also: {out}/clients.md, clusters.md, figure6.png"]
+
+
+def of_each_kind(folder: Path) -> dict[str, float]:
+    """Accuracy in percent of clients' models on test images of classes that the whole group trains on, and of others.
+
+    All clients' images count alike. The models are those of the round that was reported.
+    """
+    import torch
+
+    from motet.runs.course import Course
+    from motet.runs.recipe import Recipe
+    from motet.runs.store import Store
+    from motet.wire import unpack
+
+    store = Store(folder)
+    facts = store.facts()
+    course, number = Course(Recipe(facts["settings"]), store), facts["reported"]
+    method, bench, state = course.method, course.bench, unpack(store.state(number))
+    bench.begin(method, course.turn(number))
+    size = len(bench.clients) // GROUPS
+    right: dict[str, list[float]] = {"shared": [], "own": []}
+    for i, client in enumerate(bench.clients):
+        group = bench.clients[i // size * size :][:size]
+        everyone = set.intersection(*({*bench.homes[c].train.take().y.tolist()} for c in group))
+        who = bench.examinee(client, "test")
+        own = course.task.at_home(
+            method.personal(method.view(state, client), bench.keep(client), who.data), who.data
+        )
+        with torch.no_grad():
+            hits = (own(who.exam.x).argmax(1) == who.exam.y).tolist()
+        for hit, label in zip(hits, who.exam.y.tolist(), strict=True):
+            right["shared" if label in everyone else "own"].append(hit)
+    return {kind: 100 * sum(hits) / max(len(hits), 1) for kind, hits in right.items()}
 
 
 def markdown(frame: pd.DataFrame) -> str:
