@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 import motet
-from motet.runs.course import federation_of
+from motet.data.federated import DataError, Federation
 from motet.runs.recipe import Recipe, read
-from motet.tasks.federation import DataError, Federation
+from motet.runs.trainer import federation_of
 
 HERE = Path(__file__).parent
 SMALL = ["net=cnn", "net.channels=[16, 32]", "net.kernel=3", "net.hidden=64", "method.lr=0.05"]

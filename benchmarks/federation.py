@@ -15,9 +15,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from motet.federation.demo import SITES, Parties, end, open_federation, write_tables
-from motet.federation.drive import drive
-from motet.federation.orders import read_orders
+from motet.deploy.demo import SITES, Parties, end, open_federation, write_tables
+from motet.deploy.server.job_chain import drive
+from motet.deploy.server.run_files import read_orders
 from motet.runs.run import Run
 
 FIRST = 10  # rounds that load libraries and fill caches

@@ -28,13 +28,13 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from motet.parts.private_models.dp_boosting import DPBoostingClassifier
-from motet.parts.private_models.dp_network import DPLogistic, DPNetwork
-from motet.parts.private_models.encrypted import Asker, Owner
-from motet.parts.private_models.membership import attack, log_losses, most
-from motet.parts.private_models.ranges import bounds_of
-from motet.parts.published import Privacy, defaults, predict, publish
-from motet.tasks.datasets import census
+from motet.data.sets import census
+from motet.guard.private_models.dp_boosting import DPBoostingClassifier
+from motet.guard.private_models.dp_network import DPLogistic, DPNetwork
+from motet.guard.private_models.encrypted import Asker, Owner
+from motet.guard.private_models.membership import attack, log_losses, most
+from motet.guard.private_models.ranges import bounds_of
+from motet.published import Privacy, defaults, predict, publish
 
 HERE = Path(__file__).parent
 ROWS, TESTED, CHOSEN = 4664, 10_000, 14_664

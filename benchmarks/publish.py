@@ -23,9 +23,9 @@ from sklearn import ensemble, linear_model
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from motet.parts.published import defaults, predict, publish
-from motet.parts.published.convert import at_home, convert
-from motet.tasks.datasets import census
+from motet.data.sets import census
+from motet.published import defaults, predict, publish
+from motet.published.convert import at_home, convert
 
 HERE = Path(__file__).parent
 ROWS, ASKED = 4664, 10_000

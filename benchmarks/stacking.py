@@ -22,9 +22,9 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import balanced_accuracy_score
 
-from motet.stacked.partition import Table, divide
-from motet.stacked.procedure import How, cut_rows, play
-from motet.tasks.datasets import census
+from motet.data.sets import census
+from motet.stacking.paper_partition import Table, divide
+from motet.stacking.procedure import How, cut_rows, play
 
 ROW = 4 * 10 * 5 * 10  # betas, seeds, repeats and clients of the whole row
 
@@ -93,7 +93,7 @@ def main() -> None:
         "| | seconds | a client and repeat | the whole row, minutes of one core | baseline | held-out gain |",
         "| --- | --- | --- | --- | --- | --- |",
         row("scikit-learn, plainly", slow, per, plain[..., 0].mean(), (plain[..., 1] - plain[..., 0]).mean()),
-        row("motet.stacked", fast, per, found.baseline.mean(), (found.held - found.baseline).mean()),
+        row("motet.stacking", fast, per, found.baseline.mean(), (found.held - found.baseline).mean()),
         "",
         f"Ratio {slow / fast:.2f} on one core. By the clock, with {args.processes} processes at once as `motet "
         f"reproduce` has it: {each:.1f} s for what plainly takes {slow_wall:.1f} s, ratio {slow_wall / each:.2f}.",

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from motet.client import Batch, Home, Task, seed_of
 from motet.core import Turn, average
-from motet.engines.counted import Counted
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
-from motet.local import Batch, Home, Task, seed_of
+from motet.engines.wrappers.counted import Counted
 from motet.methods.swarm import Swarm
 from motet.parts import trials
 

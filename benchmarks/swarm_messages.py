@@ -10,10 +10,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from motet.client import Batch, Home, Task, seed_of
 from motet.core import Turn
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
-from motet.local import Batch, Home, Task, seed_of
 from motet.methods.swarm import Swarm
 
 FEATURES, ROWS, SEEDS = 12, 400, 4

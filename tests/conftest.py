@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from motet.local import Batch, Home, Task
+from motet.client import Batch, Home, Task
 
 FEATURES, CLASSES = 6, 3
 

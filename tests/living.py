@@ -22,13 +22,13 @@ import pandas as pd
 import psutil
 import pytest
 
-from motet.federation.demo import Parties, difference, free_port
-from motet.federation.kits import Kit, create, open_kit
-from motet.federation.layout import Layout
-from motet.federation.orders import Orders, read_orders, reported
-from motet.federation.source import Source
-from motet.runs import course
+from motet.deploy.agreement.layout import Layout
+from motet.deploy.demo import Parties, difference, free_port
+from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.server.run_files import Orders, read_orders, reported
+from motet.deploy.site.table import Source
 from motet.runs import recipe as recipes
+from motet.runs import trainer as course
 from motet.runs.run import Run, run
 from motet.wire import unpack
 
@@ -83,7 +83,7 @@ class Living:
         command = [
             sys.executable,
             "-m",
-            "motet.cli",
+            "motet.cli.main",
             "federation",
             "run",
             str(self.kit.folder),

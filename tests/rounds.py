@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from motet.client import Batch, Home, Task, seed_of
 from motet.core import Turn
-from motet.engines.talk import play, start
-from motet.local import Batch, Home, Task, seed_of
+from motet.engines.driver import play, start
 from motet.vec import Vec
 
 

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from motet.client import Batch, Home, seed_of
 from motet.core import Method, Turn
+from motet.data.federated import Federation
+from motet.deploy.site.encrypted_state import site_key
+from motet.deploy.site.policy import Policy
+from motet.deploy.site.service import Desk
+from motet.engines.driver import play, start
 from motet.engines.flare import Flare, Post
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
-from motet.federation.desk import Desk
-from motet.federation.policy import Policy
-from motet.federation.safe import site_key
-from motet.local import Batch, Home, seed_of
 from motet.runs import recipe as recipes
-from motet.runs.course import method_of, task_of
-from motet.tasks.federation import Federation
+from motet.runs.trainer import method_of, task_of
 from motet.vec import leaves
 
 ROUNDS = 3

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.ensemble import RandomForestClassifier
 from torch import nn
 
-from motet.parts.published import Feature, Limits, Manifest, Published, publish
+from motet.published import Feature, Limits, Manifest, Published, publish
 
 NAMES = ("a", "b", "c")
 FEATURES = tuple(Feature(n) for n in NAMES)

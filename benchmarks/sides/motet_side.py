@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from common import Clock, OwnStdout, line, order, own_peak
-from motet.local import Batch, Home
+from motet.client import Batch, Home
+from motet.data.federated import Federation
 from motet.runs.recipe import read
 from motet.runs.run import run
-from motet.tasks.federation import Federation
 from workloads import WORKS, load
 
 NETS = {"linear": "logistic", "cnn": "cnn", "resnet18": "resnet18"}

@@ -46,9 +46,9 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     """
     import torch
 
-    from motet.runs.course import Course
     from motet.runs.recipe import Recipe
     from motet.runs.store import Store
+    from motet.runs.trainer import Course
     from motet.wire import unpack
 
     store = Store(folder)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from motet.data.sets import boston
 from motet.runs import experiment as experiments
 from motet.runs import recipe as recipes
 from motet.runs.run import Run
-from motet.tasks.datasets import boston
 
 Settings = dict[str, Any]
 RUNS = 2

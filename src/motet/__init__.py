@@ -27,8 +27,8 @@ def run(recipe: str | Path | None = None, *, out: str | Path | None = None, **se
     `seed`, and for short any value of the section train (`rounds=20`).
     """
     from motet.runs import recipe as recipes
-    from motet.runs.course import forget_data
     from motet.runs.run import run as go
+    from motet.runs.trainer import forget_data
 
     forget_data()
     return go(recipes.read(recipe, more=_sections(settings)), out)
@@ -45,7 +45,7 @@ def compare(
     """Run several methods, and local and fedavg to measure them against, on one federation."""
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
-    from motet.runs.course import forget_data
+    from motet.runs.trainer import forget_data
 
     forget_data()
     plan = comparing.plan(recipe, (), methods or comparing.STANDARD, seeds, _sections(settings))
@@ -54,15 +54,15 @@ def compare(
 
 def verify(folder: str | Path) -> list[str]:
     """Run a finished run again; what differs, which should be nothing."""
-    from motet.runs.course import forget_data
     from motet.runs.run import verify as again
+    from motet.runs.trainer import forget_data
 
     forget_data()
     return again(folder)
 
 
 def _sections(settings: dict[str, Any]) -> dict[str, Any]:
-    from motet.runs.fields import fields_of
+    from motet.runs.check import fields_of
     from motet.runs.recipe import Train
 
     for section, value in settings.items():

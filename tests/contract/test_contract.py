@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from motet.client import Batch, Home, seed_of
 from motet.core import Method, Turn
-from motet.engines.faulty import Faulty
-from motet.engines.hostile import Hostile
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
+from motet.engines.wrappers.faulty import Faulty
+from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import Gather, robust_mean
-from motet.local import Batch, Home, seed_of
 from motet.runs.recipe import method_class, method_names
 from motet.vec import leaves
 from motet.wire import pack, unpack

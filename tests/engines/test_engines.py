@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
+from motet.client import Home, Task
 from motet.core import NoReply, Turn, average, collect, verb
 from motet.engines.choose import choose
-from motet.engines.counted import Counted
-from motet.engines.fold import Fold
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop, VerbFailed, all_finite
-from motet.engines.talk import play, start
+from motet.engines.mean import Fold
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
-from motet.local import Home, Task
+from motet.engines.wrappers.counted import Counted
 from motet.methods.fedavg import FedAvg
 from motet.methods.local import Local
 from motet.vec import Vec

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from motet.core import Ask, Turn
-from motet.engines.expect import Expect
-from motet.engines.judge import question
+from motet.engines.evaluate import question
+from motet.engines.expected_replies import Expect
 from motet.engines.letters import Reply
 from motet.runs.recipe import method_class
 from motet.vec import Vec

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from motet.client import Home, Task
 from motet.core import Turn, collect, verb
-from motet.engines.hostile import Hostile
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
-from motet.local import Home, Task
+from motet.engines.wrappers.hostile import Hostile
 from motet.methods.fedavg import FedAvg
 from motet.vec import leaves
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motet.core import NoReply
-from motet.engines.fold import Fold
+from motet.engines.mean import Fold
 from motet.guard.gather import Gather, Robust, after_mixing, robust_mean
+from motet.guard.reply_rows import Rows
 from motet.guard.robust import krum, median, trimmed, whole
-from motet.guard.rows import Rows
 from motet.vec import Vec, leaves, stack
 
 MEANS: dict[str, Robust] = {n: robust_mean(n) for n in ("median", "trimmed", "krum")} | {
@@ -134,7 +134,7 @@ def test_stacked_replies_are_replies(name: str) -> None:
 def test_what_does_not_fit_into_memory_goes_to_a_file_and_comes_out_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("motet.guard.rows._SLICE", 50)  # several slices of few coordinates
+    monkeypatch.setattr("motet.guard.reply_rows._SLICE", 50)  # several slices of few coordinates
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     draw = torch.Generator().manual_seed(1)
     replies = [torch.randn(33, generator=draw) for _ in range(8)]

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from motet.client import Batch, Home, Task
 from motet.core import Turn, average
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task
 from motet.methods.ditto import Ditto
 from motet.methods.fedala import FedALA
 from motet.methods.fedavg import FedAvg

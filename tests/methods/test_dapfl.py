@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from motet.client import Home, Task, seed_of
 from motet.engines.loop import Loop, VerbFailed
 from motet.engines.vmap import Vmap
-from motet.local import Home, Task, seed_of
 from motet.methods.dapfl import DapFL
 from motet.methods.fedavg import FedAvg
 from motet.parts import agents

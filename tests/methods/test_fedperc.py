@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+from motet.client import Batch, Home, Task, seed_of
 from motet.core import NoReply, Turn, Unfit, average
-from motet.engines.hostile import Hostile
+from motet.engines.driver import play, start, training
 from motet.engines.loop import Loop
-from motet.engines.talk import play, start, training
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task, seed_of
+from motet.engines.wrappers.hostile import Hostile
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedper import FedPer
 from motet.methods.fedperc import FedPerC

@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from motet.client import Batch, Home, Task, seed_of
 from motet.core import Turn, Unfit, average
-from motet.engines.faulty import Faulty
+from motet.engines.driver import play, training
 from motet.engines.loop import Loop
-from motet.engines.talk import play, training
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task, seed_of
+from motet.engines.wrappers.faulty import Faulty
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
-from motet.parts import agents, game
-from motet.runs.course import settle
+from motet.parts import agents
+from motet.parts import games as game
 from motet.runs.recipe import read
+from motet.runs.trainer import settle
 from motet.vec import leaves
 from rounds import TWO, after, apart, one_number, server_examples, turn
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from motet.client import Home, Task, descend
 from motet.core import Turn
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
-from motet.local import Home, Task, descend
 from motet.methods.centralised import Centralised
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedprox import FedProx

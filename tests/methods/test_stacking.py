@@ -10,15 +10,22 @@ import pytest
 import torch
 
 from conftest import make_homes
+from motet.client import (
+    Batch,
+    Column,
+    Data,
+    Home,
+    Task,
+    seed_of,
+)
+from motet.client.task import marks
 from motet.core import Turn
+from motet.engines.driver import play
 from motet.engines.loop import Loop
-from motet.engines.talk import play
-from motet.local import Batch, Column, Data, Home, Task, seed_of
-from motet.local.task import marks
 from motet.methods.stacking import Stacking
-from motet.parts import contribution
-from motet.parts.catalogue import digest, fetched
-from motet.parts.published import Published
+from motet.published import Published
+from motet.stacking import contribution
+from motet.stacking.catalogue import digest, fetched
 from motet.wire import pack, unpack
 from rounds import after, turn
 

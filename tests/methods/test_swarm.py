@@ -13,15 +13,15 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from motet.client import Batch, Data, Home, Task, seed_of
 from motet.core import Unfit
-from motet.engines.counted import Counted
-from motet.engines.faulty import Faulty
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.pulse import pulse
-from motet.engines.talk import play, start
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Data, Home, Task, seed_of
+from motet.engines.wrappers.counted import Counted
+from motet.engines.wrappers.faulty import Faulty
 from motet.methods.swarm import Swarm
 from motet.parts import swarms, trials
 from motet.runs.recipe import read
@@ -494,7 +494,7 @@ def test_what_cannot_work_is_refused(how: Any, says: str, task: Task, homes: dic
 
 def boston() -> tuple[Tensor, Tensor]:
     """The training rows, as they are."""
-    from motet.tasks.datasets.boston import load
+    from motet.data.sets.boston import load
 
     pool = load()
     return torch.tensor(pool.x[:404]).double(), torch.tensor(pool.y[:404]).double()

@@ -15,10 +15,10 @@ from scipy.stats import norm
 from torch import Tensor, nn
 from torch.func import vmap
 
-from motet.local import Batch, Data, Task
-from motet.local.bends import overheard
+from motet import nets
+from motet.client import Batch, Data, Task
+from motet.client.activations import overheard
 from motet.parts import clusters, sketches
-from motet.tasks import nets
 from motet.vec import Vec
 
 

@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 
+from motet.client import Batch, Home, Task
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
-from motet.local import Batch, Home, Task
 from motet.methods.page import PAGE
-from motet.parts import game
+from motet.parts import games as game
 from motet.vec import stack
 from rounds import after, server_examples, turn
 

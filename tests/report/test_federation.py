@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from motet.report import federation_page, federation_words
-from motet.report.federation import caption, png_of, svg_of, way
+from motet.report import survey_html as federation_page
+from motet.report import survey_text as federation_words
+from motet.report.survey_figure import caption, png_of, svg_of, way
 
 EVIL = '<script>alert("x")</script> & $a_b$'
 NOTHING = {"rows": 0, "clients": 0, "most": []}

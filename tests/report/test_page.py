@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from motet.report.page import write
+from motet.report.html import write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = '<script>alert("x")</script> & $a_b$'

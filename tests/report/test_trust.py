@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from motet.report import trust
-from motet.report.page import render
+from motet.report.html import render
 from motet.report.read import read
 
 Make = Callable[..., Path]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from motet.cli import main
-from motet.report import beside
+from motet.cli.main import main
+from motet.report import paper_numbers as beside
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import motet
-from motet.engines.calm import calm
-from motet.runs.course import Course
+from motet.engines.single_threaded import calm
 from motet.runs.export import export
 from motet.runs.recipe import Recipe, read
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
+from motet.runs.trainer import Course
 
 
 @pytest.fixture(scope="module", params=["wine", "diabetes"])

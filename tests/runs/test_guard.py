@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import motet
-from motet.report import page, tables
-from motet.runs.course import attackers_of
+from motet.report import html as page
+from motet.report import tables
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
 from motet.runs.store import Store
+from motet.runs.trainer import attackers_of
 
 # Twenty clients, fifteen rounds; five epochs because means that leave out much learn little from one.
 SMALL = [

@@ -11,14 +11,14 @@ import pandas as pd
 import pytest
 import torch
 
-from motet.cli import main
+from motet.cli.main import main
+from motet.data.federated import DataError
 from motet.runs import recipe as recipes
-from motet.runs.course import Course
 from motet.runs.export import export
 from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
-from motet.tasks.federation import DataError
+from motet.runs.trainer import Course
 from motet.wire import pack, unpack
 
 

@@ -64,7 +64,7 @@ def test_the_reported_round_is_the_best_on_validation(tmp_path: Path) -> None:
 
 
 def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from motet.runs import course
+    from motet.runs import trainer as course
 
     before = small(tmp_path / "a")
     course._federation.cache_clear()
@@ -157,7 +157,7 @@ def test_stopping_and_going_on_ends_with_the_same_bits(tmp_path: Path, words: tu
 
 # ---- real processes ----
 
-COMMAND = [sys.executable, "-m", "motet.cli", "run", "--quiet"]
+COMMAND = [sys.executable, "-m", "motet.cli.main", "run", "--quiet"]
 LONGER = [
     "data=synthetic", "data.clients=12", "data.samples=150", "net=mlp", "method=local", "method.epochs=3",
     "train.rounds=40", "train.cohort=0.5", "save.checkpoint=0", "save.models=all",
@@ -258,7 +258,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "r"
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000));"
-        "from motet.cli import main; sys.exit(main(sys.argv[1:]))"
+        "from motet.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     words = [*LONGER, "engine.keep=disk", "--out", str(folder)]
     full = subprocess.run(
@@ -277,7 +277,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
-    from motet.runs import course
+    from motet.runs import trainer as course
     from motet.runs.run import Quiet, Stopped
 
     class AtOnce(Quiet):
@@ -297,7 +297,7 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
 
 
 def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path) -> None:
-    from motet.runs import course
+    from motet.runs import trainer as course
 
     csv = tmp_path / "d.csv"
     rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from motet.runs.course import federation_of, fingerprint_of, task_of
+from motet.nets import NetError
 from motet.runs.recipe import read
 from motet.runs.run import RunError, folder_for, run
-from motet.tasks.nets import NetError
+from motet.runs.trainer import federation_of, fingerprint_of, task_of
 
 WORDS = ["data=wine", "data.clients=3", "data.unseen=0", "net=mlp", "net.hidden=[8]", "train.rounds=2"]
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
+from motet.deploy.agreement.layout import Layout
 from motet.engines.letters import Letter, Reply
-from motet.federation.layout import Layout
 from motet.vec import Vec
 from motet.wire import WireError, check_form, form, pack, unpack
 from motet.wire.format import MAGIC

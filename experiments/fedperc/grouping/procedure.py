@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from motet import nets
+from motet.client import Task, seed_of
 from motet.core import Turn
+from motet.data.load import load
+from motet.engines.driver import play
 from motet.engines.loop import Loop
-from motet.engines.talk import play
-from motet.local import Task, seed_of
 from motet.methods.fedavg import FedAvg
 from motet.parts import clusters, sketches
-from motet.tasks import nets
-from motet.tasks.load import load
 
 LAYERS, SHORT = 3, 32
 READINGS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from motet.core import Ask, Turn
-from motet.engines.talk import play
+from motet.engines.driver import play
 from motet.methods.page import PAGE
-from motet.parts import game
+from motet.parts import games as game
 from motet.runs import recipe as recipes
-from motet.runs.course import Course
 from motet.runs.recipe import Recipe
 from motet.runs.run import run
 from motet.runs.store import Store
+from motet.runs.trainer import Course
 from motet.vec import stack
 
 ACTIONS = [*product((-1.0, 0.0, 1.0), repeat=2)]  # of eta and alpha, in their ranges

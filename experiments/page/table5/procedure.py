@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch.func import vmap
 
+from motet.client import seed_of
 from motet.core import Turn
-from motet.engines.calm import calm
 from motet.engines.choose import Choice
-from motet.engines.talk import play, start
-from motet.local import seed_of
+from motet.engines.driver import play, start
+from motet.engines.single_threaded import calm
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
-from motet.parts import game
+from motet.parts import games as game
 from motet.runs import recipe as recipes
-from motet.runs.course import federation_of, settle, task_of
+from motet.runs.trainer import federation_of, settle, task_of
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}

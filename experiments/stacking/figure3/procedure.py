@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from motet.stacked.figures import by_balance, follow
+from motet.stacking.paper_figures import by_balance, follow
 
 
 def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:

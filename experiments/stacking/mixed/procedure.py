@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from motet.stacked.figures import as_row, gain, importance, means, plain, played
+from motet.stacking.paper_figures import (
+    as_row,
+    gain,
+    importance,
+    means,
+    plain,
+    played,
+)
 
 Array = np.ndarray[Any, Any]
 

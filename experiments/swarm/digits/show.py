@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from motet.data.sets import coursera_digits
 from motet.runs.run import Run
-from motet.tasks.datasets import coursera_digits
 
 
 def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:

@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from motet.client import Home, Task
 from motet.core import Client
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
-from motet.local import Home, Task
 
 NAMES = ("auto", "loop", "vmap", "threads")
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself

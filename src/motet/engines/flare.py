@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from motet.core import Ask, Client, Method, Tree, Turn
-from motet.engines.expect import Expect
-from motet.engines.judge import question
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
+from motet.engines.evaluate import question
+from motet.engines.expected_replies import Expect
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop, Part, all_finite, name_of
 from motet.vec import stack

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from motet.client import Data, Examinee, Home, seed_of
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
-from motet.engines.fold import Fold, Folding
-from motet.engines.judge import Job, judge, portrait, question, rehearsal
-from motet.engines.keeps import Keeps
-from motet.local import Data, Examinee, Home, seed_of
+from motet.engines.client_state import Keeps
+from motet.engines.evaluate import Job, judge, portrait, question, rehearsal
+from motet.engines.mean import Fold, Folding
 from motet.vec import leaves, stack
 
 Part = Literal["val", "test"]

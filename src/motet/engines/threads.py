@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from motet.client import Home
 from motet.core import Ask, Client, Tree
-from motet.engines.calm import settle
-from motet.engines.judge import Job
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
+from motet.engines.evaluate import Job
 from motet.engines.loop import Loop
-from motet.local import Home
+from motet.engines.single_threaded import settle
 
 
 class Threads(Loop):

@@ -17,11 +17,19 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
+from motet.client import (
+    Batch,
+    Data,
+    Examinee,
+    Home,
+    Shelf,
+    pace,
+    seed_of,
+)
 from motet.core import Ask, Client, Method, Tree, Turn, is_solo
-from motet.engines.judge import Job, judge, portrait, question, rehearsal
-from motet.engines.keeps import Keeps
+from motet.engines.client_state import Keeps
+from motet.engines.evaluate import Job, judge, portrait, question, rehearsal
 from motet.engines.loop import Loop, Part, VerbFailed, all_finite
-from motet.local import Batch, Data, Examinee, Home, Shelf, pace, seed_of
 from motet.vec import leaves, stack, unstack
 
 _CACHE = 256 << 20  # bytes of stacked examples that are remembered between rounds

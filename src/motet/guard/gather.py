@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from motet.core import Tree
 from motet.guard.mixing import Mixed
+from motet.guard.reply_rows import MEMORY, Rows, Table
 from motet.guard.robust import krum, median, trimmed
-from motet.guard.rows import MEMORY, Rows, Table
 
 Robust = Callable[[Table], Tensor]
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from motet.guard.reply_rows import Table
 from motet.guard.robust import distances, whole
-from motet.guard.rows import Table
 
 
 class Mixed:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from motet.core import NoReply
-from motet.guard.rows import Table
+from motet.guard.reply_rows import Table
 
 
 def median(rows: Table) -> Tensor:

@@ -23,9 +23,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from motet.client import Data, descend
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, average, verb
-from motet.local import Data, descend
-from motet.parts import agents, game
+from motet.parts import agents
+from motet.parts import games as game
 from motet.vec import Vec
 
 

@@ -12,8 +12,8 @@ from functools import partial
 
 from torch import Tensor
 
+from motet.client import Batch, Data
 from motet.core import NotNegative, Tree, verb
-from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

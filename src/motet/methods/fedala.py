@@ -16,8 +16,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from motet.client import Batch, Data
 from motet.core import Count, Positive, Share, Tree, verb
-from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

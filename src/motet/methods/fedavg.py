@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from motet.client import Data, descend
+from motet.client.descent import Loss
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, average, verb
-from motet.local import Data, descend
-from motet.local.descent import Loss
 from motet.vec import Vec
 
 

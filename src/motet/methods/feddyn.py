@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from motet.client import Batch, Data
+from motet.client.batchnorm import with_statistics_of
 from motet.core import Positive, Talk, Tree, Turn, average, verb
-from motet.local import Batch, Data
-from motet.local.norms import with_statistics_of
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

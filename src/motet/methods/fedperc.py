@@ -21,8 +21,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from motet.client import Data
 from motet.core import Tree, verb
-from motet.local import Data
 from motet.methods.pfa import PFA
 from motet.vec import Vec
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from motet.client import Batch, Data
 from motet.core import NotNegative, Tree, verb
-from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

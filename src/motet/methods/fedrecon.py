@@ -14,8 +14,8 @@ from functools import partial
 
 from torch import Tensor
 
+from motet.client import Batch, Data
 from motet.core import Count, Positive, Talk, Tree, Turn, Unfit, average, verb
-from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

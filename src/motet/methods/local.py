@@ -11,8 +11,8 @@ from functools import partial
 
 from torch import Tensor
 
+from motet.client import Data
 from motet.core import Talk, Tree, Turn, average, verb
-from motet.local import Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

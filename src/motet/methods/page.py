@@ -43,6 +43,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from motet.client import Batch, Data, descend
 from motet.core import (
     Client,
     Count,
@@ -59,8 +60,8 @@ from motet.core import (
     collect,
     verb,
 )
-from motet.local import Batch, Data, descend
-from motet.parts import agents, game
+from motet.parts import agents
+from motet.parts import games as game
 from motet.parts.follower import Follower, unfit
 from motet.parts.leader import Leader
 from motet.vec import Vec, stack

@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motet.client import Data, Task, seed_of
 from motet.core import Count, NoReply, NotNegative, Talk, Tree, Turn, Unfit, average, collect, verb
-from motet.local import Data, Task, seed_of
 from motet.methods.fedavg import FedAvg
 from motet.parts import clusters, sketches
 from motet.vec import Vec

@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from motet.client import Batch, Data
 from motet.core import Positive, Talk, Tree, Turn, average, verb
-from motet.local import Batch, Data
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motet.client import Data
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
-from motet.local import Data
-from motet.parts import contribution, stacks
-from motet.parts.catalogue import admitted, affordable, digest, fetched, mark
-from motet.parts.published import Published, defaults
+from motet.published import Published, defaults
+from motet.stacking import contribution
+from motet.stacking import stack as stacks
+from motet.stacking.catalogue import admitted, affordable, digest, fetched, mark
 
 _HISTORY = 3  # rounds of contributions that are remembered
 

@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motet.client import Data
 from motet.core import (
     Ask,
     Client,
@@ -45,7 +46,6 @@ from motet.core import (
     average,
     verb,
 )  # fmt: skip
-from motet.local import Data
 from motet.parts import swarms, trials
 from motet.parts.swarms import Dice, Rule
 from motet.vec import Vec

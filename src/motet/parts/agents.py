@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.func import grad
 from torch.nn.functional import linear
 
-from motet.local.data import hashes
+from motet.client.data import hashes
 from motet.vec import Vec
 
 Agent = dict[str, Any]  # tensors, and for each network a Vec of rows: now, slow (the target), m and v (Adam)

@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from motet.local import Batch
-from motet.parts import agents, game
+from motet.client import Batch
+from motet.parts import agents
+from motet.parts import games as game
 
 Me = dict[str, Any]  # what the follower carries from round to round
 Payoff = Callable[[Tensor], Tensor]  # shares of those present, summing to one, to what they earn

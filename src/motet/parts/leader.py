@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from motet.parts import agents, game
+from motet.parts import agents
+from motet.parts import games as game
 
 Me = dict[str, Any]  # what a leader keeps from round to round
 

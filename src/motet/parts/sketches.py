@@ -21,8 +21,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from motet.local import Batch, Data, Task
-from motet.local.data import orders
+from motet.client import Batch, Data, Task
+from motet.client.data import orders
 from motet.parts.agents import normal, uniform
 from motet.vec import Vec
 

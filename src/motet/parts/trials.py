@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from motet.local import Data, Task
-from motet.local.data import hashes
+from motet.client import Data, Task
+from motet.client.data import hashes
 from motet.vec import Vec
 
 Array = np.ndarray[Any, Any]

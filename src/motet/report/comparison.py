@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from motet.report import page, tables
+from motet.report import html as page
+from motet.report import tables
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ALONE, UPPER_BOUND, Run, check_comparable, differing_clients, natural, read
-from motet.report.words import as_records, as_text, plain, summary_text
+from motet.report.text import as_records, as_text, plain, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd

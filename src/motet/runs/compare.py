@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from motet.runs import recipe as recipes
-from motet.runs.course import settle
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
+from motet.runs.trainer import settle
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run

@@ -217,7 +217,7 @@ def _run_after(planned: Planned, base: Path, before: Sequence[Future[Done]]) -> 
 
 def _run(planned: Planned, base: Path) -> Done:
     folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
-    command = [sys.executable, "-m", "motet.cli", "run", str(recipe), "--out", str(folder), "--quiet"]
+    command = [sys.executable, "-m", "motet.cli.main", "run", str(recipe), "--out", str(folder), "--quiet"]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ended.returncode == 130:
         raise KeyboardInterrupt

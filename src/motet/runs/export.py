@@ -11,9 +11,9 @@ from urllib.parse import quote
 import torch
 from torch import Tensor, nn
 
+from motet import nets
 from motet.runs.recipe import Recipe, unknown
 from motet.runs.run import Run, RunError
-from motet.tasks import nets
 
 
 def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path:

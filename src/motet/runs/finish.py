@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from torch import Tensor
 
+from motet.client import marks, tally
 from motet.core import Method, Tree, Turn
-from motet.engines.talk import play
-from motet.local import marks, tally
-from motet.runs.course import Best, Course
+from motet.data.federated import Federation, Ruler
+from motet.engines.driver import play
 from motet.runs.recipe import Recipe
-from motet.tasks.federation import Federation, Ruler
+from motet.runs.trainer import Best, Course
 
 
 def finish(course: Course, folder: Path) -> None:

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from motet import nets
+from motet.client import Task
 from motet.core import Tree
-from motet.local import Task
+from motet.data.federated import DataError
+from motet.data.new_rows import Rows
+from motet.data.table_files import read
 from motet.runs.recipe import method_class
 from motet.runs.run import RunError
-from motet.tasks import nets
-from motet.tasks.federation import DataError
-from motet.tasks.new_rows import Rows
-from motet.tasks.sheets import read
 from motet.vec import Vec
 from motet.wire import unpack
 

@@ -20,12 +20,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Annotated, Any, Literal
 
+from motet import nets
 from motet.core import Count, Method, NotNegative, Share
-from motet.runs.fields import Field, fields_of
-from motet.tasks import load as data_sets
-from motet.tasks import nets, splits
-from motet.tasks.choices import fetch
-from motet.tasks.federation import DataError
+from motet.data import load as data_sets
+from motet.data import splits
+from motet.data.federated import DataError
+from motet.data.options import fetch
+from motet.runs.check import Field, fields_of
 
 Settings = dict[str, Any]
 Half = Annotated[float, "0 to 0.5"]

@@ -22,13 +22,20 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from motet.core import NoReply, Unfit
-from motet.engines.calm import calm
+from motet.data.federated import Federation
 from motet.engines.loop import VerbFailed
-from motet.runs.course import Course, attackers_of, federation_of, fingerprint_of, settle, trainees
+from motet.engines.single_threaded import calm
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
-from motet.tasks.federation import Federation
+from motet.runs.trainer import (
+    Course,
+    attackers_of,
+    federation_of,
+    fingerprint_of,
+    settle,
+    trainees,
+)
 
 if TYPE_CHECKING:
     import pandas as pd

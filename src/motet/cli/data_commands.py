@@ -1,0 +1,101 @@
+"""The commands `motet data ...`: getting data sets, seeing which are here, and who holds what.
+
+Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from motet.cli.command import Add, group
+from motet.cli.show_data import show_command
+
+
+def data_commands(add: Add) -> None:
+    """The group of commands, hung up at the front door."""
+    within = group(add, "data", "get data sets, see which are here, and who holds what")
+    p = within("fetch", do_fetch, "download data sets, or read them from a folder, and keep them decoded")
+    p.add_argument("names", nargs="+", metavar="NAME", help="see `motet data list`")
+    p.add_argument("--from", dest="source", metavar="FOLDER", help="read the files there, without a network")
+    within("list", do_list, "the data sets there are, and which of them are here")
+    show_command(within)
+
+
+def do_fetch(args: Any) -> None:
+    from motet.data.federated import DataError, refuse
+    from motet.data.files import cache
+    from motet.data.load import names
+    from motet.data.options import nearest
+
+    known = [n for n in names() if cache.origin(n)]
+    refuse(
+        [
+            f"there is no data set {n!r} to fetch.\nhint: {nearest(n, known)}"
+            for n in args.names
+            if n not in known
+        ]
+    )
+    problems = []
+    for name in args.names:
+        try:
+            with watching() as watch:
+                folder = cache.fetch(name, Path(args.source).expanduser() if args.source else None, watch)
+            print(f"{name}  {megabytes(cache.size_of(folder))}  {folder}", flush=True)
+        except DataError as e:  # the others may still be had
+            problems.append(str(e))
+    refuse(problems)
+    print(f"\nnext:  motet compare data={args.names[0]}", file=sys.stderr)
+
+
+def do_list(args: Any) -> None:
+    import importlib
+
+    from motet.data.files import cache
+    from motet.data.load import names
+
+    told = []
+    for name in names():
+        found = cache.status(name)
+        where = f"here ({found.how}, {megabytes(found.size)})" if found.how else "here" if found.here else "-"
+        text = (importlib.import_module(f"motet.data.sets.{name}").__doc__ or "").strip()
+        told.append((name, where, text.splitlines()[0] if text else ""))
+    wide = [max(len(row[i]) for row in told) for i in range(2)]
+    for name, where, text in told:
+        print(f"{name:<{wide[0]}}  {where:<{wide[1]}}  {text}")
+    print("\nnext:  motet data fetch NAME", file=sys.stderr)
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+@contextmanager
+def watching() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each file on stderr, or a line for each where nobody watches."""
+    if not sys.stderr.isatty():
+        said: set[str] = set()
+
+        def line(file: str, done: int, total: int) -> None:
+            if file not in said:
+                said.add(file)
+                print(f"downloading {file} ({megabytes(total)})", file=sys.stderr, flush=True)
+
+        yield line
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(24), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        ids: dict[str, Any] = {}
+
+        def bar(file: str, done: int, total: int) -> None:
+            if file not in ids:
+                ids[file] = bars.add_task(file, total=total or None)
+            bars.update(ids[file], completed=done, total=total or None)
+
+        yield bar

@@ -1,0 +1,203 @@
+"""The commands `motet federation ...`: kits, serving, joining, running between organisations.
+
+Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from motet.cli.command import Add, group
+
+KIT = "the server's kit, which holds the owner's too"
+
+
+def federation_commands(add: Add) -> None:
+    """The group of commands, hung up at the front door."""
+    within = group(add, "federation", "organisations on their own machines: kits, serve, join, run")
+    kits(within)
+    parties(within)
+    runs(within)
+
+
+def kits(within: Add) -> None:
+    p = within("create", do_create, "write one kit for the server and one for every site")
+    p.add_argument("--name", required=True, help="of the federation")
+    p.add_argument(
+        "--server", required=True, metavar="HOST", help="the name under which sites reach the server"
+    )
+    p.add_argument("--sites", required=True, type=names, metavar="A,B,…", help="one kit for each")
+    p.add_argument("--port", type=int, default=8002, help="the server's only open port (default: 8002)")
+    p.add_argument(
+        "--to", metavar="FOLDER", help="where kits go (default: a folder named after the federation)"
+    )
+
+    p = within("add", do_add, "write kits for newcomers; kits handed out before stay good")
+    p.add_argument("folder", help="what `create` wrote")
+    p.add_argument("--sites", required=True, type=names, metavar="A,B,…")
+
+
+def parties(within: Add) -> None:
+    p = within("serve", do_serve, "be the server")
+    p.add_argument("kit", help="the server's kit")
+
+    p = within("join", do_join, "be a site: the data stay here")
+    p.add_argument("kit", help="this site's kit")
+    p.add_argument("--data", metavar="FILE", help="a .csv or .parquet file; default: as told before")
+    p.add_argument("--target", metavar="COLUMN", help="the column to predict")
+    p.add_argument("--drop", type=names, default=[], metavar="A,B,…", help="columns that are not to be used")
+    p.add_argument(
+        "--missing", choices=("refuse", "mean"), default="refuse", help="what becomes of empty cells"
+    )
+    p.add_argument(
+        "--kind", choices=("auto", "classes", "numbers"), default="auto", help="what the target is"
+    )
+    p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
+    p.add_argument("--recipe", metavar="FILE", help="whose dry run is shown (default: fedavg as it comes)")
+    p.add_argument("--method", help="another method than the recipe's")
+    p.add_argument("--json", action="store_true", help="the dry run as JSON")
+    p.add_argument("--dry-run", action="store_true", help="say what would leave the site, and do not join")
+
+    p = within("disable", do_disable, "let a site in no longer; its certificate is not revoked")
+    p.add_argument("kit", help=KIT)
+    p.add_argument("site")
+    p.add_argument("--undo", action="store_true", help="let it in again")
+
+
+def runs(within: Add) -> None:
+    p = within("run", do_run, "run a recipe with the sites that are there, or go on with it")
+    p.add_argument("kit", help=KIT)
+    p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="see `motet recipe`")
+    p.add_argument(
+        "--min-sites", type=int, default=2, metavar="N", help="to start with, at least (default: 2)"
+    )
+    p.add_argument(
+        "--min-replies", type=int, default=0, metavar="N", help="for a round to count (default: as sites)"
+    )
+    p.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="for one answer (default: 600 s)"
+    )
+    p.add_argument(
+        "--patience", type=float, default=float("inf"), metavar="S", help="to wait for server and sites"
+    )
+    p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
+
+    p = within("status", do_status, "who is there, and how runs go")
+    p.add_argument("kit", help=KIT)
+    p.add_argument("--json", action="store_true", help="as JSON")
+
+    p = within("stop", do_stop, "stop the run after its round; the same `run` goes on with it")
+    p.add_argument("kit", help=KIT)
+    p.add_argument("--all", action="store_true", help="and shut the server and all sites down")
+
+    p = within("demo", do_demo, "all of it on this machine: server and three sites, over mutual TLS")
+    p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
+    p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper")
+
+
+def names(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- commands ----
+
+
+def do_create(args: Any) -> None:
+    from motet.deploy.flare.kits import create
+
+    to = Path(args.to or args.name)
+    for kit in create(args.name, args.server, args.sites, to, args.port):
+        print(kit)
+    say(
+        f"\nhand each kit to its party on a channel you both trust; keep {to / 'authority'} to yourself\n"
+        f"next:  motet federation serve {to / 'server'}\n"
+        f"       motet federation join {to / args.sites[0]} --data FILE --target COLUMN"
+    )
+
+
+def do_add(args: Any) -> None:
+    from motet.deploy.flare.kits import add
+
+    for kit in add(Path(args.folder), args.sites):
+        print(kit)
+
+
+def do_serve(args: Any) -> None:
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.flare.process import become
+
+    kit = open_kit(args.kit, "server")
+    say(f"serving {kit.federation} at {kit.host}:{kit.port}; log: {kit.folder / 'log.txt'}")
+    become(kit)
+
+
+def do_join(args: Any) -> None:
+    from motet.deploy.flare.process import become
+    from motet.deploy.site.join import prepare
+
+    kit = prepare(args, say)
+    if args.dry_run:
+        return
+    say(f"joining {kit.federation} as {kit.party}; log: {kit.folder / 'log.txt'}")
+    become(kit)
+
+
+def do_disable(args: Any) -> None:
+    from motet.deploy.flare.admin import Office
+    from motet.deploy.flare.kits import open_kit
+
+    office = Office(open_kit(args.kit, "server"))
+    (office.enable if args.undo else office.disable)(args.site)
+    office.close()
+    print(f"{args.site} is {'let in again' if args.undo else 'not let in any more'}")
+
+
+def do_run(args: Any) -> None:
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.server.job_chain import drive
+    from motet.deploy.server.run_files import read_orders
+    from motet.report import tables
+
+    kit = open_kit(args.kit, "server")
+    paths = [w for w in args.words if "=" not in w]
+    words = [w for w in args.words if "=" in w]
+    orders = read_orders(
+        kit.federation, paths[0] if paths else None, words, args.min_sites, args.min_replies, args.timeout
+    )
+    say(orders.recipe.digest())
+    folder = drive(kit, orders, say, args.patience)
+    summary = tables.summary(tables.read([folder])[0])
+    print(
+        json.dumps({"folder": str(folder)} | summary, default=str)
+        if args.json
+        else tables.summary_text(summary)
+    )
+    say(f"\nsaved: {folder}\nnext:  motet show {folder} --clients\n       motet report {folder}")
+
+
+def do_status(args: Any) -> None:
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.server.status import look, status_text
+
+    found = look(open_kit(args.kit, "server"))
+    print(json.dumps(found) if args.json else status_text(found))
+
+
+def do_stop(args: Any) -> None:
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.server.status import stop
+
+    print(stop(open_kit(args.kit, "server"), everything=args.all))
+
+
+def do_demo(args: Any) -> None:
+    from motet.deploy.demo import demo
+
+    print(demo(Path(args.folder) if args.folder else None, args.methods, say))

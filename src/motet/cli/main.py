@@ -1,0 +1,273 @@
+"""The command line. Data go to stdout, talk goes to stderr.
+
+Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from motet import __version__
+from motet.cli.command import Add, adds_to
+from motet.cli.data_commands import data_commands
+from motet.cli.federation_commands import federation_commands
+from motet.cli.predict_command import predict_command
+from motet.cli.reproduce_command import reproduce_command
+
+EPILOG = """
+try:
+  motet compare data=digits                  which method serves which client best
+  motet run method=finetune data=digits      one method
+  motet recipe > my.toml                     a recipe with every value explained
+  motet run my.toml method.lr=0.05 seed=3    a recipe with two values changed
+  motet run data=patients.csv data.target=outcome data.client=hospital
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parsed(argv)
+    if not hasattr(args, "do"):
+        parser().print_help()
+        return 0
+    try:
+        return int(args.do(args) or 0)
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        say("interrupted; the last checkpoint is intact, the same command goes on from it")
+        return 130
+    except Exception as e:
+        if type(e).__name__ == "Stopped":
+            say(f"{e}; the same command goes on from there")
+            return 130
+        if args.trace or not expected(e):
+            raise
+        say(f"error: {e}")
+        return 2
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments, with settings before, between or behind the options: argparse alone refuses the last two."""
+    args, rest = parser().parse_known_args(argv)
+    words = [a for a in rest if not a.startswith("-")] if hasattr(args, "words") else []
+    if len(words) < len(rest):
+        parser().error(f"unrecognized arguments: {' '.join(a for a in rest if a not in words)}")
+    if words:
+        args.words = [*args.words, *words]
+    return args
+
+
+def expected(e: Exception) -> bool:
+    """Errors that are meant for people; anything else is a bug and shows where it happened."""
+    mine = ("RecipeError", "RunError", "DataError", "NetError", "FederationError", "PolicyError", "SafeError")
+    named = any(c.__name__ in mine for c in type(e).__mro__)
+    return (
+        named
+        or (isinstance(e, FileNotFoundError | ValueError) and "hint:" in str(e))
+        or type(e) is FileNotFoundError
+    )
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="motet",
+        description="A model of its own for every client, learned from all of them, while data stay at home.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"motet {__version__}")
+    top.set_defaults(trace=False)
+    add = adds_to(top)
+    running(add)
+    reading(add)
+    data_commands(add)
+    reproduce_command(add)
+    predict_command(add)
+    federation_commands(add)
+    return top
+
+
+WORDS = "recipe.toml | section.name=value"
+
+
+def running(add: Add) -> None:
+    """The commands that train."""
+    p = add("run", do_run, "run one method, or go on with a run that was stopped")
+    p.add_argument("words", nargs="*", metavar=WORDS, help="see `motet recipe`")
+    p.add_argument("--out", metavar="FOLDER", help="where the run is kept (default: runs/…)")
+    p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+
+    p = add("compare", do_compare, "run several methods on one federation, and print one table")
+    p.add_argument("words", nargs="*", metavar=WORDS, help="as for run")
+    p.add_argument(
+        "--methods", metavar="A,B,…", help="default: local, fedavg, fedprox, ditto, finetune, centralised"
+    )
+    p.add_argument(
+        "--seeds", default=[0], type=numbers, metavar="0,1,…", help="one run for each (default: 0)"
+    )
+    p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
+    p.add_argument("--report", metavar="FILE", help="where the HTML report goes")
+    p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+
+    p = add("verify", do_verify, "run a finished run again, and compare every bit")
+    p.add_argument("run", help="a run's folder")
+
+
+def numbers(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected whole numbers with commas, say 0,1,2") from None
+
+
+def reading(add: Add) -> None:
+    """The commands that show what there is."""
+    p = add("show", do_show, "what a run found")
+    p.add_argument("run", help="a run's folder")
+    p.add_argument("--clients", action="store_true", help="every client's scores")
+    p.add_argument("--json", action="store_true", help="as JSON")
+
+    p = add("report", do_report, "write the HTML report of one or more runs")
+    p.add_argument("runs", nargs="+", help="runs' folders")
+    p.add_argument("--to", default="report.html", metavar="FILE")
+
+    p = add("export", do_export, "a client's personal model as a file of its own")
+    p.add_argument("run", help="a run's folder")
+    p.add_argument("client", help="a client's name, or `global` for the global model")
+    p.add_argument("--format", choices=("safetensors", "onnx"), default="safetensors")
+    p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
+
+    p = add("recipe", do_recipe, "print a recipe with every value explained")
+    p.add_argument("words", nargs="*", metavar=WORDS)
+
+    add("list", do_list, "the methods, data sets and networks there are")
+
+
+# ---- commands ----
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The recipe's path, if one was given, and the settings."""
+    from motet.runs.recipe import RecipeError
+
+    paths = [w for w in words if "=" not in w]
+    if len(paths) > 1:
+        raise RecipeError(
+            f"more than one recipe: {', '.join(paths)}\nhint: settings are written section.name=value"
+        )
+    return (paths[0] if paths else None), [w for w in words if "=" in w]
+
+
+def do_run(args: Any) -> None:
+    from motet.cli.progress import Progress
+    from motet.report import tables
+    from motet.runs import recipe as recipes
+    from motet.runs.run import run
+
+    path, words = split_words(args.words)
+    recipe = recipes.read(path, words)
+    if not args.quiet:
+        say(recipe.digest())
+    with Progress(quiet=args.quiet) as progress:
+        done = run(recipe, args.out, progress.watch(recipe))
+    summary = tables.summary(tables.read([done.folder])[0])
+    print(
+        json.dumps({"folder": str(done.folder)} | summary, default=str)
+        if args.json
+        else tables.summary_text(summary)
+    )
+    say(
+        f"\nsaved: {done.folder}\nnext:  motet show {done.folder} --clients\n       motet verify {done.folder}"
+    )
+
+
+def do_compare(args: Any) -> None:
+    from motet.cli.progress import Progress
+    from motet.report import tables
+    from motet.report.comparison import Comparison
+    from motet.runs import compare as comparing
+
+    path, words = split_words(args.words)
+    methods = args.methods.split(",") if args.methods else comparing.STANDARD
+    plan = comparing.plan(path, words, methods, args.seeds)
+    with Progress(quiet=args.quiet) as progress:
+        folders = comparing.compare(
+            plan, args.out, progress.watch, lambda r, e: say(f"{r['method']['name']}: {e}")
+        )
+    found = Comparison(folders)
+    table = found.table
+    print(json.dumps(tables.as_records(table), default=str) if args.json else tables.as_text(table))
+    say(
+        f"\nreport: {found.report(args.report)}\nruns:   {args.out}/\nnext:   motet show {found.folders[0]} --clients"
+    )
+
+
+def do_show(args: Any) -> None:
+    from motet.report import tables
+    from motet.runs.store import Store
+
+    Store(Path(args.run)).close()
+    found = tables.read([Path(args.run)])
+    if args.clients:
+        frame = tables.by_client(found)
+        print(frame.to_json(orient="records") if args.json else frame.to_string(index=False))
+        return
+    summary = tables.summary(found[0])
+    print(json.dumps(summary, default=str) if args.json else tables.summary_text(summary))
+
+
+def do_report(args: Any) -> None:
+    from motet.report import html as page
+
+    print(page.write([Path(r) for r in args.runs], Path(args.to)))
+
+
+def do_verify(args: Any) -> int:
+    from motet.cli.progress import Progress
+    from motet.runs.run import verify
+
+    with Progress() as progress:
+        differences = verify(args.run, progress.watch(None))
+    if differences:
+        print("\n".join(differences))
+        say(f"{args.run} does not come out the same again")
+        return 1
+    print(f"{args.run}: every checkpoint, kept tree and score is the same, bit for bit")
+    return 0
+
+
+def do_export(args: Any) -> None:
+    from motet.runs.export import export
+
+    print(export(Path(args.run), args.client, args.format, Path(args.to) if args.to else None))
+
+
+def do_recipe(args: Any) -> None:
+    from motet.runs import recipe as recipes
+
+    path, words = split_words(args.words)
+    print(recipes.read(path, words).toml(), end="")
+
+
+def do_list(args: Any) -> None:
+    from motet import nets
+    from motet.data import load
+    from motet.runs import recipe as recipes
+
+    for title, names in (("methods", recipes.method_names()), ("data", load.names()), ("nets", nets.names())):
+        print(f"{title}: {', '.join(names)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

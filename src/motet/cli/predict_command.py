@@ -1,0 +1,34 @@
+"""The command `motet predict`: a saved model, used on new rows where it lies.
+
+Everything heavy is imported when the command needs it, so that `motet --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from motet.cli.command import Add
+
+
+def predict_command(add: Add) -> None:
+    p = add("predict", do_predict, "use a saved model on the rows of a file")
+    p.add_argument("table", metavar="new.csv", help="a .csv or .parquet file with the model's columns")
+    p.add_argument("--model", required=True, metavar="FILE", help="a .safetensors or .onnx file of motet's")
+    p.add_argument("--to", metavar="FILE", help="where predictions go, as CSV (default: stdout)")
+    p.add_argument(
+        "--missing", choices=("refuse", "mean"), default="refuse", help="what becomes of empty cells"
+    )
+    p.add_argument("--trust", action="store_true", help="import the modules that the model's file names")
+
+
+def do_predict(args: Any) -> None:
+    from motet.runs.predict import predict
+
+    table, notes = predict(Path(args.model), Path(args.table), missing=args.missing, trust=args.trust)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    table.to_csv(args.to or sys.stdout, index=False)
+    if args.to:
+        print(f"{len(table)} predictions: {args.to}", file=sys.stderr)

@@ -1,0 +1,333 @@
+"""`descend`: the only training loop in motet.
+
+It is written for one client. Called plainly it trains that client with in-place updates; called
+under vmap it drops below the vmap level, where the clients are plain stacked tensors, and runs
+their steps batched and, if the engine says so (`pace`), compiled.
+
+A loss is a named function `(u, batch)` or `(u, batch, given)` that sees only what it is given, never
+a closure over tensors. A step is a named function `(u, g, given, lr) -> u`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils import _pytree as pytree
+
+from motet.client.augment import jiggle
+from motet.client.batchnorm import practising, statistics, weights_of, with_statistics_of
+from motet.client.data import Batch, Data, hashes, orders, take
+from motet.vec import Vec
+
+Loss = Callable[..., Tensor]
+Step = Callable[[Vec, Vec, Any, Tensor], Vec]
+_UNROLL = 3  # steps in one compiled call; more gained nothing
+_INDICES = 1 << 22  # how many positions of examples are laid out at once
+
+
+def sgd(u: Vec, g: Vec, given: Any, lr: Tensor) -> Vec:
+    return u - lr * g
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Everything about a descent that is no tensor: what a compiled step is remembered by."""
+
+    loss: Loss
+    step: Step
+    momentum: float
+    decay: float
+    clip: float | None
+    batch: int
+    drop_last: bool
+    augment: bool = False
+
+    def blame(self, u: Vec, batch: Batch, given: Any) -> Tensor:
+        return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
+
+    def shape(self, g: Vec, u: Vec, m: Vec | None) -> tuple[Vec, Vec | None]:
+        """The direction to step in: the gradient with decay, clipping and momentum."""
+        if self.decay:
+            g = g + self.decay * weights_of(u)
+        if self.clip is not None:
+            g = g * torch.clamp(self.clip / (g.sq().sqrt() + 1e-12), max=1.0)
+        if m is None:
+            return g, None
+        m = self.momentum * m + g
+        return m, m
+
+
+def descend(
+    loss: Loss,
+    w: Vec,
+    data: Data,
+    *,
+    lr: float | Tensor,
+    epochs: int | Tensor = 1,
+    batch: int = 16,
+    given: Any = (),
+    momentum: float = 0.0,
+    decay: float = 0.0,
+    clip: float | None = None,
+    drop_last: bool = False,
+    step: Step = sgd,
+) -> Vec:
+    """Minimise `loss` by stochastic gradient descent from `w` over `data`.
+
+    `lr` and `epochs` may be tensors, so that every client can have its own. The result is a
+    constant: no gradient flows back through a descent.
+    """
+    rule = Rule(loss, step, momentum, decay, clip, batch, drop_last, data.augment)
+    tree = (
+        w,
+        given,
+        torch.as_tensor(lr, dtype=torch.float32),
+        torch.as_tensor(epochs),
+        (data.x, data.y, data.n, data.seed),
+    )
+    values, spec = pytree.tree_flatten(tree)
+    out = _Descent.apply(rule, spec, *map(torch.as_tensor, values))
+    return Vec(zip(w, out, strict=True))
+
+
+class _Descent(torch.autograd.Function):
+    @staticmethod
+    def forward(rule: Rule, spec: Any, *values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(alone(rule, *pytree.tree_unflatten(list(values), spec)).values())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, rule: Rule, spec: Any, *values: Tensor) -> Any:
+        dims = in_dims[2:]
+        rows = [v if d is None else v.movedim(d, 0) for v, d in zip(values, dims, strict=True)]
+        out = together(rule, info.batch_size, spec, rows, [d is not None for d in dims])
+        return tuple(out), (0,) * len(out)
+
+
+# ---- one client, in place ----
+
+
+def alone(rule: Rule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tuple[Tensor, ...]) -> Vec:
+    x, y, n, seed = rows
+    many = int(n)
+    x, y = channels_last(x[:many]), y[:many]
+    u = w.map(lambda a, _: own(a))
+    m = u.zeros() if rule.momentum else None
+    for e in range(int(epochs)):
+        for at in orders(seed, e, n, many).split(rule.batch):
+            if rule.drop_last and len(at) < rule.batch <= many:
+                continue
+            some = take(x, at)
+            if rule.augment:
+                some = jiggle(some, dice(seed, e, at))
+            u, m = tread(rule, u, m, given, lr, Batch.of(some, y[at]))
+    return u.map(lambda a, _: a.detach())
+
+
+def tread(rule: Rule, u: Vec, m: Vec | None, given: Any, lr: Tensor, batch: Batch) -> tuple[Vec, Vec | None]:
+    """One step of one client; plain SGD changes `u` in place, which saves a copy of the weights."""
+    still = statistics(u)
+    names = [k for k in u if k not in still]
+    params = [u[k] for k in names]
+    with torch.enable_grad(), practising():
+        for p in params:
+            p.requires_grad_(True)
+        slopes = torch.autograd.grad(rule.blame(u, batch, given), params, allow_unused=True)
+    for p in params:
+        p.requires_grad_(False)
+    found = dict(zip(names, slopes, strict=True))
+    g = Vec({k: torch.zeros_like(a) if (s := found.get(k)) is None else s for k, a in u.items()})
+    g, m = rule.shape(g, u, m)
+    if rule.step is not sgd:
+        return with_statistics_of(rule.step(u, g, given, lr), u).map(lambda a, _: own(a)), m
+    torch._foreach_add_(list(u.values()), list(g.values()), alpha=-float(lr))
+    return u, m
+
+
+def dice(seed: Tensor, epoch: Tensor | int, at: Tensor) -> Tensor:
+    """What decides how each example looks in an epoch; its salts are not those of orders and draws."""
+    return hashes(seed, -2 - epoch, at)
+
+
+def own(a: Tensor) -> Tensor:
+    """A copy that may change in place; convolutions are fastest with channels last."""
+    return a.clone(memory_format=torch.channels_last if a.ndim == 4 else torch.contiguous_format)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """Images are stored as (n, h, w, c), so that taking rows gives channels-last batches."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2) if x.ndim == 4 else x
+
+
+# ---- many clients, stacked ----
+
+
+_compiling = [False]  # innermost last
+
+
+@contextmanager
+def pace(compiled: bool) -> Iterator[None]:
+    """How batched descents inside this block run; set by the engine."""
+    _compiling.append(compiled)
+    try:
+        yield
+    finally:
+        _compiling.pop()
+
+
+class Window(NamedTuple):
+    """A few steps of all clients: rows of examples (steps, clients, batch), and who takes which step."""
+
+    at: Tensor
+    live: Tensor
+    go: Tensor
+    dice: Tensor  # empty unless examples are augmented
+
+
+def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched: list[bool]) -> list[Tensor]:
+    """`values` in the order of descend's tree, with a first axis of clients where `batched`."""
+    marked = [(v, b) for v, b in zip(values, batched, strict=True)]
+    w, given, lr, epochs, rows = pytree.tree_unflatten(marked, spec)
+
+    def wide(leaf: tuple[Tensor, bool]) -> Tensor:
+        return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
+
+    x, y, n, seed = map(wide, rows)
+    told = pytree.tree_leaves(given, is_leaf=_is_pair)
+    shape = Shape(
+        tuple(w),
+        pytree.tree_structure(given, is_leaf=_is_pair),
+        tuple(0 if leaf[1] else None for leaf in told),
+        bool(rule.momentum),
+    )
+    u = [wide(a).contiguous() for a in w.values()]
+    state = u + [torch.zeros_like(a) for a in u] if shape.heavy else u
+    fixed = [leaf[0] for leaf in told] + [wide(lr).contiguous()]
+    compiled = _compiling[-1]
+    size = _UNROLL if compiled else 1
+    march = marching(rule, shape, size, compiled)
+    all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
+    for at, live, go, key in windows(rule, n, seed, wide(epochs), x.shape[1], size):
+        rows = rows_at(all_x, at)
+        if rule.augment:
+            rows = jiggle(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
+        state = march(*state, *fixed, rows, rows_at(all_y, at), live, go)
+    return list(state[: len(u)])
+
+
+class Shape(NamedTuple):
+    """What a step's arguments are: names of weights, the tree that the loss is given and which of its
+    leaves differ by client, and whether there is momentum."""
+
+    names: tuple[str, ...]
+    given: Any
+    dims: tuple[int | None, ...]
+    heavy: bool
+
+
+def rows_at(all_rows: Tensor, at: Tensor) -> Tensor:
+    return all_rows.index_select(0, at.flatten()).reshape(*at.shape, *all_rows.shape[1:])
+
+
+def _is_pair(t: Any) -> bool:
+    return isinstance(t, tuple) and len(t) == 2 and isinstance(t[1], bool)
+
+
+@lru_cache(maxsize=64)
+def marching(rule: Rule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
+    """A function that takes all clients `size` steps further: (weights, momentum, given, lr, batch) to weights."""
+    many, more = len(shape.names), len(shape.names) * (1 + shape.heavy)
+
+    def one(*values: Tensor) -> list[Tensor]:
+        u = Vec(zip(shape.names, values[:many], strict=True))
+        m = Vec(zip(shape.names, values[many:more], strict=True)) if shape.heavy else None
+        told = pytree.tree_unflatten(list(values[more:-5]), shape.given)
+        lr, x, y, live, go = values[-5:]
+        for s in range(size):
+            g = grad(rule.blame)(u, Batch(x[s], y[s], live[s]), told)
+            g, fresh = rule.shape(g, u, m)
+            u = with_statistics_of(rule.step(u, g, told, lr), u).where(go[s], u)
+            m = fresh.where(go[s], m) if fresh is not None and m is not None else None
+        return [*u.values(), *(m.values() if m is not None else ())]
+
+    # Steps come first in x, y, live and go, clients second.
+    dims = (*(0,) * more, *shape.dims, 0, 1, 1, 1, 1)
+    return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
+
+
+class Traced:
+    """A function recorded once for each set of shapes it meets, and played from the record.
+
+    make_fx records what the function does to tensors, so that any Python that runs under vmap will
+    do. Playing the record skips the work of vmap and grad; compiling it also skips memory traffic.
+    Going through torch.compile instead stumbles over a tensor times a Vec.
+    """
+
+    def __init__(self, f: Callable[..., list[Tensor]], compiled: bool) -> None:
+        self.f, self.compiled = f, compiled
+        self.made: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *values: Tensor) -> Any:
+        if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
+            return self.f(*values)  # there is another vmap around this one
+        shapes = tuple((v.shape, v.dtype) for v in values)
+        if shapes not in self.made:
+            self.made[shapes] = self.build(values)
+        return self.made[shapes](*values)
+
+    def build(self, values: tuple[Tensor, ...]) -> Callable[..., Any]:
+        from torch.fx.experimental.proxy_tensor import make_fx  # a second to import
+
+        record = make_fx(self.f, tracing_mode="fake")(*values)
+        if not self.compiled:
+            record.graph.eliminate_dead_code()
+            record.recompile()
+            return record.forward
+        from torch._inductor import compile
+
+        compiled: Callable[..., Any] = compile(record, list(values))
+        return compiled
+
+
+def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int) -> Iterator[Window]:
+    """All steps of all clients, `size` at a time. Clients with fewer examples or epochs stand still."""
+    clients, most = len(n), int(epochs.max())
+    top = int(n.max())
+    steps = -(-top // rule.batch)
+    home = (torch.arange(clients) * rows)[:, None]
+    group = max(1, _INDICES // max(1, clients * top))
+    for first in range(0, most, group):
+        epoch = torch.arange(first, min(first + group, most))
+        order = orders(seed[:, None, None], epoch[None, :, None], n[:, None, None], top)
+        order = torch.nn.functional.pad(order, (0, steps * rule.batch - top))
+        key = dice(seed[:, None, None], epoch[None, :, None], order) if rule.augment else order[..., :0]
+        at = order.reshape(clients, -1, rule.batch) + home[:, :, None]
+        key = key.reshape(*at.shape[:2], -1)
+        place = torch.arange(steps * rule.batch).reshape(steps, rule.batch)
+        live = (place[None] < n[:, None, None]).float().repeat(1, len(epoch), 1)
+        full = (place[None, :, -1] < n[:, None]) | (n[:, None] < rule.batch)
+        go = (full if rule.drop_last else torch.ones_like(full)) & (place[None, :, 0] < n[:, None])
+        go = (go[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
+        yield from _cut(Window(*(t.transpose(0, 1).contiguous() for t in (at, live, go, key))), size)
+
+
+def _cut(all_steps: Window, size: int) -> Iterator[Window]:
+    go = all_steps.go
+    if spare := -len(go) % size:  # a window that is not full ends with steps that nobody takes
+        all_steps = Window(*(torch.cat([t, t[:1].expand(spare, *t.shape[1:])]) for t in all_steps))
+        go = all_steps.go
+        go[-spare:] = False
+    busy = go.reshape(-1, size * go.shape[1]).any(1).tolist()
+    for s, some in zip(range(0, len(go), size), busy, strict=True):
+        if some:
+            yield Window(*(t[s : s + size] for t in all_steps))

@@ -1,0 +1,305 @@
+"""What is to be learned: a network, where it starts, what it predicts, how it is blamed and scored.
+
+Knows networks and losses. Does not know clients or federations.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from motet.client.activations import overheard
+from motet.client.batchnorm import POLICIES, practises, statistics
+from motet.client.data import Batch, Data
+from motet.vec import Vec
+
+Kind = Literal["classes", "numbers"]
+Array = np.ndarray[Any, np.dtype[np.float64]]
+_NORMS = nn.modules.batchnorm._BatchNorm
+_ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
+_MEASURED = 256  # examples at once from which a client measures its statistics
+_SLICE = 512  # examples predicted at once
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Mean and standard deviation of each channel, where black is 0 and white is 1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalise(self, x: Tensor) -> Tensor:
+        """Bytes (n, channels, height, width) as floats of mean 0 and spread 1; other tensors as they are."""
+        if x.dtype != torch.uint8:
+            return x
+        mean, std = (255 * torch.tensor(v).reshape(-1, 1, 1) for v in (self.mean, self.std))
+        return (x.float() - mean) / std
+
+
+class Task:
+    """A network with the weights `w0` that everyone starts from.
+
+    `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
+    `head` names the parameters of its last layer. `scale` turns predicted numbers into the
+    target's own unit. `pixels` says how bytes of images are normalised. `statistics` is whose
+    statistics BatchNorm layers use (norms.py), "" without such layers. `build` makes another network
+    for the same examples by its name, for methods that want a second one.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        kind: Kind,
+        outputs: int,
+        scale: float = 1.0,
+        pixels: Pixels | None = None,
+        build: Callable[[str], nn.Module] | None = None,
+    ) -> None:
+        check_net(net)
+        self.net, self.kind, self.outputs, self.scale, self.pixels = net, kind, outputs, scale, pixels
+        self.build = build
+        self._others: dict[str, Task] = {}
+        self.statistics: str = getattr(net, "statistics", "")
+        buffers = dict(net.named_buffers())
+        named = dict(net.named_parameters()) | {k: buffers[k] for k in statistics(buffers)}
+        self.w0 = Vec({k: p.detach().clone() for k, p in named.items()})
+        self.head = last_layer(net)
+        self.body = tuple(k for k in self.w0 if k not in self.head)
+        self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
+        self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
+        self._own = threading.local()
+        net.requires_grad_(False)
+
+    def other(self, name: str) -> Task:
+        """The same task with another network, always the same one for a name."""
+        if name not in self._others:
+            if self.build is None:
+                raise ValueError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
+            self._others[name] = Task(self.build(name), self.kind, self.outputs, self.scale, self.pixels)
+        return self._others[name]
+
+    def predict(self, w: Vec, x: Tensor) -> Tensor:
+        """Scores of shape (examples, classes), or numbers of shape (examples,)."""
+        return self._shaped(self._mine().predict(w, self.pixels.normalise(x) if self.pixels else x))
+
+    def predict_from(self, w: Vec, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and the features that the head sees, (examples, features)."""
+        puppet = self._mine()
+        with puppet.listening() as heard:
+            z = self.predict(w, x)
+        return z, heard[-1]
+
+    def silent(self, w: Vec, x: Tensor, first: int) -> list[Tensor]:
+        """Where the first activations of the network are given nothing positive, which is what a ReLU
+        sets to zero: for each of them (examples, channels, ...), true or false. A network whose
+        activations are not seen (bends.py) is asked for the features that its head sees."""
+        heard = overheard(lambda: self.predict(w, x), first)
+        return heard or [self.predict_from(w, x)[1] <= 0]
+
+    def top(self, head: Vec, features: Tensor) -> Tensor:
+        """What a head makes of features; the network's last layer must be linear."""
+        names = [k.rpartition(".")[2] for k in head]
+        return self._shaped(nn.functional.linear(features, **dict(zip(names, head.values(), strict=True))))
+
+    def _shaped(self, z: Tensor) -> Tensor:
+        return z if self.kind == "classes" else z.squeeze(-1)
+
+    def at_home(self, own: Any, data: Data) -> Any:
+        """A predictor, a partial of weights, with this client's own statistics where they are local."""
+        if self.statistics != "local":
+            return own
+        with self._mine().measuring() as found:
+            for x in data.x[: int(data.n)].split(_MEASURED):
+                own(x)
+        measured = [Vec(dict(a) | found[id(a)]) if id(a) in found else a for a in own.args]
+        return partial(own.func, *measured)
+
+    def loss(self, w: Vec, batch: Batch) -> Tensor:
+        return batch.mean(self.blame(self.predict(w, batch.x), batch.y))
+
+    def blame(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The loss of each example."""
+        if self.kind == "classes":
+            return torch.logsumexp(scores, -1) - scores.gather(-1, y[..., None]).squeeze(-1)  # cross-entropy
+        return (scores - y) ** 2
+
+    def tally(self, scores: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Sums from which `marks` makes scores; sums of parts add up to the sum of the whole."""
+        live = batch.live
+        sums = {"n": live.sum(), "loss": (self.blame(scores, batch.y) * live).sum()}
+        if self.kind == "classes":
+            right = (scores.argmax(-1) == batch.y) * live
+            none = torch.zeros(self.outputs)
+            return sums | {
+                "right": none.scatter_add(0, batch.y, right),
+                "truth": none.scatter_add(0, batch.y, live),
+            }
+        miss, y = (scores - batch.y) * self.scale, batch.y * self.scale
+        return sums | {
+            "abs": (miss.abs() * live).sum(),
+            "sq": (miss**2 * live).sum(),
+            "y": (y * live).sum(),
+            "yy": (y**2 * live).sum(),
+        }
+
+    def _mine(self) -> Puppet:
+        """Weights are put in place of the network's own: every thread needs a network to itself."""
+        if not hasattr(self._own, "puppet"):
+            with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
+                self._own.puppet = Puppet(copy.deepcopy(self.net), self.statistics)
+        mine: Puppet = self._own.puppet
+        return mine
+
+
+class Puppet:
+    """A network that any weights can be put into: torch's functional_call without its checks,
+    which take as long as a small network."""
+
+    def __init__(self, net: nn.Module, policy: str = "") -> None:
+        self.net, self.policy = net, policy
+        names = {id(p): name for name, p in net.named_parameters()}  # one name for weights that layers share
+        places = [(m._parameters, key, p) for m in net.modules() for key, p in m._parameters.items()]
+        self.slots: list[tuple[str, dict[str, Any], str]] = [
+            (names[id(p)], params, key) for params, key, p in places if p is not None
+        ]
+        self.blank = [p for _, _, p in places if p is not None]
+        self.norms = [(f"{k}.", m) for k, m in net.named_modules() if isinstance(m, _NORMS)]
+        self.found: dict[int, Measured] | None = None
+        self.last = net.get_submodule(last_layer(net)[0].rpartition(".")[0])
+        net.eval()
+        for _, norm in self.norms:
+            norm._buffers["num_batches_tracked"] = None  # the running mean forgets at a fixed rate
+
+    def predict(self, w: Vec, x: Tensor) -> Tensor:
+        for name, params, key in self.slots:
+            params[key] = w[name]
+        if self.norms:
+            self.dress(w, len(x))
+        try:
+            z: Tensor = self.net(x)
+        finally:
+            for (_, params, key), blank in zip(self.slots, self.blank, strict=True):
+                params[key] = blank
+        if self.found is not None:
+            self.found.setdefault(id(w), Measured(w)).add(self.norms, len(x))
+        return z
+
+    def dress(self, w: Vec, rows: int) -> None:
+        """Give BatchNorm layers their statistics. A batch of one has none and is treated as in use."""
+        measuring = self.found is not None
+        train = rows > 1 and self.policy != "shared" and (practises() or measuring)
+        for name, norm in self.norms:
+            norm.training = train
+            norm.momentum = 1.0 if measuring else 0.1
+            for key in ("running_mean", "running_var"):
+                value = w[name + key].detach()  # training with averaged statistics changes it in place
+                keep = train and (measuring or self.policy == "local")
+                norm._buffers[key] = value.clone() if keep else value
+
+    @contextmanager
+    def listening(self) -> Iterator[list[Tensor]]:
+        """Inside, what goes into the last layer is written down."""
+        heard: list[Tensor] = []
+        hook = self.last.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+        try:
+            yield heard
+        finally:
+            hook.remove()
+
+    @contextmanager
+    def measuring(self) -> Iterator[dict[int, dict[str, Tensor]]]:
+        """Inside, what is predicted is measured; afterwards the means over all batches, by the weights' id."""
+        means: dict[int, dict[str, Tensor]] = {}
+        self.found = {}
+        try:
+            yield means
+            means |= {key: m.mean() for key, m in self.found.items()}
+        finally:
+            self.found = None
+
+
+class Measured:
+    """Sums of the statistics of batches, each counted by its rows."""
+
+    def __init__(self, w: Vec) -> None:
+        self.w, self.rows, self.sums = w, 0, dict[str, Tensor]()  # w stays alive, so that its id does
+
+    def add(self, norms: Sequence[tuple[str, nn.Module]], rows: int) -> None:
+        self.rows += rows
+        for name, norm in norms:
+            for key in ("running_mean", "running_var"):
+                value = torch.as_tensor(norm._buffers[key]) * rows
+                self.sums[name + key] = value + self.sums.get(name + key, 0)
+
+    def mean(self) -> dict[str, Tensor]:
+        return {k: v / self.rows for k, v in self.sums.items()}
+
+
+def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> dict[str, Tensor]:
+    """The sums of a predictor's scores on some examples, a slice of them at a time."""
+    total: dict[str, Tensor] = {}
+    for first in range(0, max(len(exam.x), 1), _SLICE):
+        rows = slice(first, first + _SLICE)
+        part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
+        sums = task.tally(predict(part.x), part)
+        total = {k: total[k] + v if total else v for k, v in sums.items()}
+    return total
+
+
+def marks(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Scores from the stacked sums of several clients; the first is the one a client cares about."""
+    s = {k: v.double().numpy() for k, v in sums.items()}
+    n = np.maximum(s["n"], 1)
+    loss = s["loss"] / n
+    if kind == "classes":
+        truth, right = s["truth"], s["right"]
+        recall = right / np.maximum(truth, 1)
+        balanced = recall.sum(-1) / np.maximum((truth > 0).sum(-1), 1)  # absent classes do not count
+        return {"accuracy": right.sum(-1) / n, "balanced": balanced, "loss": loss}
+    spread = s["yy"] - s["y"] ** 2 / n
+    r2 = np.where(spread > 0, 1 - s["sq"] / np.where(spread > 0, spread, 1), 0.0)
+    return {"rmse": np.sqrt(s["sq"] / n), "mae": s["abs"] / n, "r2": r2, "loss": loss}
+
+
+def better(kind: Kind) -> int:
+    """+1 where a larger first mark is better (accuracy), -1 where a smaller one is (rmse)."""
+    return 1 if kind == "classes" else -1
+
+
+def last_layer(net: nn.Module) -> tuple[str, ...]:
+    """The names of the parameters of the last module that has any of its own."""
+    owners = [name.rpartition(".")[0] for name, _ in net.named_parameters()]
+    return tuple(k for k, _ in net.named_parameters() if k.rpartition(".")[0] == owners[-1])
+
+
+def check_net(net: nn.Module) -> None:
+    for name, module in net.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise ValueError(
+                f"layer {name!r} of the network is a {type(module).__name__}, which motet does not train: "
+                "it draws from a global generator.\nhint: use weight decay (method.decay) instead"
+            )
+        if isinstance(module, _NORMS) and getattr(net, "statistics", None) not in POLICIES:
+            raise ValueError(
+                f"layer {name!r} of the network is a {type(module).__name__}, and it is not said whose "
+                f"statistics it uses.\nhint: set the network's attribute statistics to one of "
+                f"{', '.join(POLICIES)} (see motet.client.batchnorm), or use GroupNorm or LayerNorm"
+            )
+    if not any(True for _ in net.parameters()):
+        raise ValueError("the network has no parameters to train")
+    norms = {f"{k}." for k, m in net.named_modules() if isinstance(m, _NORMS)}
+    if buffers := [k for k, _ in net.named_buffers() if not k.startswith(tuple(norms)) or not norms]:
+        raise ValueError(
+            f"the network has buffers ({', '.join(buffers)}), and a buffer is neither shared nor kept.\n"
+            "hint: make it a parameter, or a plain attribute if it never changes"
+        )

@@ -1,0 +1,189 @@
+"""A federation's data: rows before they are dealt (Pool), and every client's home after (Federation).
+
+Knows arrays, names and parts. Does not know where rows come from or how they are dealt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from motet.client import Batch, Column, Home, Shelf
+from motet.client.task import Kind, Pixels
+
+__all__ = ["DataError", "Federation", "Pixels", "Pool", "Ruler", "refuse"]
+
+PARTS = ("train", "val", "test", "proxy", "exam")  # a row's part is one of these words, or its number
+LOCAL = 3  # the first three stay with clients; proxy and exam are the server's
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+class DataError(ValueError):
+    """Something is wrong with the data or with what was asked of them."""
+
+
+def refuse(problems: list[str]) -> None:
+    """Raise all problems together, or nothing."""
+    if len(problems) == 1:
+        raise DataError(problems[0])
+    if problems:
+        listed = "\n".join(f"{i}. {p}" for i, p in enumerate(problems, 1))
+        raise DataError(f"{len(problems)} things are wrong with the data:\n{listed}")
+
+
+@dataclass
+class Pool:
+    """Rows before they are dealt to clients."""
+
+    x: np.ndarray  # (N, ...) float32; float64 that becomes float32 after scaling; uint8: pixels or symbols
+    y: np.ndarray  # (N,) int64 index of a class, or a float
+    kind: Kind
+    classes: tuple[str, ...] = ()  # their names; () for numbers
+    columns: tuple[Column, ...] = ()
+    owner: np.ndarray | None = None  # (N,) each row's client: a name, or an index into `names`
+    names: tuple[str, ...] = ()  # of the clients, if `owner` holds indices
+    part: np.ndarray | None = (
+        None  # (N,) words or numbers of PARTS, -1: to be cut; the server's have an owner too
+    )
+    proxy: Rows | None = None  # what the server holds from the start
+    exam: Rows | None = None  # a global test set
+    scaling: str = "federation"  # what scale = "auto" means here
+    fill: bool = False  # NaN in x are filled with training means
+    pixels: Pixels | None = None  # x holds bytes of images (N, channels, height, width), to be normalised so
+    augment: bool = False  # images are shifted and mirrored at random in training
+    exact: bool = False  # numbers stay float64, and targets in their own unit
+    digest: str = ""  # of x and y, where somebody knows it already
+    notes: list[str] = field(default_factory=list)
+
+    def problems(self) -> list[str]:
+        """What makes these rows unusable, each in a sentence."""
+        n, wrong = len(self.x), []
+        if n == 0:
+            return ["there are no rows"]
+        for name in ("y", "owner", "part"):
+            values = getattr(self, name)
+            if values is not None and values.shape != (n,):
+                wrong.append(f"x has {n} rows, and {name} has shape {values.shape}; expected ({n},)")
+        if self.x.dtype == np.uint8:
+            if self.pixels and (self.x.ndim != 4 or self.x.shape[1] != len(self.pixels.mean)):
+                wrong.append(f"x has shape {self.x.shape}, and {len(self.pixels.mean)} channels are named")
+        elif self.x.dtype.kind != "f":
+            wrong.append(f"x holds {self.x.dtype}; expected float32, or uint8 for images and text")
+        elif not self.fill and not np.isfinite(self.x).all():
+            wrong.append("x holds missing (NaN) or infinite values.\nhint: fill them or drop their rows")
+        if self.columns and (self.x.ndim != 2 or self.x.shape[1] != len(self.columns)):
+            wrong.append(f"x has shape {self.x.shape}, and {len(self.columns)} columns are named")
+        if len(set(self.names)) < len(self.names):
+            wrong.append("two clients have the same name")
+        if (
+            self.names
+            and self.owner is not None
+            and not 0 <= self.owner.min() <= self.owner.max() < len(self.names)
+        ):
+            wrong.append(f"owner holds indices outside of the {len(self.names)} names")
+        return wrong + self._problems_of_y()
+
+    def _problems_of_y(self) -> list[str]:
+        if self.kind not in ("classes", "numbers"):
+            return [f"kind is {self.kind!r}; expected 'classes' or 'numbers'"]
+        if self.kind == "numbers":
+            if self.y.dtype.kind != "f" or not np.isfinite(self.y).all():
+                return ["y must hold finite floats, because kind is 'numbers'"]
+            return ["the target is the same number in every row"] if np.ptp(self.y) == 0 else []
+        if self.y.dtype.kind not in "iu":
+            return [f"y holds {self.y.dtype}; expected int64, the index of each row's class"]
+        if self.y.min() < 0 or self.y.max() >= len(self.classes):
+            low, high = self.y.min(), self.y.max()
+            return [f"y runs from {low} to {high}, and {len(self.classes)} classes are named"]
+        return ["all rows are of one class"] if np.ptp(self.y) == 0 else []
+
+
+@dataclass(frozen=True)
+class Ruler:
+    """What standardises numbers: (number - middle) / spread."""
+
+    middle: np.ndarray
+    spread: np.ndarray
+
+    @classmethod
+    def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = ()) -> Ruler:
+        """Mean and standard deviation of each column; flags are left alone, constants only centred."""
+        middle, spread = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+        spread = np.where(spread > 1e-9 * np.maximum(abs(middle), 1e-9), spread, 1.0)
+        if not columns:
+            return cls(middle, spread)
+        number = np.array([c.kind == "number" for c in columns])
+        return cls(np.where(number, middle, 0.0), np.where(number, spread, 1.0))
+
+    def apply(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray((values - self.middle) / self.spread, np.float32)
+
+
+@dataclass
+class Federation:
+    """Every client's home; all rows live in one array, of which the homes hold views or places."""
+
+    name: str
+    homes: dict[str, Home]  # clients that take part, sorted by name
+    unseen: dict[str, Home]  # clients that are held out of training altogether
+    kind: Kind
+    outputs: int  # number of classes, or 1
+    classes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    shape: tuple[int, ...]  # of one example
+    scale: float = 1.0  # numbers: target = prediction * scale + offset
+    offset: float = 0.0
+    proxy: Batch | Shelf | None = None
+    exam: Batch | Shelf | None = None
+    rulers: dict[str, Ruler] = field(default_factory=dict)  # what standardised features, by client
+    notes: list[str] = field(default_factory=list)  # what a person should know
+    pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
+    symbols: bool = False  # examples are bytes of text
+    exact: bool = False  # examples are float64, and networks for them must be
+    missing: dict[str, int] = field(default_factory=dict)  # cells that were filled, by client
+    digest: str = ""  # of all rows, where it is known
+
+    def fingerprint(self) -> str:
+        """sha256 of all values, names and parts: a run that goes on can tell that its data changed."""
+        digest = hashlib.sha256()
+        columns = [(c.name, c.kind) for c in self.columns]
+        digest.update(json.dumps([self.kind, self.classes, columns, self.scale, self.offset]).encode())
+        for label, batch in self._batches():
+            if isinstance(batch, Shelf) and self.digest:
+                values: list[torch.Tensor] = [batch.at]
+                digest.update(self.digest.encode())
+            else:
+                values = [batch.x, batch.y]
+            digest.update(json.dumps([label, *(list(v.shape) for v in values)]).encode())
+            for v in values:
+                digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def _batches(self) -> Iterator[tuple[list[str], Batch | Shelf]]:
+        for role, homes in (("home", self.homes), ("unseen", self.unseen)):
+            for client, home in homes.items():
+                yield [role, client, "train"], home.train
+                yield [role, client, "val"], home.val
+                yield [role, client, "test"], home.test
+        for role, batch in (("proxy", self.proxy), ("exam", self.exam)):
+            if batch is not None:
+                yield [role], batch
+
+    def pooled(self) -> Federation:
+        """The same rows with one client, `everyone`, who holds all that the taking-part clients hold."""
+
+        def join(part: str) -> Batch | Shelf:
+            batches = [getattr(home, part) for home in self.homes.values()]
+            if isinstance(first := batches[0], Shelf):
+                return Shelf(first.shared_x, first.shared_y, torch.cat([b.at for b in batches]))
+            return Batch.of(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]))
+
+        augment = any(h.augment for h in self.homes.values())
+        everyone = Home(join("train"), join("val"), join("test"), self.columns, augment)
+        notes = [*self.notes, "all clients are pooled into one"]
+        return replace(self, homes={"everyone": everyone}, unseen={}, notes=notes)

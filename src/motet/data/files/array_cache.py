@@ -1,0 +1,151 @@
+"""Decoded arrays, kept: made once, by one process, and memory-mapped from then on.
+
+Knows folders, keys and locks. Does not know what the arrays mean, nor where their files came from.
+
+The cache is the folder MOTET_CACHE, or the platform's own place for caches. `decoded/NAME-KEY/` in it has one
+.npy for each array and a meta.json with sizes, shapes and digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from motet.data.federated import DataError
+
+_FORM = 1  # of the decoded folders themselves
+
+
+class Arrays(dict[str, np.ndarray]):
+    """Read-only, memory-mapped arrays by name."""
+
+    def __init__(self, found: dict[str, np.ndarray], digest: str, folder: Path) -> None:
+        super().__init__(found)
+        self.digest = digest  # sha256 over the arrays' own digests
+        self.folder = folder
+
+
+def home() -> Path:
+    """The cache's folder."""
+    if named := os.environ.get("MOTET_CACHE"):
+        return Path(named)
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("motet"))
+
+
+def writable(folder: Path) -> Path:
+    """A folder of the cache that can be written to, made if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError("no permission to write there")
+    except OSError as e:
+        raise _unwritable(folder, e) from e
+    return folder
+
+
+def _unwritable(folder: Path, e: OSError) -> DataError:
+    return DataError(
+        f"{folder} cannot be written: {e}.\nhint: MOTET_CACHE may name another folder for the cache"
+    )
+
+
+def keep(name: str, mark: str, decode: Callable[[], dict[str, np.ndarray]]) -> Arrays:
+    """The arrays under this key; decoded now, by one process at a time, if they are not here or damaged."""
+    base = home() / "decoded"
+    folder = base / f"{name}-{mark}"
+    if (found := opened(folder)) is not None:
+        return found
+    with FileLock(writable(base) / f".{name}.lock"):
+        if (found := opened(folder)) is not None:
+            return found
+        for left in base.glob(f".{name}-*.tmp"):  # of a process that was killed: we hold its lock
+            shutil.rmtree(left)
+        arrays = decode()
+        try:
+            _write(folder, arrays)
+        except OSError as e:
+            raise _unwritable(folder, e) from e
+    if (found := opened(folder)) is None:
+        raise DataError(f"{folder} cannot be read after it was written.\nhint: empty arrays cannot be mapped")
+    return found
+
+
+def opened(folder: Path) -> Arrays | None:
+    """What lies in a decoded folder; None if it is not there, or not as its meta.json says."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text())
+        found = {}
+        for name, fact in meta["arrays"].items():
+            file = folder / f"{name}.npy"
+            if file.stat().st_size != fact["bytes"]:
+                return None
+            found[name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            if [*found[name].shape] != fact["shape"] or str(found[name].dtype) != fact["dtype"]:
+                return None
+        return Arrays(found, meta["digest"], folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def files_of(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of every file below a folder, in order: what a key is made of."""
+    found = []
+    for at, below, files in os.walk(folder):
+        below[:] = [b for b in below if not b.startswith(".")]
+        for file in files:
+            if not file.startswith(".") and not file.endswith(".part"):
+                fact = os.stat(os.path.join(at, file))
+                name = os.path.relpath(os.path.join(at, file), folder)
+                found.append((name, fact.st_size, fact.st_mtime_ns))
+    return sorted(found)
+
+
+def key(words: Iterable[Any]) -> str:
+    """A short name for everything that decoded arrays depend on."""
+    return hashlib.sha256(json.dumps([_FORM, *words]).encode()).hexdigest()[:16]
+
+
+def _write(folder: Path, found: dict[str, np.ndarray]) -> None:
+    """All arrays, or nothing that has the folder's name."""
+    rest = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
+    rest.mkdir()
+    try:
+        facts = {name: _save(rest / f"{name}.npy", array) for name, array in found.items()}
+        joined = "".join(f"{name}={facts[name]['sha256']};" for name in sorted(facts))
+        meta = {"digest": hashlib.sha256(joined.encode()).hexdigest(), "arrays": facts}
+        flush(rest / "meta.json", json.dumps(meta, indent=1).encode())
+        if folder.exists():  # damaged: out of the way under a name that nobody reads
+            os.rename(folder, Path(f"{rest}.old.tmp"))
+            shutil.rmtree(f"{rest}.old.tmp")
+        os.rename(rest, folder)
+    finally:
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def _save(file: Path, array: np.ndarray) -> dict[str, Any]:
+    array = np.ascontiguousarray(array)
+    with file.open("wb") as f:
+        np.save(f, array, allow_pickle=False)
+        f.flush()
+        os.fsync(f.fileno())
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    digest.update(array.reshape(-1).view(np.uint8).data)
+    shape, size = [*array.shape], file.stat().st_size
+    return {"sha256": digest.hexdigest(), "shape": shape, "dtype": str(array.dtype), "bytes": size}
+
+
+def flush(file: Path, content: bytes) -> None:
+    with file.open("wb") as f:
+        f.write(content)
+        f.flush()
+        os.fsync(f.fileno())

@@ -1,0 +1,188 @@
+"""The files of data sets: found where a person keeps them or fetched, and decoded once (kept.py).
+
+Knows what a data set's module says of its files. Does not know what is in them: its `decode` does.
+
+In the cache, `downloads/NAME/` is what `motet data fetch` downloaded, and `fetched/NAME.json` says which
+decoded arrays are used where MOTET_DATA does not name the files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from motet.data.federated import DataError
+from motet.data.files.array_cache import (
+    Arrays,
+    files_of,
+    flush,
+    home,
+    keep,
+    key,
+    opened,
+    writable,
+)
+from motet.data.files.download import Remote, download
+
+__all__ = ["Arrays", "Origin", "Status", "arrays", "fetch", "home", "origin", "size_of", "status"]
+Watch = Callable[[str, int, int], None]  # (file, bytes that are here, bytes in all)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a data set says of its files."""
+
+    name: str
+    sources: tuple[Remote, ...]
+    folders: tuple[str, ...]
+    sentence: str
+    decode: Callable[[Path], dict[str, np.ndarray]]
+    version: int
+
+    def within(self, base: Path) -> Path | None:
+        """The folder of this data set: below `base`, or `base` itself if it bears the name or has the files."""
+        below = [base / f for f in self.folders if (base / f).is_dir()]
+        if below:
+            return below[0]
+        itself = base.resolve().name in self.folders or any((base / r.file).is_file() for r in self.sources)
+        return base if base.is_dir() and itself else None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Whether a data set is here, and where."""
+
+    here: bool
+    where: Path | None = None
+    size: int = 0  # bytes on disk
+    how: str = ""  # MOTET_DATA | fetched
+
+
+def origin(name: str) -> Origin | None:
+    """What the data set's module says; None if it is made or comes with a library, and has no files."""
+    module = importlib.import_module(f"motet.data.sets.{name}")
+    if not hasattr(module, "decode"):
+        return None
+    version = getattr(module, "VERSION", 1)
+    return Origin(name, module.SOURCES, module.FOLDERS, module.ORIGIN, module.decode, version)
+
+
+def arrays(name: str) -> Arrays:
+    """The arrays of a data set: from the files that MOTET_DATA names, or from what was fetched."""
+    of = _origin(name)
+    if folder := _named(of):
+        return keep(name, key([of.version, *files_of(folder)]), lambda: of.decode(folder))
+    if mark := _mark(name):
+        decoded = home() / "decoded" / f"{name}-{mark['key']}"
+        if mark["version"] == of.version and (found := opened(decoded)):
+            return found
+        if (source := Path(mark["source"])).is_dir():
+            return _settle(of, source)
+    raise DataError(f"data {name!r} is not here.{_ways(of)}")
+
+
+def fetch(name: str, source: Path | None = None, watch: Watch | None = None) -> Path:
+    """Download or read the files, decode them, and remember; the folder of the decoded arrays.
+
+    Downloaded files stay in `downloads/NAME/`: what is decoded may be damaged, and a newer motet may decode
+    in another way; neither should need the network again. Whoever wants the room may delete them.
+    """
+    of = _origin(name)
+    if source is not None:
+        folder = of.within(source) or source
+        if not folder.is_dir():
+            raise DataError(f"{source} is no folder; expected the folder that holds the files of {name!r}")
+        return _settle(of, folder).folder
+    if not of.sources:
+        raise DataError(
+            f"data {name!r} cannot be downloaded without a login.\nhint: {of.sentence}{_by_hand(of)}"
+        )
+    folder = writable(home() / "downloads" / name)
+    with FileLock(folder / ".lock"):
+        for remote in of.sources:
+            download(remote, folder, _watching(watch, remote))
+    return _settle(of, folder).folder
+
+
+def status(name: str) -> Status:
+    """Whether a data set is here; nothing is decoded for it."""
+    if not (of := origin(name)):
+        return Status(True)
+    if folder := _named(of):
+        return Status(True, folder, size_of(folder), "MOTET_DATA")
+    if mark := _mark(name):
+        decoded = home() / "decoded" / f"{name}-{mark['key']}"
+        if opened(decoded) is not None:
+            return Status(True, decoded, size_of(decoded), "fetched")
+    return Status(False)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all files of a folder."""
+    return sum(size for _, size, _ in files_of(folder))
+
+
+def _origin(name: str) -> Origin:
+    if (of := origin(name)) is None:
+        raise DataError(f"data {name!r} has no files: it is always here.\nhint: motet compare data={name}")
+    return of
+
+
+def _named(of: Origin) -> Path | None:
+    """The folder of this data set that MOTET_DATA names."""
+    base = os.environ.get("MOTET_DATA")
+    return of.within(Path(base).expanduser()) if base else None
+
+
+def _mark(name: str) -> dict[str, Any] | None:
+    """What was fetched last."""
+    try:
+        mark = json.loads((home() / "fetched" / f"{name}.json").read_text())
+        return mark if {"key", "version", "source"} <= mark.keys() else None
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _settle(of: Origin, folder: Path) -> Arrays:
+    """Decode, and remember where from."""
+    mark = key([of.version, *files_of(folder)])
+    found = keep(of.name, mark, lambda: of.decode(folder))
+    note = writable(home() / "fetched") / f"{of.name}.json"
+    rest = note.with_name(f".{of.name}.{os.getpid()}.tmp")
+    flush(rest, json.dumps({"key": mark, "version": of.version, "source": str(folder.resolve())}).encode())
+    os.replace(rest, note)
+    return found
+
+
+def _watching(watch: Watch | None, remote: Remote) -> Callable[[int, int], None] | None:
+    return (lambda done, total: watch(remote.file, done, total or remote.size)) if watch else None
+
+
+def _ways(of: Origin) -> str:
+    """How a person gets the data."""
+    size = sum(r.size for r in of.sources) / 1e6
+    hosts = ", ".join(dict.fromkeys(r.host for r in of.sources))
+    way = (
+        f"motet data fetch {of.name} ({size:.0f} MB from {hosts}); {of.sentence}"
+        if of.sources
+        else of.sentence
+    )
+    base = os.environ.get("MOTET_DATA")
+    return f"\nhint: {way}{_by_hand(of)}" + (
+        f"; MOTET_DATA is {base} now, and has none of them" if base else ""
+    )
+
+
+def _by_hand(of: Origin) -> str:
+    return (
+        f". If you have the files: `motet data fetch {of.name} --from FOLDER`, "
+        f"or let MOTET_DATA name a folder that has them in {' or '.join(f'{f}/' for f in of.folders)}"
+    )

@@ -1,0 +1,80 @@
+"""Tables that are kept as plain arrays: columns of 0 and 1 for words, and names of columns as bytes.
+
+Knows how a word becomes flags and how columns are named. Does not know any data set.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from motet.client import Column
+from motet.data.federated import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_IS = "="  # a flag is called column=word
+
+
+def one_hot(words: pd.Series) -> pd.DataFrame:
+    """A column of 0 and 1 for every word that occurs, in alphabetical order; a missing word is 0 in all."""
+    import pandas as pd
+
+    known = sorted(words.dropna().unique())
+    codes = pd.Categorical(words, categories=known).codes
+    flags = (codes[:, None] == np.arange(len(known))).astype(np.float32)
+    return pd.DataFrame(flags, columns=[f"{words.name}{_IS}{word}" for word in known], index=words.index)
+
+
+def as_bytes(names: Iterable[object]) -> np.ndarray:
+    """Names as an array that can be memory-mapped: numpy keeps texts of objects only in pickles."""
+    return np.array([str(name).encode() for name in names])
+
+
+def as_texts(names: np.ndarray) -> tuple[str, ...]:
+    """What `as_bytes` was given.
+
+    >>> as_texts(as_bytes(["Mexico", "Perú"]))
+    ('Mexico', 'Perú')
+    """
+    return tuple(name.decode() for name in names.tolist())
+
+
+def columns(names: Iterable[str], flags: Collection[str] = ()) -> tuple[Column, ...]:
+    """What the columns hold: column=word is a flag of the group `column`, `flags` stand for themselves.
+
+    >>> [(c.kind, c.group) for c in columns(["age", "sex=Male", "member"], {"member"})]
+    [('number', ''), ('flag', 'sex'), ('flag', '')]
+    """
+    return tuple(_column(name, name in flags) for name in names)
+
+
+def _column(name: str, flag: bool) -> Column:
+    group, is_, _ = name.partition(_IS)
+    return Column(name, "flag", group) if is_ else Column(name, "flag" if flag else "number")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a reader stumbles over means that the file is not what it should be."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as e:
+        raise DataError(f"{path} is truncated or another file: {e}.\nhint: get it again") from e
+
+
+def expect(path: Path, what: str, got: object, expected: object) -> None:
+    """Refuse a file of which something countable is not as it should be."""
+    if got != expected:
+        raise DataError(
+            f"{path} is not the file it should be: {what}: {got}; expected {expected}.\nhint: get it again"
+        )

@@ -1,0 +1,43 @@
+"""Files at hand: found under the names they may have, read whole, and compared with what they should be.
+
+Knows names, gzip and checksums. Does not know what is in a file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from pathlib import Path
+
+from motet.data.federated import DataError
+
+
+def find(folder: Path, *names: str) -> Path:
+    """The first of the names that is there, as it is or gzipped."""
+    there = [folder / n for name in names for n in (name, f"{name}.gz") if (folder / n).is_file()]
+    if not there:
+        raise DataError(
+            f"{folder} has no {' or '.join(names)}.\nhint: it may be gzipped, with .gz behind its name"
+        )
+    return there[0]
+
+
+def content(path: Path, *, sha256: str = "", md5: str = "") -> bytes:
+    """All of a file, unpacked if it is gzipped; the checksum is that of the unpacked bytes."""
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            raw = gzip.decompress(raw)
+        except (EOFError, OSError, zlib.error) as e:
+            raise DataError(f"{path} is truncated or no gzip file: {e}.\nhint: get it again") from e
+    compare(path, "sha256", hashlib.sha256(raw).hexdigest() if sha256 else "", sha256)
+    compare(path, "md5", hashlib.md5(raw, usedforsecurity=False).hexdigest() if md5 else "", md5)
+    return raw
+
+
+def compare(path: Path, kind: str, got: str, expected: str) -> None:
+    if got != expected:
+        raise DataError(
+            f"{path} is not the file it should be: its {kind} is {got}; expected {expected}.\nhint: get it again"
+        )

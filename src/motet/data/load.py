@@ -1,0 +1,113 @@
+"""Finding data by name: a built-in set, a person's file, folder or function, or a set of Hugging Face.
+
+Knows names and options. Does not know what is in the data, nor how they are dealt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet.data import sets as datasets
+from motet.data import splits, targets
+from motet.data.federated import DataError, Federation, Pool, refuse
+from motet.data.image_folders import holds_images
+from motet.data.options import complaints, fetch, nearest, options_of
+from motet.data.partition import Common, deal
+
+__all__ = ["Common", "load", "names", "source"]
+_FILES = (".csv", ".parquet")
+_HUB = "hf:"
+
+
+def names() -> list[str]:
+    """The built-in data sets."""
+    return sorted(m.name for m in pkgutil.iter_modules(datasets.__path__) if not m.name.startswith("_"))
+
+
+def source(name: str) -> Callable[..., Any]:
+    """The function that reads the data; its parameters with a default are the data's own options."""
+    if name in names():
+        return importlib.import_module(f"{datasets.__name__}.{name}").load  # type: ignore[no-any-return]
+    if is_path(name):
+        return importlib.import_module(f"motet.data.{reader_of(name)}").load  # type: ignore[no-any-return]
+    if ":" in name:
+        return fetch(name, DataError)
+    raise DataError(
+        f"there is no data set {name!r}.\nhint: {nearest(name, names())}; "
+        "or a path to a .csv or .parquet file, a folder of them or of images, hf:OWNER/NAME, or module:function"
+    )
+
+
+def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Federation:
+    """Every client's data. An option that several know is the data set's, then the split's."""
+    f = source(name)
+    own, common, given = options_of(f), options_of(Common), options or {}
+    how = options_of(splits.source(given.get("split", own.get("split", Common.split))))
+    refuse(complaints(given, common | how | own, f"data {name!r}"))
+    chosen = common | how | own | given
+    words = {k: chosen[k] for k in own}
+    if "seed" in signature(f).parameters:
+        words["seed"] = seed
+    found = f(name, **words) if is_path(name) and name not in names() else f(**words)
+    if isinstance(found, Federation):
+        return found
+    shares = {k: chosen[k] for k in how}
+    return deal(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
+
+
+def is_path(name: str) -> bool:
+    """Whether the name says where data lie: a file, a folder, or a place at Hugging Face."""
+    return (
+        name.startswith(_HUB)
+        or name.endswith(_FILES)
+        or Path(name).is_dir()
+        or (":" not in name and "/" in name)
+    )
+
+
+def reader_of(path: str) -> str:
+    """The module that reads what lies there."""
+    if path.startswith(_HUB):
+        return "huggingface"
+    return "image_folders" if holds_images(Path(path).expanduser()) else "user_table"
+
+
+def as_pool(found: Any, name: str) -> Pool:
+    """A Pool as it is; {client: (x, y)} as one pool."""
+    if isinstance(found, Pool):
+        return found
+    if not isinstance(found, dict) or not found:
+        raise DataError(
+            f"{name} returned {type(found).__name__}; expected a Pool, a Federation, "
+            "or a dict {client: (x, y)} that is not empty"
+        )
+    refuse(_bad_clients(found))
+    pairs = [(np.asarray(x, np.float32), np.asarray(y)) for x, y in found.values()]
+    y, kind, classes = targets.encode(np.concatenate([y for _, y in pairs]), "auto")
+    owner = np.repeat(np.arange(len(pairs)), [len(x) for x, _ in pairs])
+    x = np.concatenate([x for x, _ in pairs])
+    return Pool(x, y, kind, classes, owner=owner, names=tuple(map(str, found)))
+
+
+def _bad_clients(found: dict[Any, Any]) -> list[str]:
+    wrong, shapes = [], set()
+    for client, pair in found.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            wrong.append(f"client {client} has {type(pair).__name__}; expected a pair (x, y)")
+            continue
+        x, y = map(np.asarray, pair)
+        if len(x) == 0:
+            wrong.append(f"client {client} has no examples")
+        elif y.shape != (len(x),):
+            wrong.append(f"client {client} has {len(x)} examples and targets of shape {y.shape}")
+        shapes.add(x.shape[1:])
+    if len(shapes) > 1:
+        wrong.append(f"examples have different shapes: {', '.join(map(str, sorted(shapes)))}")
+    return wrong

@@ -1,0 +1,85 @@
+"""New rows for a model that was trained before: its columns are found by name in a table.
+
+Knows tables and names of columns. Does not know models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from motet.data.federated import refuse
+from motet.data.options import nearest
+from motet.data.table_files import Table
+
+
+@dataclass
+class Rows:
+    """New rows in a model's columns; gathers what is wrong with them."""
+
+    table: Table
+    columns: Sequence[str]
+    absent: Sequence[str] = ()  # columns that the model's owner did not hold: they need not be there
+    fill: bool = False
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def values(self) -> np.ndarray:
+        """(rows, columns); NaN where a cell is empty and may be."""
+        found = [self.column(c) for c in self.columns]
+        refuse(self.problems)
+        return np.column_stack(found)
+
+    def column(self, name: str) -> np.ndarray:
+        frame = self.table.frame
+        if name in frame.columns:
+            return self.number(name)
+        for at in (i for i, letter in enumerate(name) if letter == "="):
+            if name[:at] in frame.columns:
+                return self.flag(name[:at], name[at + 1 :])
+        if name not in self.absent:
+            self.problems.append(f"there is no column {name!r}.\nhint: {nearest(name, list(frame.columns))}")
+        return np.full(len(frame), np.nan)
+
+    def number(self, name: str) -> np.ndarray:
+        import pandas as pd
+
+        column = self.table.frame[name]
+        values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        empty = column.isna().to_numpy()
+        if len(bad := np.flatnonzero(~np.isfinite(values) & ~empty)):
+            told = self.table.samples(bad, [str(column.iloc[i]) for i in bad[:5]])
+            self.problems.append(f"column {name!r} must hold numbers, and these are none: {told}")
+        self.gaps(name, empty)
+        return np.asarray(values)
+
+    def flag(self, name: str, value: str) -> np.ndarray:
+        column = self.table.frame[name]
+        empty = column.isna().to_numpy()
+        texts = column.astype(object).map(str, na_action="ignore").to_numpy()
+        if f"{name}={value}" == next(c for c in self.columns if c.startswith(f"{name}=")):
+            self.gaps(name, empty)
+            self.strangers(name, texts, empty)
+        return np.where(empty, np.nan, (texts == value).astype(float))
+
+    def gaps(self, name: str, empty: np.ndarray) -> None:
+        if not empty.any() or name in self.absent:
+            return
+        where = self.table.where(np.flatnonzero(empty))
+        if self.fill:
+            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are taken to be as usual")
+        else:
+            self.problems.append(
+                f"column {name!r} has {int(empty.sum())} empty cells: {where}.\n"
+                "hint: fill them, or say --missing mean"
+            )
+
+    def strangers(self, name: str, texts: np.ndarray, empty: np.ndarray) -> None:
+        known = {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
+        if odd := sorted({str(t) for t in texts[~empty]} - known):
+            more = ", …" if len(odd) > 5 else ""
+            self.notes.append(
+                f"column {name!r} holds values that the model never saw: {', '.join(odd[:5])}{more}"
+            )

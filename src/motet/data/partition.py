@@ -1,0 +1,244 @@
+"""From a pool of rows to a federation: deal, hold out, cut.
+
+Knows whose each row is and what it is for. Does not know where rows come from, nor how homes hold them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from motet.client import seed_of
+from motet.client.data import hashes
+from motet.data import splits
+from motet.data.build_clients import Dealt, lay_out
+from motet.data.federated import (
+    LOCAL,
+    PARTS,
+    DataError,
+    Federation,
+    Pool,
+    refuse,
+)
+from motet.data.options import options_of
+from motet.data.splits import Hand
+from motet.data.splits.basic import ranked
+
+TRAIN, VAL, TEST, PROXY, EXAM = range(len(PARTS))
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that every source of data understands, besides those of its split."""
+
+    split: str = "auto"  # natural (as the data name clients), dirichlet, …; auto: natural or dirichlet
+    features: float = 1.0  # share of the columns that each client holds; below 1 clients differ in them
+    unseen: float = 0.1  # share of the clients that are held out of training altogether
+    exam: float = 0.0  # share of all rows that become the server's test set, where the data bring none
+    proxy: float = 0.0  # share of the server's test set that it may choose by instead
+    val: float = 0.15  # share of each client's rows that choices are made on
+    test: float = 0.25  # share of each client's rows that only the final score sees
+    scale: str = "auto"  # whose training rows standardise a table: federation | client | none
+
+    def problems(self) -> list[str]:
+        wrong = []
+        if self.scale not in (known := ("auto", "federation", "client", "none")):
+            wrong.append(f"scale is {self.scale!r}; expected one of {', '.join(known)}")
+        for name, what in (("unseen", "the clients"), ("exam", "the rows"), ("proxy", "the exam")):
+            if not 0 <= (got := getattr(self, name)) < 1:
+                wrong.append(f"{name} is {got}; expected a share of {what}, at least 0 and below 1")
+        if not 0 < self.features <= 1:
+            wrong.append(f"features is {self.features}; expected a share of the columns, above 0, at most 1")
+        if not (self.val >= 0 and self.test >= 0 and self.val + self.test < 1):
+            wrong.append(
+                f"val is {self.val} and test is {self.test}; expected shares that leave some for training"
+            )
+        return wrong
+
+
+def deal(name: str, pool: Pool, common: Common, how: Mapping[str, Any], seed: int) -> Federation:
+    """Every client's home, made from a pool of rows; `how` are the options of the split."""
+    refuse(pool.problems() + common.problems())
+    part = servers(numbered(pool), common, seed)
+    hand = share(pool, part, common.split, how, seed)
+    parts = cut(pool, hand, part, common, seed)
+    keep = np.bincount(hand.who[parts == TRAIN], minlength=len(hand.clients)) > 0
+    if not keep.any():
+        raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
+    held = hold_out(hand.clients, keep, common.unseen, seed)
+    some = keep[hand.who]
+    dealt = Dealt(
+        hand.row[some],
+        hand.who[some],
+        parts[some],
+        hand.clients,
+        keep,
+        held,
+        proxy=leftover(pool, part == PROXY, hand, held),
+        exam=leftover(pool, part == EXAM, hand, np.zeros_like(held)),
+        columns=columns_of(pool, hand.clients, common.features, seed),
+    )
+    federation = lay_out(name, pool, dealt, common.scale)
+    federation.notes = [*pool.notes, *remarks(pool, dealt, int((part < LOCAL).sum()))]
+    return federation
+
+
+def numbered(pool: Pool) -> np.ndarray:
+    """The part of each row as a number; -1 is to be cut, and what is none of PARTS is left out."""
+    part = pool.part
+    if part is None:
+        return np.full(len(pool.x), -1)
+    if part.dtype.kind in "iu":
+        return part
+    if strange := sorted(set(np.unique(part.astype(str)).tolist()) - set(PARTS)):
+        raise DataError(f"parts of rows are called {', '.join(strange)}; expected {', '.join(PARTS)}")
+    order = np.argsort(PARTS)
+    return order[np.searchsorted(np.array(PARTS)[order], part.astype(str))]
+
+
+def servers(part: np.ndarray, common: Common, seed: int) -> np.ndarray:
+    """Parts with the server's own rows drawn: an exam of all rows, and a proxy set of the exam."""
+    if common.exam and not (part == EXAM).any():
+        part = _drawn(part, part == -1, common.exam, EXAM, seed)
+    if common.proxy and not (part == PROXY).any():
+        part = _drawn(part, part == EXAM, common.proxy, PROXY, seed)
+    return part
+
+
+def _drawn(part: np.ndarray, among: np.ndarray, share: float, to: int, seed: int) -> np.ndarray:
+    rows = np.flatnonzero(among)
+    key = hashes(torch.tensor(seed_of(seed, "server", to)), 0, torch.arange(len(rows))).numpy()
+    part = part.copy()
+    part[rows[np.argsort(key)[: math.floor(share * len(rows) + 0.5)]]] = to
+    return part
+
+
+def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed: int) -> Hand:
+    """Which client gets which row."""
+    if split == "auto":
+        split = "dirichlet" if pool.owner is None else "natural"
+    f = splits.source(split)
+    rows, exam = np.flatnonzero(part < LOCAL), np.flatnonzero(part == EXAM)
+    owner = None if pool.owner is None else pool.owner[rows]
+    deck = splits.Deck(rows, pool.y[rows], seed, owner, pool.names, exam, pool.y[exam])
+    return f(deck, **{k: how[k] for k in options_of(f) if k in how})
+
+
+def leftover(pool: Pool, mine: np.ndarray, hand: Hand, held: np.ndarray) -> np.ndarray:
+    """The server's rows: those that no client got, nor come from a client that is held out."""
+    rows: np.ndarray = np.setdiff1d(np.flatnonzero(mine), hand.row)
+    if pool.owner is None or not held.any() or not len(rows):
+        return rows
+    who, names = ranked(pool.owner[rows], pool.names)
+    away = {c for c, h in zip(hand.clients, held, strict=True) if h}
+    staying = np.array([n not in away for n in names], bool)[who]
+    return np.asarray(rows[staying])
+
+
+def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int) -> np.ndarray | None:
+    """(clients, columns) which columns each client holds; flags of one category go together."""
+    if features == 1:
+        return None
+    if not pool.columns:
+        raise DataError(f"features is {features}, and these examples have no columns to divide")
+    group = [c.group or c.name for c in pool.columns]
+    known = sorted(set(group))
+    many = max(int(features * len(known)), 1)
+    chosen = [sorted(known, key=lambda g: seed_of(seed, "columns", c, g))[:many] for c in clients]
+    return np.array([[g in mine for g in group] for mine in map(set, chosen)])
+
+
+def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: int) -> np.ndarray:
+    """Which clients take no part in training: those with the smallest hashes."""
+    order = sorted(np.flatnonzero(keep), key=lambda i: seed_of(seed, "unseen", clients[i]))
+    held = np.zeros(len(clients), bool)
+    held[order[: math.floor(unseen * len(order) + 1e-9)]] = True
+    return held
+
+
+def cut(pool: Pool, hand: Hand, part: np.ndarray, common: Common, seed: int) -> np.ndarray:
+    """The part of each row of the hand: what the data or the split say, or a stratified draw."""
+    told = part[hand.row] if hand.part is None else hand.part
+    todo = np.flatnonzero(told == -1)
+    if not len(todo):
+        return told
+    if hand.same:  # everyone's rows are the first one's
+        once = len(hand.row) // len(hand.clients)
+        first = Hand(hand.row[:once], hand.who[:once], hand.clients[:1])
+        return np.tile(cut(pool, first, part, common, seed), len(hand.clients))
+    who, clients = hand.who[todo], hand.clients
+    tested = np.bincount(hand.who[told == TEST], minlength=len(clients)) > 0
+    told = told.copy()
+    told[todo] = stratified(
+        pool, hand.row[todo], who, clients, np.where(tested, 0, common.test), common.val, seed
+    )
+    return told
+
+
+def stratified(
+    pool: Pool,
+    row: np.ndarray,
+    who: np.ndarray,
+    clients: tuple[str, ...],
+    test: np.ndarray,
+    val: float,
+    seed: int,
+) -> np.ndarray:
+    """Parts such that each client's classes are alike in all of them; `test` is a share for each client."""
+    seeds = torch.tensor([seed_of(seed, "cut", c) for c in clients])
+    place = ranks(who, np.arange(len(who)))
+    key = hashes(seeds[torch.from_numpy(who)], 0, torch.from_numpy(place)).numpy()
+    y = pool.y[row]
+    stratum = who * max(len(pool.classes), 1) + (y if pool.kind == "classes" else 0)
+    # Rows of one class stand evenly spaced on (0, 1); what stands highest is tested on. A class that
+    # has a single row stands in the middle, where training rows are.
+    stand = (ranks(stratum, key) + 0.5) / np.bincount(stratum)[stratum]
+    place = ranks(who, key, -stand)
+    size = np.bincount(who, minlength=len(clients))
+    tests = np.minimum(np.floor(size * test + 0.5), np.maximum(size - 1, 0))
+    vals = np.minimum(np.floor(size * val + 0.5), np.maximum(size - 1 - tests, 0))
+    return np.select([place < tests[who], place < (tests + vals)[who]], [TEST, VAL], TRAIN)
+
+
+def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """Each row's place within its group, in the order of the keys (the last one counts most).
+
+    >>> ranks(np.array([0, 1, 0]), np.array([9, 5, 2])).tolist()
+    [1, 0, 0]
+    """
+    order = np.lexsort((*keys, group))
+    sizes = np.bincount(group)
+    place = np.empty(len(group), np.int64)
+    place[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return place
+
+
+def remarks(pool: Pool, dealt: Dealt, rows: int) -> list[str]:
+    """What a person should know of the clients: dropped, held out, tiny or of one class."""
+    who, clients = dealt.who, len(dealt.clients)
+    sizes = np.bincount(who * LOCAL + dealt.part, minlength=clients * LOCAL).reshape(clients, LOCAL)
+    some = dealt.keep & (sizes.sum(1) > 0)
+    found = [
+        ("dropped, because they have no training rows", ~dealt.keep),
+        ("held out of training", dealt.held),
+        ("without validation rows", some & (sizes[:, VAL] == 0)),
+        ("without test rows", some & (sizes[:, TEST] == 0)),
+    ]
+    if pool.kind == "classes":
+        seen = np.zeros((clients, len(pool.classes)), bool)
+        seen[who, pool.y[dealt.row]] = True
+        found.append(("with rows of one class only", some & (seen.sum(1) == 1)))
+    notes = [_note(what, dealt.clients, which) for what, which in found if which.any()]
+    unused = rows - len(np.unique(dealt.row))
+    return [*notes, f"{unused:,} of {rows:,} rows are dealt to nobody"] if unused > 0 else notes
+
+
+def _note(what: str, clients: tuple[str, ...], which: np.ndarray) -> str:
+    at = np.flatnonzero(which)
+    more = f" and {len(at) - 5} more" if len(at) > 5 else ""
+    return f"{len(at)} of {len(clients)} clients {what}: {', '.join(clients[i] for i in at[:5])}{more}"

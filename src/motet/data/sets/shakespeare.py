@@ -1,0 +1,155 @@
+"""Shakespeare's plays (LEAF; McMahan et al. 2017): predict the next character of what a role says.
+
+Roles, text and windows as LEAF's (Caldas et al. 2018): an example is 80 characters and the one that
+follows; of a role's windows the first 80 % are for training and, after a gap of 79, the rest for
+testing: no character of an input is in both. PAGE (Chen et al. 2024) takes 100 roles at random of
+those with more than 7,000 and 1,000 of them, and from each a run of 7,000 (70 % to train with,
+30 % for tests at home) and one of 1,000 for the server.
+Differs from LEAF: the licence, which its patterns take for two roles of The Comedy of Errors, is left out.
+Differs from PAGE: a third of the tests at home are validation. All parts at home follow each other
+in the text without a gap: inputs of neighbours overlap, targets do not.
+
+Knows windows, parts and who is drawn. Does not know how roles are found in the text (files/plays.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from motet.client import seed_of
+from motet.data.federated import PARTS, DataError, Pool, refuse
+from motet.data.files import frames, plays
+from motet.data.files.cache import arrays
+from motet.data.files.download import Remote
+
+SOURCES = (
+    Remote(
+        "t8.shakespeare.txt",
+        "https://ocw.mit.edu/ans7870/6/6.006/s08/lecturenotes/files/t8.shakespeare.txt",
+        5_458_199,
+        md5="d2028225a89d8b0b3093dddb720da91f",
+    ),
+)
+FOLDERS = ("shakespeare",)
+ORIGIN = (
+    "MIT's copy of Project Gutenberg's first Complete Works, t8.shakespeare.txt; or what LEAF takes, "
+    "www.gutenberg.org/files/100/old/1994-01-100.zip, as it is or unpacked (100.txt)"
+)
+
+LENGTH = 80  # characters of an input
+_NOBODYS = len(PARTS)  # a part that nobody reads
+_CLASSES = tuple({"\n": "newline", " ": "space"}.get(c, c) for c in plays.ALPHABET)
+
+
+def load(
+    *,
+    seed: int,
+    users: int = 100,  # roles drawn by the run's seed
+    least: int = 8000,  # windows that a role must have
+    crop: int = 7000,  # windows a role has at home, in a row: 70 % train, 10 % validation, 20 % test; 0: all
+    server: int = 1000,  # windows of each role's test part, in a row, for the server's test
+) -> Pool:
+    """Windows of codes from 0 to 79, and the code that follows; the clients are roles."""
+    return pool(arrays("shakespeare"), seed, users, least, crop, server)
+
+
+def decode(folder: Path) -> dict[str, np.ndarray]:
+    """The codes of what all roles say, where each role starts (and the end), and the roles' names."""
+    said = {name: text for name, text in plays.read(folder).items() if len(text) > LENGTH}
+    lengths = [len(text) for text in said.values()]
+    return {
+        "text": plays.encode("".join(said.values())),
+        "start": np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        "names": frames.as_bytes(f"{play}: {role}" for play, role in said),
+    }
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A row of windows of one client: where its characters start, and how many windows are of each part."""
+
+    owner: int
+    start: int
+    parts: tuple[tuple[int, int], ...]  # (part, windows)
+
+    @property
+    def windows(self) -> int:
+        return sum(many for _, many in self.parts)
+
+
+def pool(
+    found: Mapping[str, np.ndarray],
+    seed: int,
+    users: int = 100,
+    least: int = 8000,
+    crop: int = 7000,
+    exam: int = 1000,
+) -> Pool:
+    low = {"users": (users, 1), "least": (least, 0), "crop": (crop, 0), "server": (exam, 0)}
+    refuse([f"{k} is {got}; expected at least {no}" for k, (got, no) in low.items() if got < no])
+    windows = np.diff(found["start"]) - LENGTH
+    fit = np.flatnonzero(qualified(windows, least, crop, exam))
+    asked = f"{least} windows, more than {crop} to train with and more than {exam} to test on"
+    if not len(fit):
+        raise DataError(f"no role has {asked}.\nhint: take a smaller least, crop or server")
+    chosen = np.sort(_draw(seed, "roles").permutation(fit)[:users]).tolist()
+    names = frames.as_texts(found["names"][chosen])
+    stretches = [
+        stretch
+        for i, (role, name) in enumerate(zip(chosen, names, strict=True))
+        for stretch in cut(i, int(found["start"][role]), int(windows[role]), crop, exam, _draw(seed, name))
+    ]
+    notes = [f"{len(chosen)} roles are drawn of {len(fit)} that have {asked}, of {len(windows)} in all"]
+    if len(chosen) < users:
+        notes.append(f"{users} roles were asked for (option users), and only {len(chosen)} qualify")
+    return _lay(found["text"], stretches, names, notes)
+
+
+def qualified(windows: np.ndarray, least: int, crop: int, exam: int) -> np.ndarray:
+    """Which roles have enough windows; also without a crop each part at home gets some."""
+    train, test = leaf_split(windows)
+    return (windows >= least) & (train > max(crop, 9)) & ((test > exam) | (exam == 0))
+
+
+def leaf_split(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many of a role's windows are LEAF's training and test windows; 79 between them are nobody's."""
+    train = (0.8 * windows).astype(np.int64)
+    return train, np.maximum(windows - train - (LENGTH - 1), 0)
+
+
+def cut(
+    owner: int, start: int, windows: int, crop: int, exam: int, rng: np.random.Generator
+) -> list[Stretch]:
+    """Two rows of windows at random places: one of the training windows, one of the test windows."""
+    train, test = (int(n) for n in leaf_split(np.array(windows)))
+    many = crop or train
+    home = start + int(rng.integers(train - many + 1))
+    away = start + windows - test + int(rng.integers(test - exam + 1))
+    taught = (many * 7 + 5) // 10
+    val = (many - taught) // 3
+    parts = ((0, taught), (1, val), (2, many - taught - val))
+    both = [Stretch(owner, home, parts), Stretch(owner, away, ((PARTS.index("exam"), exam),))]
+    return both if exam else both[:1]
+
+
+def _lay(text: np.ndarray, stretches: list[Stretch], names: tuple[str, ...], notes: list[str]) -> Pool:
+    """The used stretches one after the other; a window that begins in the last 80 characters of one of
+    them would cross into the next, so it is nobody's."""
+    text = np.concatenate([text[s.start : s.start + s.windows + LENGTH] for s in stretches])
+    runs = [run for s in stretches for run in (*s.parts, (_NOBODYS, LENGTH))]
+    part = np.repeat([p for p, _ in runs], [many for _, many in runs])[:-LENGTH].astype(np.int8)
+    owner = np.repeat([s.owner for s in stretches], [s.windows + LENGTH for s in stretches])[:-LENGTH]
+    x = sliding_window_view(text, LENGTH)[:-1]  # (windows, 80), of which nothing is copied
+    y = text[LENGTH:].astype(np.int64)
+    digest = hashlib.sha256(text.tobytes()).hexdigest()  # x and y are views of the text
+    return Pool(x, y, "classes", _CLASSES, (), owner, names, part, scaling="none", notes=notes, digest=digest)
+
+
+def _draw(*words: object) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed_of("shakespeare", *words)))

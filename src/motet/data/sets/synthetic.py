@@ -1,0 +1,129 @@
+"""Synthetic classification with clients that differ in their inputs (page) or in everything (fedprox).
+
+page: Chen et al. 2024 (PAGE), after FedDyn (Acar et al. 2021). One labeller W, b ~ N(0, 1) for all;
+    client i: B_i ~ N(0, beta), m_i ~ N(B_i, 1)^dim, x ~ N(m_i, diag(j^-1.2)), y = argmax(W'x + b).
+    Of 375 rows a client, 300 are its own and the last 75 are pooled. Differs from the paper: it
+    tests on what it chooses by; here the 300 are 210 train, 30 validation, 60 test, and the pooled
+    rows are one third proxy (for the server to choose by) and two thirds exam.
+fedprox: Li et al. 2020, Synthetic(alpha, beta). Client k: u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1),
+    B_k ~ N(0, beta), v_k ~ N(B_k, 1)^dim, x ~ N(v_k, diag(j^-1.2)), y = argmax softmax(W_k x + b_k).
+    Sizes are lognormal(4, 2) + 50. As in their code, alpha and beta are standard deviations.
+
+Knows how numbers are drawn. Every client draws from a generator of its own, so that the first 50
+clients of 100 are those of 50.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from motet.client import Column, seed_of
+from motet.data.federated import PARTS, DataError, Pool, refuse
+from motet.data.splits.assignment import client_names
+
+_CHUNK = 1 << 10  # rows that are labelled at once: small enough for one thread, which is fastest here
+
+
+def load(
+    *,
+    seed: int,
+    generator: str = "page",  # page (one labeller, different inputs) | fedprox (labellers differ too)
+    clients: int = 100,  # how many clients
+    dim: int = 0,  # features; 0: as in the paper, 30 (page) or 60 (fedprox)
+    classes: int = 0,  # classes; 0: as in the paper, 30 (page) or 10 (fedprox)
+    samples: int = 375,  # page: rows of each client, pooled ones included
+    alpha: float = 0.0,  # fedprox: how much labellers differ; page has one labeller for all
+    beta: float = 1.0,  # how much inputs differ
+    cap: int = 5000,  # fedprox: most rows of a client; its sizes have a heavy tail
+) -> Pool:
+    """Rows of all clients, each drawn from a generator of its own."""
+    if generator not in ("page", "fedprox"):
+        raise DataError(f"generator is {generator!r}; expected 'page' or 'fedprox'")
+    least = {"clients": (clients, 1), "samples": (samples, 15), "cap": (cap, 50), "dim": (dim, 0)}
+    least |= {"classes": (classes or 2, 2)}
+    refuse([f"{k} is {got}; expected at least {low}" for k, (got, low) in least.items() if got < low])
+    if generator == "page":
+        return page(seed, clients, dim or 30, classes or 30, samples, beta)
+    return fedprox(seed, clients, dim or 60, classes or 10, alpha, beta, cap)
+
+
+def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: float) -> Pool:
+    shares = parts(samples)
+    x = np.empty((clients * samples, dim), np.float32)
+    spots = _blocks(x, clients, (sum(shares[:3]), *shares[3:]))  # own rows, proxy, exam: (clients, rows, dim)
+    spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
+    for i in range(clients):
+        rng = draw(seed, "page", i)
+        middle = rng.normal(rng.normal(0, beta), 1, dim).astype(np.float32)
+        for spot in spots:
+            rng.standard_normal(dtype=np.float32, out=spot[i])
+            spot[i] *= spread
+            spot[i] += middle
+    w, b = labeller(seed, dim, classes)
+    own = np.tile(np.repeat(np.arange(3), shares[:3]), clients)
+    part = np.concatenate([own, np.repeat([3, 4], [clients * n for n in shares[3:]])])
+    owner = np.concatenate([np.repeat(np.arange(clients), spot.shape[1]) for spot in spots])
+    return _pool(x, label(x, w, b), classes, owner, clients, part)
+
+
+def parts(samples: int) -> tuple[int, ...]:
+    """How many of a client's rows are train, val, test, proxy, exam: 210, 30, 60, 25, 50 of 375."""
+    train, val, proxy = (round(samples * k / 375) for k in (210, 30, 25))
+    own = round(samples * 300 / 375)
+    counts = (train, val, own - train - val, proxy, samples - own - proxy)
+    assert len(counts) == len(PARTS)
+    return counts
+
+
+def _blocks(x: np.ndarray, clients: int, rows: tuple[int, ...]) -> list[np.ndarray]:
+    """Views of x, one after the other, of shape (clients, rows, dim)."""
+    ends = np.cumsum([clients * n for n in rows])[:-1]
+    return [v.reshape(clients, n, x.shape[1]) for v, n in zip(np.split(x, ends), rows, strict=True)]
+
+
+def labeller(seed: int, dim: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The weights (dim, classes) and biases (classes,) that page's clients share."""
+    rng = draw(seed, "labeller")
+    return rng.standard_normal((dim, classes)), rng.standard_normal(classes)
+
+
+def label(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The class with the highest score, some rows at a time."""
+    chunks = (x[i : i + _CHUNK] for i in range(0, len(x), _CHUNK))
+    return np.concatenate([(c.astype(np.float64) @ w + b).argmax(1) for c in chunks])
+
+
+def fedprox(seed: int, clients: int, dim: int, classes: int, alpha: float, beta: float, cap: int) -> Pool:
+    spread = np.arange(1, dim + 1) ** -0.6
+    xs, ys, capped = [], [], 0
+    for k in range(clients):
+        rng = draw(seed, "fedprox", k)
+        size = int(rng.lognormal(4, 2)) + 50
+        capped += size > cap
+        u, middle = rng.normal(0, alpha), rng.normal(rng.normal(0, beta), 1, dim)
+        w, b = rng.normal(u, 1, (dim, classes)), rng.normal(u, 1, classes)
+        x = rng.normal(middle, spread, (min(size, cap), dim)).astype(np.float32)
+        xs.append(x)
+        ys.append(label(x, w, b))
+    owner = np.repeat(np.arange(clients), [len(y) for y in ys])
+    pool = _pool(np.concatenate(xs), np.concatenate(ys), classes, owner, clients)
+    if capped:
+        pool.notes.append(f"{capped} of {clients} clients are cut to {cap} rows (option cap)")
+    return pool
+
+
+def _pool(
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: int,
+    owner: np.ndarray,
+    clients: int,
+    part: np.ndarray | None = None,
+) -> Pool:
+    columns = tuple(Column(f"x{j}") for j in range(1, x.shape[1] + 1))
+    labels = tuple(map(str, range(classes)))
+    return Pool(x, y, "classes", labels, columns, owner, client_names(clients), part, scaling="none")
+
+
+def draw(*words: object) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(seed_of(*words)))

@@ -1,0 +1,92 @@
+"""FedPerC's split: groups of clients that share classes, and some classes of each client's own.
+
+Knows classes and an official test set, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from motet.data.federated import DataError
+from motet.data.splits.assignment import Deck, Hand, client_names
+
+
+def groups(
+    deck: Deck,
+    *,
+    clients: int = 20,  # how many clients; consecutive ones form a group
+    groups: int = 4,  # how many groups
+    shared: int = 0,  # classes that a group shares; 0: a fifth of all (2 of CIFAR-10's, 20 of CIFAR-100's)
+    extra: int = 0,  # classes that each client draws besides; 0: a twentieth of all, at least one
+    rows: int = 0,  # rows of each shared class; 0: 800 in all; half as many of an extra one
+    tests: int = 0,  # the same of an official test set; 0: 320 in all
+) -> Hand:
+    """Yang et al. 2022: 20 clients in 4 groups; 80 % of a client's rows are of classes its group shares.
+
+    Extra classes are drawn with replacement among those that the group does not share, and one that is
+    drawn twice counts once: the sizes that the paper's accuracies give away (360 test images for most
+    clients, 352 or 344 for some) show that. Training rows are disjoint; test rows are used again
+    where a class runs out. Rows that nobody gets stay out of the federation.
+    """
+    many = int(deck.y.max()) + 1 if deck.y.dtype.kind in "iu" else 0
+    shared, extra = shared or max(many // 5, 1), extra or max(many // 20, 1)
+    if many < groups * shared or clients < groups:
+        raise DataError(
+            f"split 'groups': {groups} groups of {clients} clients with {shared} classes each need "
+            f"{groups * shared} classes; there are {many}.\nhint: take fewer groups or a smaller shared"
+        )
+    rng = deck.generator("groups", clients, groups, shared, extra)
+    holds = held_classes(clients, groups, shared, extra, many, rng)
+    rows, tests = rows or max(800 // shared, 2), tests or max(320 // shared, 2)
+    row, who = serve(deck.rows, deck.y, holds, rows, run_out, rng)
+    part = np.full(len(row), -1)
+    if len(deck.exam):
+        more, whose = serve(deck.exam, deck.exam_y, holds, tests, np.resize, rng)
+        row, who = np.concatenate([row, more]), np.concatenate([who, whose])
+        part = np.concatenate([part, np.full(len(more), 2)])
+    return Hand(row, who, client_names(clients), part)
+
+
+def held_classes(
+    clients: int, groups: int, shared: int, extra: int, many: int, rng: np.random.Generator
+) -> np.ndarray:
+    """(clients, classes) how much of each class: 2 of a shared one, 1 of an extra one, 0 of the others."""
+    common = rng.permutation(many)[: groups * shared].reshape(groups, shared)
+    holds = np.zeros((clients, many), np.int64)
+    for i in range(clients):
+        mine = common[i * groups // clients]
+        others = np.setdiff1d(np.arange(many), mine)
+        if len(others):
+            holds[i, rng.choice(others, extra)] = 1
+        holds[i, mine] = 2
+    return holds
+
+
+Short = Callable[[np.ndarray, int], np.ndarray]
+
+
+def serve(
+    places: np.ndarray, y: np.ndarray, holds: np.ndarray, full: int, short: Short, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and their clients: `full` rows of a shared class and half as many of an extra one.
+
+    `short` says what happens if a class has fewer rows than are asked for.
+    """
+    row, who = [], []
+    for c in range(holds.shape[1]):
+        counts = holds[:, c] * full // 2
+        pile = rng.permutation(places[y == c])
+        if counts.sum() > len(pile):
+            pile = short(pile, int(counts.sum()))
+        row.append(pile[: counts.sum()])
+        who.append(np.repeat(np.arange(len(counts)), counts))
+    return np.concatenate(row), np.concatenate(who)
+
+
+def run_out(pile: np.ndarray, wanted: int) -> np.ndarray:
+    raise DataError(
+        f"split 'groups': {wanted} training rows of one class are asked for, and there are {len(pile)}.\n"
+        "hint: take fewer clients or a smaller data.rows"
+    )

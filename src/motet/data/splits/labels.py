@@ -1,0 +1,143 @@
+"""Splits that make clients differ in their classes.
+
+Targets that are numbers are divided by quantiles instead. Knows targets only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from motet.data.federated import DataError
+from motet.data.splits.assignment import REDRAWS, Deck, Hand, never, positive
+
+_USUAL = 10  # rows that PAGE wants every client to have
+
+
+def dirichlet(
+    deck: Deck,
+    *,
+    clients: int = 20,  # how many clients the rows are dealt to
+    alpha: float = 0.3,  # the smaller, the more clients differ in their classes; 0.3 is PAGE's
+    capped: bool = True,  # who has an equal share already gets no more: sizes stay alike, as in PAGE
+    least: int = 0,  # rows that every client must get; 0: ten, or as many as can be
+) -> Hand:
+    """Every class is divided by shares drawn from Dirichlet(alpha); drawn again until all have enough.
+
+    PAGE's recipe (Chen et al. 2024, after FedML): in the order of the classes, clients that hold
+    rows / clients or more get nothing of the next one.
+    """
+    positive("dirichlet", alpha=alpha)
+    deck.check(clients, max(least, 1))
+    groups, rng = deck.strata(), deck.generator("dirichlet", clients, alpha)
+    best, most = np.zeros((0, 0)), -1
+    for _ in range(REDRAWS):
+        counts = _shares(groups, clients, alpha, capped, rng)
+        if (low := int(counts.sum(0).min())) > most:
+            best, most = counts, low
+        if most >= (least or _USUAL):
+            break
+    if most < max(least, 1):
+        raise never("dirichlet", f"gave every client at least {max(least, 1)} rows")
+    return deck.hand(hand_out(groups, best, rng, len(deck)), clients)
+
+
+def _shares(
+    groups: list[np.ndarray], clients: int, alpha: float, capped: bool, rng: np.random.Generator
+) -> np.ndarray:
+    """How many rows of each class each client gets: (classes, clients)."""
+    held, fair = np.zeros(clients, np.int64), sum(map(len, groups)) / clients
+    counts = []
+    for rows in groups:
+        share = rng.dirichlet(np.full(clients, alpha))
+        if capped:
+            room = held < fair
+            share = share * room if (share * room).sum() > 0 else room.astype(float)
+        counts.append(parcels(len(rows), share / share.sum()))
+        held += counts[-1]
+    return np.array(counts)
+
+
+def label_skew(
+    deck: Deck,
+    *,
+    clients: int = 20,  # how many clients the rows are dealt to
+    alpha: float = 0.5,  # the smaller, the more clients differ in their classes
+    prior: bool = False,  # Dirichlet(alpha p), p the share of each class; otherwise Dirichlet(alpha) for all
+    size: int = 0,  # rows of each client; 0: half of (classes x rows of the rarest one) / clients
+    least: int = 10,  # rows that a client must have of at least two classes
+) -> Hand:
+    """Clients of one size; each draws its class shares, and gets floor(share size) rows of each class.
+
+    Cantu-Cervini 2024: what is left of a client's size goes to classes at random; drawn again until
+    everyone has two classes. `prior` is how the paper writes it, the other what its figures show.
+    Rows that nobody gets stay out of the federation.
+    """
+    positive("label_skew", alpha=alpha)
+    groups = deck.strata()
+    many = np.array([len(g) for g in groups])
+    size = size or int(many.min() * len(many) / 2) // clients  # with two classes, the rarest / clients
+    deck.check(clients, max(size, 2 * least))
+    weight = alpha * (many / many.sum() if prior else np.ones(len(many)))
+    rng = deck.generator("label_skew", clients, alpha, prior, size)
+    for _ in range(REDRAWS):
+        counts = np.array([_portion(rng.dirichlet(weight), size, rng) for _ in range(clients)])
+        enough = np.sort(counts, axis=1)[:, -2].min() >= least if len(many) > 1 else True
+        if enough and (counts.sum(0) <= many).all():
+            return deck.hand(hand_out(groups, counts.T, rng, len(deck)), clients)
+    raise never("label_skew", f"gave every client {least} rows of two classes while no class ran out")
+
+
+def _portion(share: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """floor(share size) of each class, and what is left to classes at random."""
+    count: np.ndarray = np.floor(share * size).astype(np.int64)
+    np.add.at(count, rng.integers(len(share), size=size - count.sum()), 1)
+    return count
+
+
+def classes(
+    deck: Deck,
+    *,
+    clients: int = 20,  # how many clients the rows are dealt to
+    per_client: int = 2,  # classes that each client holds
+) -> Hand:
+    """Each client holds some classes, and shares each of them evenly with the others who hold it."""
+    groups, rng = deck.strata(), deck.generator("classes", clients, per_client)
+    deck.check(clients, per_client)
+    if not 1 <= per_client <= len(groups):
+        raise DataError(f"split 'classes': per_client is {per_client}; there are {len(groups)} classes")
+    if clients * per_client < len(groups):
+        raise DataError(
+            f"split 'classes': {clients} clients with {per_client} classes each leave some of "
+            f"{len(groups)} classes to nobody.\nhint: take more clients or a larger per_client"
+        )
+    holds = np.zeros((len(groups), clients), bool)
+    for client in rng.permutation(clients):
+        rare = np.lexsort((rng.random(len(groups)), holds.sum(1)))  # those that the fewest hold come first
+        holds[rare[:per_client], client] = True
+    counts = np.array([parcels(len(g), h / h.sum()) for g, h in zip(groups, holds, strict=True)])
+    if (short := (counts == 0) & holds).any():
+        raise DataError(
+            f"split 'classes': {short.any(0).sum()} clients would get no row of one of their classes.\n"
+            "hint: take fewer clients"
+        )
+    return deck.hand(hand_out(groups, counts, rng, len(deck)), clients)
+
+
+def parcels(rows: int, share: np.ndarray) -> np.ndarray:
+    """How many of the rows each client gets; they add up, and a share of nothing gets nothing.
+
+    >>> parcels(10, np.array([0.5, 0.0, 0.25, 0.25])).tolist()
+    [5, 0, 3, 2]
+    """
+    ends = np.floor(np.cumsum(share) * rows + 0.5).astype(np.int64)
+    last = np.flatnonzero(share)[-1]
+    ends[last:] = rows
+    return np.diff(np.minimum(ends, rows), prepend=0)
+
+
+def hand_out(groups: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator, rows: int) -> np.ndarray:
+    """The client of each row, -1 for nobody, if counts[g, i] rows of group g go to client i."""
+    who = np.full(rows, -1, np.int64)
+    for group, count in zip(groups, counts, strict=True):
+        who[rng.permutation(group)[: count.sum()]] = np.repeat(np.arange(len(count)), count)
+    return who

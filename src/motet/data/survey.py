@@ -1,0 +1,302 @@
+"""Who holds what: sizes, labels, features, skew and equal rows of a federation, as plain figures.
+
+Clients are read one at a time, some rows at a time: what stays in memory is a few numbers for each row.
+"All clients" are those that take part and those held out of training. Features and targets are given
+in the units they had before they were standardised. Knows federations. Does not know how it is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from motet.client import Batch, Home
+from motet.data.duplicate_rows import Prints, Twins, find, prints
+from motet.data.federated import Federation
+from motet.data.skew import (
+    Moments,
+    binned,
+    decile_edges,
+    distance,
+    entropy,
+    gini,
+)
+
+MOST = 3  # columns that are told of a client
+_STEP = 1 << 20  # bytes of features that are looked at together: they fit into a cache
+_QUANTILES = {"min": 0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95, "max": 1}
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A column in which a client is unlike all clients."""
+
+    column: str
+    mean: float
+    std: float
+    away: float  # (client's mean - everyone's mean) / everyone's standard deviation
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one client holds."""
+
+    client: str
+    unseen: bool  # takes no part in training
+    train: int
+    val: int
+    test: int
+    counts: list[int]  # rows of each class, or of each bin of numbers
+    entropy: float  # of the counts, in bits
+    evenness: float  # entropy as a share of the largest there is
+    distance: float  # Jensen-Shannon distance of the counts to those of all clients
+    target: dict[str, float]  # numbers: mean, std and quantiles
+    columns: int  # how many it holds
+    apart: list[Deviation]  # tables: where it is unlike the others, most unlike first
+    channels: list[float]  # images: mean of each channel, bytes brought to 0..1
+    missing: int  # cells that were empty before they were filled
+
+    @property
+    def rows(self) -> int:
+        return self.train + self.val + self.test
+
+
+@dataclass(frozen=True)
+class Range:
+    """Mean and ends of a figure over clients, and who stands at the ends."""
+
+    mean: float
+    min: float
+    max: float
+    least: str
+    most: str
+
+    @classmethod
+    def of(cls, holdings: list[Holding], figure: str) -> Range:
+        values = [float(getattr(h, figure)) for h in holdings]
+        low, high = int(np.argmin(values)), int(np.argmax(values))
+        mean = float(np.mean(values))
+        return cls(mean, values[low], values[high], holdings[low].client, holdings[high].client)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A federation in figures."""
+
+    name: str
+    kind: str  # classes | numbers
+    features: str  # table | images | symbols | other
+    shape: tuple[int, ...]  # of one example
+    columns: int  # of a table; 0 otherwise
+    labels: list[str]  # names of the classes, or of the bins of numbers
+    counts: list[int]  # rows of all clients by label
+    target: dict[str, float]  # numbers: of all clients
+    clients: list[Holding]  # those that take part, then the unseen ones
+    rows: Range
+    entropy: Range
+    evenness: Range
+    distance: Range
+    gini: float  # of the clients' rows
+    twins: Twins
+    missing: int
+    proxy: int | None  # rows of the server
+    exam: int | None
+    notes: list[str]
+
+    def plain(self) -> dict[str, Any]:
+        """Dicts, lists, words and numbers only."""
+        return asdict(self)
+
+
+@dataclass
+class Read:
+    """What is remembered of a client's rows."""
+
+    y: np.ndarray  # class indices, or numbers in their own unit
+    moments: Moments | None  # of the columns of a table, or of the values of an image
+    prints: list[Prints]
+
+
+def survey(federation: Federation) -> Survey:
+    """Look at every client's rows once."""
+    homes = federation.homes | federation.unseen
+    features = kind_of_features(federation)
+    reads = [read(federation, c, h, i, features) for i, (c, h) in enumerate(homes.items())]
+    labels, counts = label_counts(federation, [r.y for r in reads])
+    told = described(federation, reads, features)
+    holdings = [
+        holding(federation, client, mine, counts.sum(0), more)
+        for client, mine, more in zip(homes, counts, told, strict=True)
+    ]
+    return Survey(
+        name=federation.name, kind=federation.kind, features=features, shape=tuple(federation.shape),
+        columns=federation.shape[0] if features == "table" else 0, labels=labels,
+        counts=counts.sum(0).tolist(), target=summary(federation, np.concatenate([r.y for r in reads])),
+        clients=holdings, rows=Range.of(holdings, "rows"), entropy=Range.of(holdings, "entropy"),
+        evenness=Range.of(holdings, "evenness"), distance=Range.of(holdings, "distance"),
+        gini=gini(np.array([h.rows for h in holdings])), twins=twins(federation, reads),
+        missing=sum(h.missing for h in holdings), proxy=size(federation.proxy), exam=size(federation.exam),
+        notes=list(federation.notes),
+    )  # fmt: skip
+
+
+def holding(
+    federation: Federation, client: str, mine: np.ndarray, everyones: np.ndarray, more: dict[str, Any]
+) -> Holding:
+    """One client's figures, from the counts of its labels and what was told of its rows."""
+    home = federation.homes.get(client) or federation.unseen[client]
+    bits = entropy(mine)
+    return Holding(
+        client=client, unseen=client in federation.unseen,
+        train=len(home.train), val=len(home.val), test=len(home.test),
+        counts=mine.tolist(), entropy=bits, evenness=float(bits / np.log2(max(len(mine), 2))),
+        distance=distance(mine, everyones),
+        missing=int(getattr(federation, "missing", {}).get(client, 0)), **more,
+    )  # fmt: skip
+
+
+def kind_of_features(federation: Federation) -> str:
+    first = next(iter((federation.homes | federation.unseen).values())).train.take().x
+    if len(federation.shape) == 3:
+        return "images"
+    if first.dtype == torch.uint8:
+        return "symbols"
+    return "table" if len(federation.shape) == 1 else "other"
+
+
+def size(batch: Any) -> int | None:
+    return None if batch is None else len(batch)
+
+
+# ---- reading ----
+
+
+def read(federation: Federation, client: str, home: Home, number: int, features: str) -> Read:
+    """One client's rows, in one pass."""
+    moments: Moments | None = None
+    found, ys = [], []
+    for part, batch in enumerate((home.train, home.val, home.test)):
+        for rows, y in chunks(batch.take()):
+            found.append(prints(rows, y, number, part))
+            ys.append(y)
+            if features in ("table", "images"):
+                one = Moments.of(rows) if features == "table" else total(rows)
+                moments = one if moments is None else moments + one
+    y = np.concatenate(ys)
+    if federation.kind == "numbers":
+        y = y.astype(np.float64) * federation.scale + federation.offset
+    if moments is not None and (ruler := federation.rulers.get(client)):
+        moments = moments.rescaled(ruler.middle, ruler.spread)
+    return Read(y, moments, found)
+
+
+def chunks(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Rows (n, values of an example), images with their channels last, and their targets."""
+    x, y = batch.x.numpy(), batch.y.numpy()
+    x = x.transpose(0, 2, 3, 1) if x.ndim == 4 else x  # as images of bytes lie in memory
+    step = max(1, _STEP * len(x) // max(x.nbytes, 1)) if len(x) else 1
+    for start in range(0, len(x), step):
+        some = x[start : start + step]
+        yield np.ascontiguousarray(some).reshape(len(some), -1), y[start : start + step]
+
+
+def total(rows: np.ndarray) -> Moments:
+    """Means only: the spread of a pixel is nothing that is told. Bytes add up fastest as whole numbers."""
+    exact, white = (np.uint32, 255) if rows.dtype == np.uint8 else (np.float64, 1)
+    return Moments(len(rows), rows.sum(0, dtype=exact) / (white * len(rows)), np.zeros(rows.shape[1]))
+
+
+# ---- labels ----
+
+
+def label_counts(federation: Federation, ys: list[np.ndarray]) -> tuple[list[str], np.ndarray]:
+    """Names of classes or bins, and (clients, labels) how many rows each client has of them."""
+    if federation.kind == "classes":
+        names = list(federation.classes) or [str(i) for i in range(federation.outputs)]
+        return names, np.stack([np.bincount(y, minlength=len(names)) for y in ys])
+    edges = decile_edges(np.concatenate(ys))
+    ends = [f"{edge:.4g}" for edge in edges]
+    names = [f"{a} to {b}".strip() for a, b in zip(["", *ends], [*ends, ""], strict=True)]
+    if ends:
+        names[0], names[-1] = f"below {ends[0]}", f"{ends[-1]} and above"
+    return names, np.stack([binned(y, edges) for y in ys])
+
+
+def summary(federation: Federation, y: np.ndarray) -> dict[str, float]:
+    """Mean, spread and quantiles of numbers; nothing for classes."""
+    if federation.kind == "classes":
+        return {}
+    quantiles = dict(zip(_QUANTILES, np.quantile(y, list(_QUANTILES.values())).tolist(), strict=True))
+    return {"mean": float(y.mean()), "std": float(y.std())} | quantiles
+
+
+# ---- features ----
+
+
+def held(federation: Federation, home: Home) -> np.ndarray:
+    """Which columns of a table a client holds; nothing for other data."""
+    if len(federation.shape) != 1:
+        return np.zeros(0, bool)
+    columns = home.columns or federation.columns
+    return np.array([c.here for c in columns]) if columns else np.ones(federation.shape[0], bool)
+
+
+def described(federation: Federation, reads: list[Read], features: str) -> list[dict[str, Any]]:
+    """What is told of each client's targets and features."""
+    homes = (federation.homes | federation.unseen).values()
+    columns = [int(held(federation, h).sum()) if features == "table" else 0 for h in homes]
+    apart = set_apart(federation, reads) if features == "table" else [[] for _ in reads]
+    return [
+        {"target": summary(federation, r.y), "columns": many, "apart": most, "channels": channels(federation, r)}
+        for r, many, most in zip(reads, columns, apart, strict=True)
+    ]  # fmt: skip
+
+
+def channels(federation: Federation, of: Read) -> list[float]:
+    """The mean of each channel of a client's images."""
+    if of.moments is None or len(federation.shape) != 3:
+        return []
+    return [float(v) for v in of.moments.mean.reshape(-1, federation.shape[0]).mean(0)]
+
+
+def set_apart(federation: Federation, reads: list[Read]) -> list[list[Deviation]]:
+    """Each client's columns that are most unlike everyone's, among those it holds."""
+    homes = (federation.homes | federation.unseen).values()
+    mine = [r.moments.only(held(federation, h)) for r, h in zip(reads, homes, strict=True) if r.moments]
+    everyone = mine[0]
+    for other in mine[1:]:
+        everyone = everyone + other
+    names = [c.name for c in federation.columns] or [f"x{j + 1}" for j in range(federation.shape[0])]
+    return [deviations(m, everyone, names) for m in mine]
+
+
+def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Deviation]:
+    """The columns with the largest standardised differences of means; constant ones say nothing."""
+    spread = everyone.std
+    constant = spread <= 1e-9 * np.maximum(abs(everyone.mean), 1e-9)
+    usable = (np.asarray(mine.n) > 0) & ~constant
+    away = np.where(usable, mine.mean - everyone.mean, 0) / np.where(constant, 1, spread)
+    first = [j for j in np.argsort(-abs(away), kind="stable").tolist() if usable[j]]
+    return [
+        Deviation(names[j], float(mine.mean[j]), float(mine.std[j]), float(away[j])) for j in first[:MOST]
+    ]
+
+
+# ---- equal rows ----
+
+
+def twins(federation: Federation, reads: list[Read]) -> Twins:
+    """Equal rows among clients with the same columns, which were standardised in the same way."""
+    homes = federation.homes | federation.unseen
+    sets: dict[bytes, int] = {}
+    columns = [sets.setdefault(held(federation, h).tobytes(), len(sets)) for h in homes.values()]
+    rulers = list(federation.rulers.values())
+    alike = all(
+        np.array_equal(r.middle, rulers[0].middle) and np.array_equal(r.spread, rulers[0].spread)
+        for r in rulers
+    )
+    return find(Prints.join([p for r in reads for p in r.prints]), list(homes), columns, comparable=alike)

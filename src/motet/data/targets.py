@@ -1,0 +1,44 @@
+"""What a column of targets means: classes or numbers.
+
+Knows the values of one target. Does not know features, files or clients.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from motet.client.task import Kind
+from motet.data.federated import DataError
+
+FEW = 20  # at most this many different whole numbers are taken for classes
+
+
+def kind_of(values: np.ndarray) -> Kind:
+    """Text, truth values and few different whole numbers are classes; anything else is a number.
+
+    >>> kind_of(np.array([0, 1, 1])), kind_of(np.array([0.5, 1.0]))
+    ('classes', 'numbers')
+    """
+    if values.dtype.kind in "bOUS":
+        return "classes"
+    whole = values.dtype.kind in "iu" or bool((values == np.round(values)).all())
+    return "classes" if whole and len(np.unique(values)) <= FEW else "numbers"
+
+
+def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    """Targets as int64 classes or float numbers, their kind, and the classes' names in order."""
+    found = kind_of(values) if kind == "auto" else kind
+    if found == "classes":
+        values = values.astype(str) if values.dtype.kind in "OS" else values
+        unique, y = np.unique(values, return_inverse=True)
+        return y.reshape(-1).astype(np.int64), "classes", tuple(map(name_of, unique.tolist()))
+    if found != "numbers":
+        raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers'")
+    if values.dtype.kind in "OUS":
+        raise DataError("kind is 'numbers', and the target holds text.\nhint: say kind = \"classes\"")
+    return values.astype(np.float64), "numbers", ()
+
+
+def name_of(value: object) -> str:
+    """A class or a client by name; whole numbers lose their decimal point."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

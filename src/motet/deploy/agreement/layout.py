@@ -1,0 +1,123 @@
+"""The common layout of a federation's tables: which columns in which order, which classes, which scale.
+
+It is what sites agree on before anything trains, and plain data: it goes over the wire and into a file.
+Knows columns and statistics. Does not know any site's rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from motet.client import Column
+from motet.client.task import Kind
+from motet.core import Tree
+from motet.data.federated import Federation, Ruler
+from motet.wire import WireError
+
+_TINY = 1e-9  # a column whose spread is smaller than this share of its mean is constant
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How every site lays its rows out. Statistics are of training rows; () where sites use their own."""
+
+    columns: tuple[tuple[str, str, str], ...]  # (name, number or flag, what it was one-hot encoded from)
+    kind: Kind
+    classes: tuple[str, ...]  # () for numbers
+    scale: str = "federation"  # whose rows standardise numbers: federation, client (each its own), none
+    seed: int = 0  # of the cut into training, validation and test rows
+    val: float = 0.15
+    test: float = 0.25
+    means: Tree = ()  # (columns,) what fills empty cells
+    middle: Tree = ()  # (columns,)
+    spread: Tree = ()
+    target: tuple[float, float] = (0.0, 1.0)  # middle and spread of numbers that are predicted
+
+    def tree(self) -> Tree:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def of(cls, tree: Tree) -> Layout:
+        """The layout that a tree holds; anything else is a WireError."""
+        if not isinstance(tree, dict) or set(tree) != {f.name for f in fields(cls)}:
+            raise WireError("this is no layout: its fields are others")
+        texts = [tree["classes"], *(tree["columns"] if isinstance(tree["columns"], tuple) else [()])]
+        if not all(isinstance(t, tuple) and all(isinstance(w, str) for w in t) for t in texts):
+            raise WireError("the layout's columns and classes must be texts")
+        if any(len(c) != 3 or c[1] not in ("number", "flag") for c in tree["columns"]):
+            raise WireError("a column of the layout must have a name, a kind and a group")
+        if tree["kind"] not in ("classes", "numbers") or tree["scale"] not in (
+            "federation",
+            "client",
+            "none",
+        ):
+            raise WireError(f"no such layout: kind {tree['kind']!r:.40}, scale {tree['scale']!r:.40}")
+        if not all(isinstance(tree[k], int | float) for k in ("seed", "val", "test")):
+            raise WireError("the layout's seed and shares must be numbers")
+        return cls(**tree)._checked()
+
+    def _checked(self) -> Layout:
+        for name in ("means", "middle", "spread"):
+            v = getattr(self, name)
+            fine = isinstance(v, Tensor) and v.shape == (len(self.columns),) and bool(torch.isfinite(v).all())
+            if not fine and v != ():
+                raise WireError(f"the layout's {name} must be a finite number for each column")
+        pair = isinstance(self.target, tuple) and len(self.target) == 2
+        if not pair or not all(isinstance(v, float) for v in self.target) or not self.target[1] > 0:
+            raise WireError("the layout's target must have a middle and a spread above 0")
+        if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
+            raise WireError("the layout's shares of validation and test rows must leave some for training")
+        return self
+
+    @property
+    def table(self) -> tuple[Column, ...]:
+        return tuple(Column(*c) for c in self.columns)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Which columns are numbers, which alone are standardised."""
+        return np.array([kind == "number" for _, kind, _ in self.columns], bool)
+
+    @property
+    def ruler(self) -> Ruler:
+        return Ruler(self.middle.numpy(), self.spread.numpy())
+
+    @property
+    def wants_sums(self) -> bool:
+        """Whether sums of sites' columns are needed before the layout is whole."""
+        return self.scale == "federation" or self.kind == "numbers"
+
+    def federation(self, name: str, homes: Any = None) -> Federation:
+        """What a server knows of the data; at a site, with the one home that lies there."""
+        offset, scale = self.target
+        return Federation(
+            name=name, homes=homes or {}, unseen={}, kind=self.kind, classes=self.classes,
+            outputs=len(self.classes) if self.kind == "classes" else 1,
+            columns=self.table, shape=(len(self.columns),), scale=scale, offset=offset,
+        )  # fmt: skip
+
+    # ---- statistics from sums of sites; the target's column comes last where numbers are predicted ----
+
+    def with_means(self, many: np.ndarray, total: np.ndarray) -> Layout:
+        """From how many cells each column has and their sums."""
+        mean = total / np.maximum(many, 1)
+        d = len(self.columns)
+        target = (float(mean[d]), 1.0) if self.kind == "numbers" else (0.0, 1.0)
+        return replace(self, means=torch.from_numpy(mean[:d].copy()), target=target)
+
+    def with_spread(self, rows: np.ndarray, squares: np.ndarray) -> Layout:
+        """From how many rows each column has and the sums of squared distances to the means."""
+        d = len(self.columns)
+        mean = np.append(self.means.numpy(), self.target[0])[: len(rows)]
+        spread = np.sqrt(squares / np.maximum(rows, 1))
+        spread = np.where(spread > _TINY * np.maximum(abs(mean), _TINY), spread, 1.0)
+        target = (self.target[0], float(spread[d])) if self.kind == "numbers" else self.target
+        if self.scale != "federation":
+            return replace(self, target=target)
+        middle, wide = np.where(self.numbers, mean[:d], 0.0), np.where(self.numbers, spread[:d], 1.0)
+        return replace(self, middle=torch.from_numpy(middle), spread=torch.from_numpy(wide), target=target)

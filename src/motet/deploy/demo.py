@@ -1,0 +1,157 @@
+"""A whole federation on one machine: kits, a server and three sites in processes of their own, mutual TLS on
+loopback, a run with each method, and the same runs on the loop engine beside them.
+
+Everything goes through the commands that people use. Knows commands and folders. Does not import FLARE.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from motet.deploy.flare.admin import Office, Unreachable
+from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.server.job_chain import drive
+from motet.deploy.server.run_files import read_orders
+from motet.runs import recipe as recipes
+from motet.runs.run import Run, run
+
+SITES = ("north", "south", "west")
+METHODS = ("fedper", "stacking")
+POLICY = """\
+learn = "collect"       # the server may see each site's replies: stacking sends a public model, which is no mean
+reply_bytes = 4_000_000 # and none that is larger
+rounds = 100            # of training, in all runs together
+"""
+WORDS = ["train.rounds=5", "net.name=mlp", "net.hidden=[16]", "data.val=0.2"]
+Say = Callable[[str], None]
+
+
+class Parties:
+    """Processes of a federation that this process started, and ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, party: str, *words: str) -> None:
+        """`motet federation serve` or `join`, in a session of its own."""
+        what = "serve" if party == "server" else "join"
+        command = [
+            sys.executable,
+            "-m",
+            "motet.cli.main",
+            "federation",
+            what,
+            str(self.folder / party),
+            *words,
+        ]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+        with (self.folder / f"{party}.out").open("ab") as out:
+            self.running[party] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
+            )
+
+    def end(self) -> None:
+        for process in self.running.values():
+            process.terminate()
+        for process in self.running.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def demo(folder: Path | None, methods: Sequence[str], say: Say) -> str:
+    """The demo's table: each method's scores between organisations, and how far they are from the loop's."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = folder or Path(scratch) / "care"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        kit = open_federation(place)
+        tables = write_tables(place / "tables")
+        parties = Parties(place)
+        try:
+            say(f"kits in {place}; starting the server and {len(SITES)} sites over mutual TLS")
+            parties.start("server")
+            (policy := place / "policy.toml").write_text(POLICY)
+            for site in SITES:
+                data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis"]
+                parties.start(site, *data, "--policy", str(policy))
+            lines = [compared(kit, m, tables, place, say) for m in methods or METHODS]
+        finally:
+            end(kit, parties)
+        took = time.monotonic() - began
+        return "\n".join([*lines, f"{took:.0f} s in all"])
+
+
+def open_federation(place: Path, port: int = 0) -> Kit:
+    create("care", "localhost", SITES, place, port or free_port())
+    return open_kit(place / "server")
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return int(s.getsockname()[1])
+
+
+def write_tables(folder: Path) -> Path:
+    """Biopsies of the breast cancer set of scikit-learn, dealt to three clinics of different sizes."""
+    from sklearn.datasets import load_breast_cancer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    frame = load_breast_cancer(as_frame=True).frame
+    frame["diagnosis"] = np.where(frame.pop("target") == 1, "benign", "malignant")
+    edges = [0, 100, 280, len(frame)]
+    for site, first, last in zip(SITES, edges, edges[1:], strict=False):
+        frame.iloc[first:last].to_csv(folder / f"{site}.csv", index=False)
+    return folder
+
+
+def compared(kit: Kit, method: str, tables: Path, place: Path, say: Say) -> str:
+    """One method between the sites and on the loop engine; the largest difference of any test score."""
+    words = [*WORDS, f"method.name={method}"]
+    folder = drive(kit, read_orders(kit.federation, None, words, len(SITES), 0, 120.0), say, patience=120)
+    at_home = [f"data.name={tables}", "data.target=diagnosis", "data.unseen=0", "engine.name=loop"]
+    same = run(recipes.read(None, [*words, *at_home]), place / f"loop-{method}")
+    far = Run(folder)
+    return f"{method}: {scored(far)}; largest difference from the loop engine {difference(far, same):.1e}"
+
+
+def scored(found: Run) -> str:
+    test = found.test[found.test["side"] == "personal"]
+    return ", ".join(f"{c} {a:.3f}" for c, a in zip(test["client"], test["accuracy"], strict=True))
+
+
+def difference(a: Run, b: Run) -> float:
+    """Of all scores of all rounds, both sides."""
+    keys = ["round", "part", "side", "client"]
+    both = a.scores.merge(b.scores, on=keys, suffixes=("", "_"))
+    if len(both) != len(a.scores) or len(both) != len(b.scores):
+        return float("inf")
+    marks = [m for m in ("accuracy", "balanced", "loss", "rmse", "mae", "r2") if m in both]
+    return float(np.abs(np.stack([both[m] - both[f"{m}_"] for m in marks])).max())
+
+
+def end(kit: Kit, parties: Parties) -> None:
+    """Shut down in good order, then make sure."""
+    try:
+        office = Office(kit)
+        try:
+            office.shut_down()
+            time.sleep(1.0)
+        finally:
+            office.close()  # its threads would keep this process alive
+    except Unreachable:
+        pass  # they are ended all the same
+    finally:
+        parties.end()

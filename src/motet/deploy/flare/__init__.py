@@ -1,0 +1,1 @@
+"""NVIDIA FLARE: kits, processes, jobs. Nothing else in this package imports nvflare, but engines/flare.py."""

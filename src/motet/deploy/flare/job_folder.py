@@ -1,0 +1,55 @@
+"""A FLARE job: two classes of FLARE's, two of motet's, all of them installed at every party; no code travels.
+
+Knows the form of a job's folder. Does not know who submits it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from motet.deploy.flare.kits import CONDUCTOR, CONTROLLER, EXECUTOR, RECEPTION
+
+_SYNC = 60  # seconds in which all sites of a job must have said that they are there
+
+
+def write_job(
+    folder: Path,
+    name: str,
+    sites: Sequence[str],
+    server: Mapping[str, Any],
+    site: Mapping[str, Any],
+    classes: tuple[str, str] = (CONDUCTOR, RECEPTION),
+) -> Path:
+    """A job's folder; `server` and `site` are what the two classes of motet's are made with."""
+    lead, host = classes
+    meta = {
+        "name": name,
+        "resource_spec": {},
+        "min_clients": len(sites),
+        "mandatory_clients": list(sites),
+        "deploy_map": {"server": ["server"], "site": list(sites)},
+    }
+    controller = {"server_obj_id": "lead", "sync_task_timeout": _SYNC}
+    at_server = {
+        "format_version": 2,
+        "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
+        "components": [{"id": "lead", "path": lead, "args": dict(server)}],
+    }
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "host"}}
+    at_site = {
+        "format_version": 2,
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [{"id": "host", "path": host, "args": dict(site)}],
+    }
+    put(folder / "meta.json", meta)
+    put(folder / "server" / "config" / "config_fed_server.json", at_server)
+    put(folder / "site" / "config" / "config_fed_client.json", at_site)
+    return folder
+
+
+def put(file: Path, content: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=2) + "\n")

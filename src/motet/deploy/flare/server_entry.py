@@ -1,0 +1,27 @@
+"""The server's end of a FLARE job. Knows how FLARE starts a job; what the job does is in conduct.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.collab import collab
+
+from motet.deploy.server.job import conduct
+from motet.deploy.server.run_files import Orders
+from motet.engines.flare import group_calls
+
+_AGREEING = 120.0  # seconds at least for the answers before training
+
+
+class Conductor:
+    """Made by FLARE in the job's own process, from the job's settings."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    @collab.main
+    def main(self) -> None:
+        folder = Path(self.folder)
+        seconds = Orders.read(folder).timeout
+        there = [c.name for c in collab.clients]
+        conduct(folder, group_calls(seconds), there, group_calls(max(seconds, _AGREEING)))

@@ -1,0 +1,21 @@
+"""A site's end of a FLARE job. Knows how FLARE starts a job; what is done with letters is the desk's business."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nvflare.collab import collab
+
+from motet.deploy.site.config import open_desk
+
+
+class Reception:
+    """Made by FLARE in the job's own process; hands letters to the desk of the kit that it was started from."""
+
+    @collab.init
+    def open(self) -> None:
+        self.desk = open_desk(Path(collab.workspace.get_root_dir()))
+
+    @collab.publish
+    def answer(self, message: bytes) -> bytes:
+        return self.desk.answer(message)

@@ -1,0 +1,213 @@
+"""One job of a federated run, at the server: agree on a layout, go on from the checkpoint, end at a boundary.
+
+The run's folder is an ordinary one. A job ends when the run is done, when it cannot go on, when too few sites
+answer, or when the driver's note says so; whatever ended is in the checkpoint, and the next job goes on there.
+Knows runs, the handshake and the flare engine. Does not know FLARE: letters go through `post`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from motet.core import NoReply, Unfit
+from motet.data.federated import DataError, Federation
+from motet.deploy.agreement.handshake import handshake, trees
+from motet.deploy.agreement.layout import Layout
+from motet.deploy.flare.kits import FederationError
+from motet.deploy.server.run_files import Orders, clear_notes, noted, report
+from motet.deploy.site.table import Source
+from motet.engines.expected_replies import Expect
+from motet.engines.flare import Flare, Post, TooFew
+from motet.engines.letters import Letter, Reply
+from motet.engines.loop import VerbFailed
+from motet.engines.single_threaded import calm
+from motet.nets import NetError
+from motet.runs.finish import finish, put
+from motet.runs.recipe import Recipe, RecipeError
+from motet.runs.run import write_down
+from motet.runs.store import Store
+from motet.runs.trainer import Course, completed
+from motet.wire import WireError, pack, unpack
+
+_LAYOUT = "layout.motet"
+_HOPELESS = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, Unfit)
+_PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
+
+
+@dataclass
+class Watch:
+    """Looks on between rounds: reports, and finds the driver's notes."""
+
+    folder: Path
+    engine: Flare
+    store: Store
+    known: dict[str, str] = field(default_factory=dict)  # who was away when last told
+    last: dict[str, Any] = field(default_factory=dict)  # round and scores when last told
+
+    def began(self, course: Course) -> None:
+        self.last["rounds"] = course.recipe.train.rounds
+        self.tell(course, "running")
+
+    def ended(self, course: Course, seconds: float) -> None:
+        self.tell(course, "running")
+
+    def stop(self) -> bool:
+        return bool(noted(self.folder))
+
+    def tell(self, course: Course | None, state: str, why: str = "") -> None:
+        away = self.engine.away
+        for site in away.keys() - self.known.keys():
+            self.store.event("absent", f"site {site}: {away[site]}")
+        self.known = dict(away)
+        self.last |= {"round": max(course.number + 1, 0), "scores": course.latest} if course else {}
+        report(self.folder, **self.last, state=state, why=why, present=sorted(self.engine.present), away=away)
+
+
+def conduct(folder: Path, post: Post, present: Sequence[str], calmly: Post | None = None) -> None:
+    """Go on with the run in `folder`, with the sites that are there. `calmly` carries the letters before
+    training, whose answers may take longer: tables are read, and the method is rehearsed."""
+    orders = Orders.read(folder)
+    with FileLock(folder / "lock", timeout=_PATIENCE), calm():
+        clear_notes(folder, "again")
+        store = Store(folder, writing=True)
+        engine = Flare(present, post, orders.run, present=present, min_replies=orders.min_replies)
+        watch = Watch(folder, engine, store)
+        try:
+            with explained(watch):
+                travel(orders, folder, store, engine, watch, calmly or post)
+        finally:
+            store.commit()
+            store.close()
+
+
+def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Watch, calmly: Post) -> None:
+    watch.tell(None, "agreeing")
+    recipe, layout = agree(orders, folder, store, Everyone(engine, calmly))
+    engine.recipe = terms(recipe)
+    engine.clients = roster(store, engine)
+    course = Course(recipe, store, known_to_the_server(orders, recipe, layout), engine)
+    engine.expect = Expect(course.task, (len(layout.columns),), layout.table)
+    try:
+        course.go(watch)
+    except (TooFew, *_HOPELESS):
+        store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
+        raise
+    if not course.over():
+        why = noted(folder)
+        store.event("paused", f"after round {course.number}: {why}")
+        watch.tell(course, "stopped" if why == "stop" else "again")
+        return
+    store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
+    finish(course, folder)
+    watch.tell(course, "done")
+
+
+def known_to_the_server(orders: Orders, recipe: Recipe, layout: Layout) -> Federation:
+    """No site's rows; the server's own, if it has a table, are its proxy set."""
+    found, data = layout.federation(orders.federation), recipe["data"]
+    if not data["server"]:
+        return found
+    return replace(found, proxy=Source("server", Path(data["server"]), data["target"]).whole(layout))
+
+
+@contextmanager
+def explained(watch: Watch) -> Iterator[None]:
+    """How a job ends that could not go on: with too few sites it may be tried again, else it is over."""
+    try:
+        yield
+    except TooFew as e:
+        watch.store.event("short", str(e))
+        watch.tell(None, "short", str(e))
+    except _HOPELESS as e:
+        watch.store.tell(status="failed", failure=str(e))
+        watch.store.event("failed", str(e))
+        watch.tell(None, "failed", str(e))
+
+
+# ---- agreeing ----
+
+
+def agree(orders: Orders, folder: Path, store: Store, everyone: Everyone) -> tuple[Recipe, Layout]:
+    """The settled recipe and the layout: as the folder has them, or from a handshake with everyone there."""
+    if "identity" in (facts := store.facts()):
+        recipe, layout = Recipe(facts["settings"]), Layout.of(unpack((folder / _LAYOUT).read_bytes()))
+        everyone.bring_in(Letter("settle", orders.run, send=layout.tree()))
+        everyone.bring_in(offer(orders.run, recipe))
+        store.tell(status="running", failure="")
+        return recipe, layout
+    recipe, data = orders.recipe, orders.recipe["data"]
+    agreement, layout = handshake(
+        everyone, orders.run, recipe["method"]["name"], seed=recipe.seed,
+        scale=data["scale"], val=data["val"], test=data["test"], features=data["features"],
+    )  # fmt: skip
+    rows = [client_row(site, reply.tree) for site, reply in everyone.last.items()]
+    federation = layout.federation(orders.federation)
+    federation.notes = [*agreement.notes]
+    recipe = completed(recipe, federation)
+    trees(everyone(offer(orders.run, recipe)))
+    packed = pack(layout.tree())
+    put(folder / _LAYOUT, packed)
+    why = f"clients are the sites of the federation {orders.federation}"
+    mark, again = sha256(packed).hexdigest(), "motet federation run KIT recipe.toml"
+    write_down(recipe, federation, mark, why, rows, store, folder, again)
+    store.tell(data=orders.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
+    store.tell(attack="none", attackers=[], federation=orders.federation)
+    store.commit()
+    return recipe, layout
+
+
+def terms(recipe: Recipe) -> dict[str, Any]:
+    """What sites are told of a recipe."""
+    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+
+
+def offer(run: str, recipe: Recipe) -> Letter:
+    return Letter("offer", run, recipe=terms(recipe), send={"rounds": recipe.train.rounds})
+
+
+class Everyone:
+    """One letter to all sites that are there; all must answer before anything trains."""
+
+    def __init__(self, engine: Flare, post: Post) -> None:
+        self.engine, self.post = engine, post
+        self.last: dict[str, Reply] = {}
+
+    def __call__(self, letter: Letter) -> Mapping[str, Reply]:
+        came, failed = self.post({s: letter.pack() for s in sorted(self.engine.present)})
+        for site, why in failed.items():
+            self.engine.lose(site, why)
+        if failed:
+            raise TooFew("; ".join(f"site {s} did not answer: {why}" for s, why in failed.items()))
+        try:
+            self.last = {s: Reply.read(came[s], self.engine.limit) for s in sorted(came)}
+        except WireError as e:
+            raise FederationError(f"a site's reply cannot be read: {e}") from e
+        return self.last
+
+    def bring_in(self, letter: Letter) -> None:
+        """As a call in a run that has begun: who refuses stays out, and the others go on."""
+        for site, reply in self(letter).items():
+            if reply.refusal:
+                self.engine.lose(site, f"refused: {reply.refusal}")
+
+
+def client_row(site: str, told: Any) -> tuple[Any, ...]:
+    """What the store knows of a site: its numbers of rows, as far as it tells them."""
+    rows = told if isinstance(told, dict) else {}
+    return site, 1, *(int(rows.get(part, 0)) for part in ("train", "val", "test")), {}
+
+
+def roster(store: Store, engine: Flare) -> list[str]:
+    """Everybody who ever was in this run, and newcomers."""
+    known = [c for (c,) in store.db.execute("SELECT client FROM clients")]
+    if new := sorted(engine.present - set(known)):
+        store.clients([client_row(s, {}) for s in new])
+        store.event("joined", f"newcomers: {', '.join(new)}")
+    return sorted({*known, *new})

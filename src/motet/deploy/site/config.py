@@ -1,0 +1,47 @@
+"""A site: its data, its policy and its key, all of which stay in or beside its kit.
+
+`motet federation join` writes down where the data are; every job opens the desk from that.
+Knows a kit's files. Does not know FLARE.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
+from motet.deploy.site.encrypted_state import site_key
+from motet.deploy.site.policy import Policy
+from motet.deploy.site.service import Desk
+from motet.deploy.site.table import Source
+
+_DATA = "data.json"
+POLICY = "policy.toml"
+
+
+def write_source(kit: Kit, source: Source) -> None:
+    """Which table this site learns from; only the site's own processes read it."""
+    write(kit.folder / _DATA, asdict(source) | {"path": str(Path(source.path).expanduser().resolve())})
+
+
+def read_source(kit: Kit) -> Source:
+    file = kit.folder / _DATA
+    if not file.is_file():
+        raise FederationError(
+            f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
+        )
+    told = json.loads(file.read_text())
+    return Source(**told | {"path": Path(told["path"]), "drop": tuple(told["drop"])})
+
+
+def read_policy(kit: Kit) -> Policy:
+    """What the site's owner lets leave; the default policy where the kit has no file for it."""
+    file = kit.folder / POLICY
+    return Policy.read(file) if file.is_file() else Policy()
+
+
+def open_desk(folder: Path) -> Desk:
+    kit = open_kit(folder, "site")
+    key = site_key(kit.folder / "key")
+    return Desk(kit.party, kit.folder / "kept", read_source(kit), read_policy(kit), key)

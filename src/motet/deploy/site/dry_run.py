@@ -1,0 +1,150 @@
+"""A dry run: what would leave this site, verb by verb, from a rehearsal on its own rows. Nothing is sent.
+
+    print(dry_text(dry_run(source, policy, "fedper")))
+
+The rows of the table are what the schema handshake tells, then each verb that the method asks for, then what
+scoring tells. The layout is the site's own: in a federation, other sites' categories and classes come to it.
+Knows needs and policies. Does not know other sites.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from motet import nets
+from motet.core import Tree
+from motet.data.federated import Federation
+from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.schema import merge
+from motet.deploy.site.needs import described, needs_of
+from motet.deploy.site.policy import Need, Policy
+from motet.deploy.site.table import Source
+from motet.engines.letters import Reply
+from motet.runs.recipe import Recipe, read
+from motet.runs.trainer import method_of, task_of
+
+_WIDE = 110  # characters of a line
+_MANY = 4  # leaves of a reply that are named one by one
+
+
+@dataclass(frozen=True)
+class Report:
+    """What would leave, and what the policy says to it."""
+
+    site: str
+    method: str
+    net: str
+    rounds: int
+    needs: list[Need]
+    objections: list[str]
+
+    def json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def dry_run(source: Source, policy: Policy | None = None, method: str | Recipe = "fedavg") -> Report:
+    """A rehearsal at this site alone, of a recipe or of a method with its usual settings."""
+    recipe = method if isinstance(method, Recipe) else read(more={"method": method})
+    policy, site, data = policy or Policy(), source.site, recipe["data"]
+    told = source.describe(policy.counts)
+    name = recipe["method"]["name"]
+    shares = {k: data.get(k, v) for k, v in (("val", 0.15), ("test", 0.25))}
+    layout = merge({site: told}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
+    before, layout = handshake_needs(source, told, layout)
+    federation = source.furnish(layout)
+    whole, task = settled(recipe, federation)
+    needs = before + needs_of(method_of(whole, task), federation)
+    wrong = objections(policy, name, needs, recipe)
+    return Report(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
+
+
+def handshake_needs(source: Source, told: Tree, layout: Layout) -> tuple[list[Need], Layout]:
+    """What the handshake tells, and the layout that this site alone would come to."""
+    needs = [need("describe", "schema", told)]
+    sums = source.measure(layout, ())
+    layout = layout.with_means(sums["many"].numpy(), sums["total"].numpy())
+    squares = source.measure(layout, sums["total"] / sums["many"].clamp(min=1))
+    if layout.wants_sums:
+        needs += [need("measure", "sums of columns", sums), need("measure", "sums of squares", squares)]
+    return needs, layout.with_spread(squares["rows"].numpy(), squares["squares"].numpy())
+
+
+def need(verb: str, learn: str, tree: Tree) -> Need:
+    return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
+
+
+def settled(recipe: Recipe, federation: Federation) -> tuple[Recipe, Any]:
+    """The recipe with a network, and the task."""
+    if recipe["net"]["name"] == "auto":
+        name = nets.default_net(federation.kind, federation.shape)
+        recipe = Recipe(recipe.settings | {"net": {"name": name}})
+    return recipe, task_of(recipe, federation)
+
+
+def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -> list[str]:
+    asked = [n for n in needs if n.verb not in ("describe", "measure")]
+    wrong = policy.objections(method, asked, recipe.train.rounds, 0)
+    if not policy.sums and any(n.learn == "sums of columns" for n in needs):
+        wrong.append(
+            "this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"
+        )
+    return wrong
+
+
+# ---- for people ----
+
+
+def dry_text(report: Report) -> str:
+    """A plain table, and what the policy says."""
+    head = ("verb", "the server learns", "bytes", "what leaves")
+    rows = [(n.verb, words(n), f"{n.up:,}" if n.seen else "?", what(n)) for n in report.needs]
+    wide = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
+    lines = [f"{a:<{wide[0]}}  {b:<{wide[1]}}  {c:>{wide[2]}}  {d}" for a, b, c, d in [head, *rows]]
+    rule = "-" * min(max(map(len, lines)), _WIDE)
+    title = (
+        f"what would leave {report.site} with {report.method}, in {report.rounds} rounds; nothing was sent"
+    )
+    verdict = [f"refused: {why}" for why in report.objections] or ["within this site's policy"]
+    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *notes(report), *verdict])
+
+
+def notes(report: Report) -> list[str]:
+    """What a site's owner should know besides: a mean is a promise of the server, not of arithmetic."""
+    told = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
+    if any(n.learn == "average" for n in report.needs):
+        told.append(
+            "means are taken by the server, which is trusted to do no more with a reply: nothing is masked"
+        )
+    return told
+
+
+def words(n: Need) -> str:
+    return {
+        "average": "a mean (average)",
+        "collect": "this site's reply (collect)",
+        "schema": "this site's columns",
+        "sums of columns": "this site's sums",
+        "sums of squares": "this site's sums",
+        "sums of scores": "this site's scores",
+    }[n.learn]
+
+
+def what(n: Need) -> str:
+    if not n.seen:
+        return "not seen in the rehearsal: the method's text asks for it in other rounds or settings"
+    if n.learn == "schema":
+        return "names and kinds of columns, categories, classes, numbers of rows"
+    if not n.leaves:
+        return "nothing"
+    if len(n.leaves) <= _MANY:
+        return ", ".join(f"{name} {shape(s)}{kind}" for name, kind, s in n.leaves)
+    total = sum(math.prod(s) for _, _, s in n.leaves)
+    first, last = n.leaves[0], n.leaves[-1]
+    ends = " … ".join(f"{name} {shape(s)}".strip() for name, _, s in (first, last))
+    return f"{len(n.leaves)} arrays, {total:,} numbers: {ends}"
+
+
+def shape(s: tuple[int, ...]) -> str:
+    return "×".join(map(str, s)) + " " if s else ""

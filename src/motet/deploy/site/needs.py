@@ -1,0 +1,160 @@
+"""What a method would have a site say, found out at the site: from the method's text, and in a rehearsal.
+
+The rehearsal plays a few rounds among three pretended clients that all hold the first rows of the site's own
+home, with short training. Nothing leaves, nothing is kept. What only later rounds would ask is read from the
+method's text: which verbs stand in its calls of `average` and `collect`.
+Knows asks, shapes and sizes. Does not know policies, nor letters.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from torch import Tensor
+
+from motet.client import Batch, Home, seed_of
+from motet.core import Ask, Client, Method, NoReply, Tree, Turn
+from motet.data.federated import Federation
+from motet.deploy.site.allow_list import verbs_of
+from motet.deploy.site.policy import Need
+from motet.engines.driver import play, start
+from motet.engines.evaluate import Job, judge, question
+from motet.engines.letters import Reply
+from motet.engines.loop import Loop, VerbFailed
+from motet.engines.single_threaded import calm
+from motet.wire import size
+
+LEARN = {"mean": "average", "all": "collect"}
+_ROWS = 16  # of each part of the home, for a rehearsal
+_ROUNDS = 3
+_SHORT = {"epochs": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
+
+
+class Overheard(Loop):
+    """A loop that notes what is asked and what would leave."""
+
+    def __init__(self, homes: dict[Client, Home]) -> None:
+        super().__init__(homes)
+        self.heard: dict[tuple[str, str], Need] = {}
+        self.now = ("", "")
+
+    def ask(self, ask: Ask) -> Tree:
+        self.now = (getattr(ask.verb, "__name__", ""), LEARN[ask.learn])
+        return super().ask(ask)
+
+    def guarded(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        reply, after = super().guarded(job, client, sent, keep, data)
+        self.note(*self.now, sent, reply)
+        return reply, after
+
+    def note(self, verb: str, learn: str, sent: Tree, reply: Tree) -> None:
+        up, down = len(Reply(reply, 1 << 30).pack()), size(sent)
+        if (last := self.heard.get((verb, learn))) is None or up > last.up:
+            self.heard[verb, learn] = Need(verb, learn, tuple(described(reply)), up, down)
+
+
+def needs_of(method: Method, federation: Federation) -> list[Need]:
+    """All that the method may have this site say, in the order in which it does."""
+    (name, home), *_ = federation.homes.items()
+    engine = Overheard({c: few(home) for c in (name, f"{name} again", f"{name} once more")})
+    with calm():
+        rehearse(shortened(method), engine, home.train.take())
+    found = list(engine.heard.values())
+    known = {(n.verb, n.learn) for n in found}
+    return found + [Need(v, how, seen=False) for v, how in asks_in(type(method)) if (v, how) not in known]
+
+
+def rehearse(method: Method, engine: Overheard, rows: Batch) -> None:
+    """As far as it goes: what needs other clients than these is left to the method's text."""
+    proxy = Batch(rows.x[:_ROWS], rows.y[:_ROWS], rows.live[:_ROWS])
+
+    def turn(number: int) -> Turn:
+        return Turn(number, engine.clients, engine.clients, seed_of("rehearsal", number), proxy)
+
+    try:
+        state = start(engine, method, turn(-1))
+        for number in range(_ROUNDS):
+            state = play(engine, method, state, turn(number))
+        client = engine.clients[0]
+        sent = question(method, state, method.view(state, client))
+        sums, _ = judge(method, sent, engine.keep(client), engine.examinee(client))
+        engine.note("judge", "sums of scores", sent, sums)
+    except (NoReply, VerbFailed):
+        return
+
+
+def few(home: Home) -> Home:
+    def first(part: Any) -> Batch:
+        batch = part.take()
+        return Batch(batch.x[:_ROWS], batch.y[:_ROWS], batch.live[:_ROWS])
+
+    return replace(home, train=first(home.train), val=first(home.val), test=first(home.test))
+
+
+def shortened(method: Method) -> Method:
+    """The same method with as little training as shows what it says."""
+    there = {f.name for f in fields(method)}
+    short = {k: min(v, getattr(method, k)) for k, v in _SHORT.items() if k in there}
+    return replace(method, **short)
+
+
+def described(tree: Tree, path: str = "") -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Every leaf with its name, type and shape."""
+    if isinstance(tree, dict | list | tuple):
+        for k, v in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from described(v, f"{path}.{k}" if path else str(k))
+    elif isinstance(tree, Tensor):
+        yield path or "reply", str(tree.dtype).removeprefix("torch."), tuple(tree.shape)
+    else:
+        yield path or "reply", type(tree).__name__, (len(tree),) if isinstance(tree, bytes | str) else ()
+
+
+# ---- the method's text ----
+
+
+def asks_in(method: type[Method]) -> list[tuple[str, str]]:
+    """(verb, average or collect) of every ask that stands in the method's functions.
+
+    An ask whose verb is chosen while it runs counts for all verbs that no other ask names.
+    """
+    named: list[tuple[str, str]] = []
+    open_: set[str] = set()
+    for call in _calls(method):
+        how, first = call.func.id, call.args[0] if call.args else None  # type: ignore[attr-defined]
+        if isinstance(first, ast.Attribute):
+            named.append((first.attr, how))
+        else:
+            open_.add(how)
+    verbs = verbs_of(method)
+    rest = [v for v in verbs if v not in {v for v, _ in named}]
+    return [p for p in dict.fromkeys(named) if p[0] in verbs] + [(v, h) for v in rest for h in sorted(open_)]
+
+
+def _calls(method: type[Method]) -> Iterator[ast.Call]:
+    functions = [f for _, f in inspect.getmembers(method, inspect.isfunction)]
+    hidden = [
+        vars(c)[f.__name__]
+        for f in functions
+        if "super()" in _text(f)
+        for c in method.__mro__
+        if f.__name__ in vars(c)
+    ]
+    for f in [*functions, *hidden]:
+        if f.__module__ == "motet.core":
+            continue
+        for node in ast.walk(ast.parse(_text(f) or "0")):
+            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            if asks and node.func.id in LEARN.values():  # type: ignore[attr-defined]
+                yield node  # type: ignore[misc]
+
+
+def _text(f: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(f))
+    except (OSError, TypeError):  # made while running, as a dataclass's functions are
+        return ""

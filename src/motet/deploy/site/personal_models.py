@@ -1,0 +1,52 @@
+"""Personal models at a site: saved there at the end of a run, and used there.
+
+Knows predictors and files. Does not know letters.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from motet.client import Examinee, marks, tally
+from motet.core import Method, Tree
+from motet.data.federated import Federation
+from motet.runs.finish import card, facts_of, named, put, write_model
+from motet.runs.recipe import Recipe
+from motet.vec import Vec
+from motet.wire import pack
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """A personal model: the trees of its predictor, what is called with them, and how it does at home."""
+
+    trees: Tree
+    call: str  # a function of the method, or `predict` of its task
+    scores: dict[str, float]
+
+    @classmethod
+    def of(cls, method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Portrait, Tree]:
+        own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
+        sums = {k: v[None] for k, v in tally(method.task, own, who.exam).items()}
+        scores = {k: float(v[0]) for k, v in marks(method.task.kind, sums).items()} if len(who.exam) else {}
+        return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
+
+
+def save_portrait(
+    path: Path, portrait: Portrait, recipe: Recipe, federation: Federation, number: int, site: str
+) -> None:
+    """A model's file and a card beside it, in the clear: they are the site's own, to be used there.
+
+    Weights go into a safetensors file; what holds anything else, say other models, into motet's wire format.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    settings = recipe.settings | {"data": {"name": Path(federation.name).name}}
+    facts = facts_of(Recipe(settings), federation, number, site, portrait.scores) | {"call": portrait.call}
+    if all(isinstance(tree, Vec) for tree in portrait.trees):
+        write_model(path, named(portrait.trees), facts)
+        return
+    put(path.with_name(path.name + ".motet"), pack({"facts": json.dumps(facts), "trees": portrait.trees}))
+    put(path.with_name(path.name + ".md"), card(facts).encode())

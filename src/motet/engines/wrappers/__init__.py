@@ -1,0 +1,1 @@
+"""Engines around engines: they count, lose or spoil replies and pass everything else on."""

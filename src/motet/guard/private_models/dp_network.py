@@ -1,0 +1,179 @@
+"""Networks that are trained with differential privacy: logistic regression and several layers.
+
+DP-SGD, Abadi et al. 2016, Algorithm 1: batches are drawn by Poisson sampling, each example's gradient is
+clipped to a length, Gaussian noise is added to their sum. The noise for a wanted (epsilon, delta) and the
+budget that was spent come from Opacus' accountant; neighbours differ by one row.
+
+What the guarantee takes as public: the number of rows, the classes, bounds of the columns, all settings.
+With a `random_state` the noise can be repeated, so the guarantee holds only towards those who do not know it.
+Knows rows and classes. Does not know clients or manifests of others.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from torch import Tensor, nn
+
+from motet.guard.private_models.ranges import Ranges
+from motet.published.graph import assemble
+from motet.published.manifest import Privacy
+from motet.published.networks import operators
+
+
+class DPNetwork(ClassifierMixin, BaseEstimator):
+    """A classifier as scikit-learn knows them; `bounds` are pairs (lowest, highest) of each column."""
+
+    def __init__(
+        self,
+        hidden: tuple[int, ...] = (),
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        bounds: Any = None,
+        classes: Sequence[Any] | None = None,
+        epochs: int = 20,
+        batch: int = 256,
+        lr: float = 2.0,
+        clip: float = 1.0,
+        accountant: str = "rdp",
+        random_state: int | None = None,
+    ) -> None:
+        self.hidden, self.epsilon, self.delta = hidden, epsilon, delta
+        self.bounds, self.classes = bounds, classes
+        self.epochs, self.batch, self.lr, self.clip = epochs, batch, lr, clip
+        self.accountant, self.random_state = accountant, random_state
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> DPNetwork:
+        x, y = np.asarray(x, np.float32), np.asarray(y)
+        self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
+        self.n_features_in_ = x.shape[1]
+        self.ranges_ = Ranges.of(self.bounds, x.shape[1])
+        seed = secrets.randbits(63) if self.random_state is None else self.random_state
+        chance = torch.Generator().manual_seed(seed)
+        self.net_ = _net((x.shape[1], *self.hidden, len(self.classes_)), chance)
+        self._train(torch.as_tensor(self.ranges_.scaled(x)), self._codes(y), chance)
+        return self
+
+    def _codes(self, y: np.ndarray) -> Tensor:
+        codes = np.searchsorted(self.classes_, y)
+        if (codes >= len(self.classes_)).any() or (self.classes_[codes] != y).any():
+            raise ValueError(
+                f"y has classes that are not among {list(self.classes_)[:5]}\nhint: they are sorted"
+            )
+        return torch.as_tensor(codes)
+
+    def _train(self, x: Tensor, y: Tensor, chance: torch.Generator) -> None:
+        rate = min(1.0, self.batch / len(x))
+        steps = max(1, round(self.epochs / rate))
+        sigma = noise(self.epsilon, self.delta, rate, steps, self.accountant)
+        self.spent_ = spent(sigma, self.delta, rate, steps, self.accountant)
+        w = {k: v.detach() for k, v in self.net_.named_parameters()}
+        for step in range(steps):
+            chosen = torch.rand(len(x), generator=chance) < rate
+            total = clipped(self.net_, w, x[chosen], y[chosen], self.clip)
+            lr = self.lr * (1 - step / steps)  # slower and slower: late noise is averaged out
+            for k in w:
+                shaken = total[k] + sigma * self.clip * torch.randn(w[k].shape, generator=chance)
+                w[k] = w[k] - lr * shaken / (rate * len(x))
+        self.net_.load_state_dict(w)
+
+    @torch.no_grad()
+    def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.net_(torch.as_tensor(self.ranges_.scaled(x))).softmax(1).numpy())
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(self.classes_[self.predict_proba(x).argmax(1)])
+
+    @property
+    def privacy(self) -> Privacy:
+        """For the manifest: the budget that was spent, and what it takes for granted."""
+        repeats = "" if self.random_state is None else "; the noise is drawn from a seed"
+        note = f"{self.accountant} accountant; rows, classes and bounds are taken as public{repeats}"
+        return Privacy("DP-SGD", self.spent_, self.delta, note)
+
+    def to_onnx(self) -> Any:
+        from onnx import helper
+
+        before, constants = self.ranges_.operators("z")
+        nodes, more, last, columns = operators(self.net_, "z", self.n_features_in_)
+        end = helper.make_node("Softmax", [last], ["y"], axis=1)
+        return assemble([*before, *nodes, end], [*constants, *more], self.n_features_in_, columns)
+
+
+class DPLogistic(DPNetwork):
+    """Logistic regression."""
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        bounds: Any = None,
+        classes: Sequence[Any] | None = None,
+        epochs: int = 20,
+        batch: int = 256,
+        lr: float = 4.0,
+        clip: float = 1.0,
+        accountant: str = "rdp",
+        random_state: int | None = None,
+    ) -> None:
+        super().__init__(
+            (), epsilon, delta, bounds, classes, epochs, batch, lr, clip, accountant, random_state
+        )
+
+
+def clipped(net: nn.Module, w: dict[str, Tensor], x: Tensor, y: Tensor, length: float) -> dict[str, Tensor]:
+    """The sum of the examples' gradients, each as long as `length` at most."""
+    from torch.func import functional_call, grad, vmap
+
+    def loss(w: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
+        scores = functional_call(net, w, (row[None],))
+        return nn.functional.cross_entropy(scores, label[None])
+
+    if not len(x):
+        return {k: torch.zeros_like(v) for k, v in w.items()}
+    each = vmap(grad(loss), (None, 0, 0))(w, x, y)
+    long = torch.stack([g.flatten(1).norm(dim=1) for g in each.values()]).norm(dim=0)
+    share = (length / long.clamp(min=1e-12)).clamp(max=1.0)
+    return {k: torch.tensordot(share, g, 1) for k, g in each.items()}
+
+
+@cache
+def noise(epsilon: float, delta: float, rate: float, steps: int, accountant: str) -> float:
+    """How many times the clipping length the noise must be for the wanted budget."""
+    from opacus.accountants.utils import get_noise_multiplier
+
+    if not epsilon > 0 or not 0 < delta < 1:
+        raise ValueError(f"epsilon is {epsilon} and delta {delta}; they are above 0, and delta below 1")
+    return float(
+        get_noise_multiplier(
+            target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant=accountant
+        )
+    )
+
+
+@cache
+def spent(sigma: float, delta: float, rate: float, steps: int, accountant: str) -> float:
+    """The epsilon of so many noisy steps."""
+    from opacus.accountants import create_accountant
+
+    book = create_accountant(accountant)
+    book.history = [(sigma, rate, steps)]
+    return float(book.get_epsilon(delta))
+
+
+def _net(widths: tuple[int, ...], chance: torch.Generator) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False)):
+        linear = nn.Linear(a, b)
+        with torch.no_grad():  # logistic regression begins at 0, layers before others as He et al. 2015
+            spread = (2 / a) ** 0.5 if i < len(widths) - 2 else 0.0
+            linear.weight.copy_(torch.randn(b, a, generator=chance) * spread)
+            linear.bias.zero_()
+        layers += [linear, nn.ReLU()]
+    return nn.Sequential(*layers[:-1])

@@ -1,0 +1,136 @@
+"""A linear model that answers rows which it cannot read: CKKS homomorphic encryption by TenSEAL.
+
+    asker = Asker(); question = asker.ask(x)           # to the owner: public keys, encrypted columns
+    answer = Owner(weights, bias).answer(question)     # to the asker: encrypted scores
+    scores = asker.read(answer)
+
+Who learns what:
+- The owner learns how many rows and columns it was asked about, and nothing of the values in them.
+- The asker learns the scores (before any sigmoid), disturbed by noise of size `flood`. The noise fills all
+  places of a ciphertext, because what is left in them tells of the weights more than the scores do; places
+  beyond the rows that were announced are multiplied by 0. But scores are linear: from as many different rows
+  as there are columns, and one more, anybody can compute the weights nearly. So an owner answers at most
+  `rows` rows in all, by default one fewer than there are columns; with more, the weights must be treated as
+  published, and be private themselves.
+- Whoever listens learns sizes.
+- Askers must not tell decrypted scores back to owners: CKKS's rounding errors tell of the key (Li and
+  Micciancio 2021).
+
+Both are taken to follow the protocol. TenSEAL's parser reads bytes of strangers in this process: use it with
+partners, not with the world. Knows weights and rows. Does not know how messages travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from motet.published.manifest import Privacy
+
+_DEGREE = 8192  # of the polynomials
+_PLACES = _DEGREE // 2  # rows in one ciphertext
+_BITS = [60, 40, 60]  # one multiplication; 160 of at most 218 bits for 128-bit security
+_SCALE = 2.0**40
+Message = dict[str, Any]  # plain data for the wire: bytes, numbers and lists of them
+
+
+class Asker:
+    """Holds the secret key, and rows that nobody else reads."""
+
+    def __init__(self) -> None:
+        import tenseal as ts
+
+        self._keys = ts.context(ts.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=_BITS)
+        self._keys.global_scale = _SCALE
+
+    def ask(self, x: np.ndarray) -> Message:
+        """Rows as encrypted columns, 4,096 rows in each ciphertext."""
+        pieces = [x[i : i + _PLACES] for i in range(0, len(x), _PLACES)]
+        columns = [[self._column(piece[:, k]) for k in range(x.shape[1])] for piece in pieces]
+        keys = self._keys.serialize(
+            save_public_key=True, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
+        )
+        return {"keys": keys, "rows": [len(p) for p in pieces], "columns": columns}
+
+    def _column(self, values: np.ndarray) -> bytes:
+        import tenseal as ts
+
+        full = np.zeros(_PLACES)
+        full[: len(values)] = values
+        return bytes(ts.ckks_vector(self._keys, full.tolist()).serialize())
+
+    def read(self, answer: Message) -> np.ndarray:
+        """Scores (rows, outputs)."""
+        import tenseal as ts
+
+        pieces = [
+            np.array([ts.ckks_vector_from(self._keys, one).decrypt()[:rows] for one in outputs]).T
+            for outputs, rows in zip(answer["scores"], answer["rows"], strict=True)
+        ]
+        return np.concatenate(pieces)
+
+
+@dataclass
+class Owner:
+    """Holds weights (outputs, columns) and a bias (outputs,) that nobody else reads."""
+
+    weights: np.ndarray
+    bias: np.ndarray
+    rows: int | None = None  # how many it answers in all; None: one fewer than columns
+    flood: float = 1e-3  # standard deviation of the noise in scores
+    answered: int = field(default=0, init=False)
+
+    def answer(self, question: Message) -> Message:
+        """Encrypted scores of encrypted rows."""
+        import tenseal as ts
+
+        self._count(question)
+        keys = ts.context_from(question["keys"])
+        if keys.is_private():
+            raise ValueError(
+                "the question contains the asker's secret key\nhint: the asker must make a new one"
+            )
+        scores = [
+            self._scores([ts.ckks_vector_from(keys, c) for c in columns], rows)
+            for columns, rows in zip(question["columns"], question["rows"], strict=True)
+        ]
+        return {"scores": scores, "rows": question["rows"]}
+
+    def _count(self, question: Message) -> None:
+        columns = np.shape(self.weights)[1]
+        if any(len(c) != columns for c in question["columns"]):
+            raise ValueError(f"the question has other columns than the {columns} of this model")
+        most = columns - 1 if self.rows is None else self.rows
+        rows = sum(question["rows"])
+        if self.answered + rows > most:
+            raise ValueError(
+                f"{rows} more rows than the {self.answered} answered are more than {most}, and scores of "
+                f"{columns + 1} rows tell the weights\nhint: ask less, or agree on Owner(rows=...)"
+            )
+        self.answered += rows
+
+    def _scores(self, columns: list[Any], rows: int) -> list[bytes]:
+        if any(c.size() != _PLACES for c in columns) or not 0 < rows <= _PLACES:
+            raise ValueError(
+                f"a column of the question has not {_PLACES} places, or {rows} rows do not fit in it"
+            )
+        asked = np.arange(_PLACES) < rows
+        chance = np.random.default_rng()  # from the machine: noise that can be repeated hides nothing
+        out = []
+        for w, b in zip(np.atleast_2d(self.weights), np.ravel(self.bias), strict=True):
+            total = columns[0] * (w[0] * asked).tolist()
+            for column, one in zip(columns[1:], w[1:], strict=True):
+                total += column * (one * asked).tolist()
+            noise = self.flood * chance.normal(size=_PLACES)
+            out.append(bytes((total + (b * asked + noise).tolist()).serialize()))
+        return out
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(
+            "CKKS",
+            note=f"asked under encryption, degree {_DEGREE}; the asker learns scores, {np.shape(self.weights)[1] + 1} "
+            "of which tell the weights; the owner learns no value",
+        )

@@ -1,0 +1,48 @@
+"""Weights that a net starts from, out of a safetensors file, say the global model of an earlier run.
+
+Knows files of named tensors. Does not know runs, or what the net is for.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+
+from torch import nn
+
+from motet.nets.layers import NetError
+
+
+def fill(net: nn.Module, file: str) -> nn.Module:
+    """The net with the file's weights in place of its own; names and shapes must be the same."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        found = load(content(file))
+    except SafetensorError as e:
+        raise NetError(f"{file} holds no weights: {e}.\nhint: it must be a .safetensors file") from e
+    own = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    shapes = [{k: tuple(v.shape) for k, v in part.items()} for part in (found, own)]
+    if wrong := sorted(k for k in set(found) | set(own) if shapes[0].get(k) != shapes[1].get(k)):
+        there, here = (s.get(wrong[0], "absent") for s in shapes)
+        raise NetError(
+            f"the weights in {file} are of another net: {len(wrong)} tensors differ, {wrong[0]} is {there} "
+            f"in the file and {here} in the net.\nhint: use the net, with its options, that they were saved from"
+        )
+    net.load_state_dict(found, strict=False)  # all but the count of batches, which nothing reads
+    return net
+
+
+def digest(file: str) -> str:
+    """sha256 of the file: one of the same name may hold other weights."""
+    return sha256(content(file)).hexdigest()
+
+
+def content(file: str) -> bytes:
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise NetError(
+            f"there are no weights {file}.\nhint: a run with save.models=all leaves global.safetensors in its folder"
+        )
+    return path.read_bytes()

@@ -1,0 +1,107 @@
+"""Residual networks (He et al. 2016). Knows layers of images; does not know data or training."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from motet.nets import normalisation as norms
+from motet.nets.layers import (
+    STEMS,
+    Shape,
+    chain,
+    kaiming,
+    no_image,
+    refuse,
+    unknown,
+)
+from motet.nets.normalisation import Norm
+
+_WIDTHS = (64, 128, 256, 512)
+
+
+def resnet18(
+    shape: Shape,
+    outputs: int,
+    *,
+    norm: str = "group",  # group (GroupNorm) | batch (BatchNorm)
+    groups: int = 2,  # of each GroupNorm; divides 64
+    statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
+    stem: str = "cifar",  # cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling: a quarter the width)
+) -> nn.Module:
+    """He et al. 2016, 18 layers. PAGE's is stem=imagenet, also for 32x32."""
+    return _resnet("resnet18", (2, 2, 2, 2), shape, outputs, norm, groups, statistics, stem)
+
+
+def resnet34(
+    shape: Shape,
+    outputs: int,
+    *,
+    norm: str = "group",  # group (GroupNorm) | batch (BatchNorm)
+    groups: int = 2,  # of each GroupNorm; divides 64
+    statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
+    stem: str = "cifar",  # cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling: a quarter the width)
+) -> nn.Module:
+    """He et al. 2016, 34 layers."""
+    return _resnet("resnet34", (3, 4, 6, 3), shape, outputs, norm, groups, statistics, stem)
+
+
+def _resnet(
+    name: str,
+    depths: tuple[int, ...],
+    shape: Shape,
+    outputs: int,
+    norm: str,
+    groups: int,
+    statistics: str,
+    stem: str,
+) -> nn.Module:
+    wrong = no_image(shape) + unknown("stem", stem, STEMS)
+    refuse(name, wrong + norms.wrong_norm(norm, groups, statistics, _WIDTHS))
+    net = ResNet(shape[0], outputs, depths, norms.norm_of(norm, groups), stem == "imagenet")
+    kaiming(net, "fan_out")
+    norms.declare(net, norm, statistics)
+    return net
+
+
+class ResNet(nn.Module):
+    """Four stages of blocks with 64, 128, 256 and 512 channels; each but the first halves the image."""
+
+    def __init__(self, colours: int, outputs: int, depths: tuple[int, ...], norm: Norm, large: bool) -> None:
+        super().__init__()
+        kernel, stride = (7, 2) if large else (3, 1)
+        conv = nn.Conv2d(colours, 64, kernel, stride, kernel // 2, bias=False)
+        pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
+        self.stem = chain(conv=conv, norm=norm(64), relu=nn.ReLU(inplace=True), pool=pool)
+        before = (64, *_WIDTHS)
+        self.stages = nn.Sequential(
+            *(_stage(a, b, depth, norm) for a, b, depth in zip(before, _WIDTHS, depths, strict=False))
+        )
+        self.head = nn.Linear(512, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.stages(self.stem(x))
+        return self.head(features.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions beside a short cut."""
+
+    def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.norm1 = norm(after)
+        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.norm2 = norm(after)
+        self.short: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.short = chain(conv=nn.Conv2d(before, after, 1, stride, bias=False), norm=norm(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.norm2(self.conv2(torch.relu_(self.norm1(self.conv1(x)))))
+        return torch.relu_(z + self.short(x))
+
+
+def _stage(before: int, after: int, depth: int, norm: Norm) -> nn.Sequential:
+    first = Block(before, after, 1 if before == after else 2, norm)
+    return nn.Sequential(first, *(Block(after, after, 1, norm) for _ in range(depth - 1)))

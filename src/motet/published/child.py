@@ -1,0 +1,173 @@
+"""The process in which strangers' models are parsed, checked and run: one thread, little memory, no files.
+
+It reads requests from its standard input and answers on its standard output until that is closed. Before
+the first model it gives up what it does not need: more memory than the limit, opening any file or socket,
+writing to files, core dumps. Each request may compute for `cpu` seconds, then the kernel ends the process.
+
+A fault in the parser or the runtime could be used to run code in here; that code would see the rows that
+this process is asked about, and could answer wrongly for other models, until the process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as faults
+
+from motet.published.limits import Limits
+from motet.published.manifest import Manifest, Published, Refused
+from motet.published.model_check import refuse
+from motet.published.pipe import Ended, Pipe
+
+_FAULTS = (
+    faults.EPFail,
+    faults.EngineError,
+    faults.Fail,
+    faults.InvalidArgument,
+    faults.InvalidGraph,
+    faults.InvalidProtobuf,
+    faults.NoModel,
+    faults.NoSuchFile,
+    faults.NotImplemented,
+    faults.RuntimeException,
+    RuntimeError,
+    ValueError,
+    TypeError,
+)
+Answer = tuple[dict[str, Any], bytes]
+
+
+class Models:
+    """Loaded models, the least recently used ones dropped where there are too many."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.loaded: OrderedDict[str, tuple[Any, Manifest]] = OrderedDict()
+
+    def load(self, key: str, model: Published) -> Answer:
+        refuse(model, self.limits)
+        self.loaded[key] = self._spared(lambda: _session(model.model)), model.manifest
+        while len(self.loaded) > 1 and sum(m.size for _, m in self.loaded.values()) > self.limits.sessions:
+            self.loaded.popitem(last=False)
+        return {"ok": True}, b""
+
+    def run(self, key: str, x: np.ndarray) -> Answer:
+        if key not in self.loaded:
+            return {"unknown": True}, b""
+        self.loaded.move_to_end(key)
+        session, manifest = self.loaded[key]
+        name = session.get_inputs()[0].name
+        (y,) = self._spared(lambda: session.run(None, {name: x}))
+        if not isinstance(y, np.ndarray) or y.dtype != np.float32:
+            raise Refused(manifest.client, "its model does not answer with numbers of 32 bits")
+        if y.shape != (len(x), manifest.outputs):
+            raise Refused(
+                manifest.client,
+                f"its model answers {len(x)} rows with the shape {list(y.shape)[:8]}, "
+                f"and {manifest.outputs} columns were declared",
+            )
+        return {"ok": True}, y.tobytes()
+
+    def _spared(self, work: Any) -> Any:
+        """Once more with other models' memory, where there is not enough."""
+        try:
+            return work()
+        except (MemoryError, *_FAULTS) as e:
+            if not self.loaded or not _hungry(e):
+                raise
+        self.loaded.clear()
+        gc.collect()
+        return work()
+
+
+def _hungry(e: Exception) -> bool:
+    return isinstance(e, MemoryError) or any(w in str(e) for w in ("bad_alloc", "Failed to allocate"))
+
+
+def _session(model: bytes) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # fewer ways to fail
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # memory is given back at once
+    options.log_severity_level = 4
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def answer(models: Models, header: dict[str, Any], body: bytes) -> Answer:
+    """What is said to one request; refusals are answers too."""
+    _allow(models.limits.cpu)
+    try:
+        if header["do"] == "load":
+            return models.load(header["key"], Published(Manifest.from_json(header["manifest"]), body))
+        return models.run(header["key"], np.frombuffer(body, np.float32).reshape(header["shape"]))
+    except Refused as e:
+        return {"refused": e.reason}, b""
+    except MemoryError:
+        return {"refused": "its model asks for more memory than the limit"}, b""
+    except _FAULTS as e:
+        more = "asks for more memory than the limit" if _hungry(e) else "does not run"
+        return {"refused": f"its model {more}: {str(e).strip()[:200]}"}, b""
+
+
+def _allow(seconds: float) -> None:
+    """So much computing from now on, then the kernel ends this process."""
+    used = time.process_time()
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, hard))
+
+
+def _lock(limits: Limits, descriptors: int) -> None:
+    """Give up what no model needs."""
+    with open("/proc/self/statm") as f:
+        has = int(f.read().split()[0]) * resource.getpagesize()
+    for what, most in (
+        (resource.RLIMIT_AS, has + limits.memory),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, descriptors),
+    ):
+        resource.setrlimit(what, (most, most))
+
+
+def _rehearse() -> None:
+    """Load what Python and the runtime load late, while files may still be opened."""
+    from onnx import TensorProto, helper
+
+    row = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, 1]) for n in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", row[:1], row[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.shape_inference.infer_shapes(model, data_prop=True)
+    _session(model.SerializeToString()).run(None, {"x": np.zeros((1, 1), np.float32)})
+
+
+def main() -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no answer
+    pipe = Pipe(0, answers)
+    header, _ = pipe.receive(0)
+    said: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header.items()}
+    limits = Limits(**said)
+    _rehearse()
+    _lock(limits, answers + 1)
+    models = Models(limits)
+    pipe.send({"ready": True})
+    while True:
+        try:
+            request = pipe.receive(1 << 32)
+        except Ended:
+            return
+        pipe.send(*answer(models, *request))
+
+
+if __name__ == "__main__":
+    main()

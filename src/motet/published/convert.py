@@ -1,0 +1,149 @@
+"""Fitted models of several libraries as ONNX with one input x (rows, features) and one output y.
+
+y holds probabilities (rows, classes) or numbers (rows, 1), all in 32 bits. Knows the converters. Does not
+know manifests, or whether a model may leave.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from motet.published import trees
+from motet.published.graph import OPSET, OPSET_ML, one_output, spread
+
+KEEPS_ROWS = frozenset(
+    [
+        "KNeighborsClassifier",
+        "KNeighborsRegressor",
+        "RadiusNeighborsClassifier",
+        "RadiusNeighborsRegressor",
+        "SVC",
+        "SVR",
+        "NuSVC",
+        "NuSVR",
+        "OneClassSVM",
+        "GaussianProcessClassifier",
+        "GaussianProcessRegressor",
+        "KernelRidge",
+        "LabelPropagation",
+        "LabelSpreading",
+    ]
+)  # models whose parameters are rows of the training data
+
+
+def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> tuple[Any, str]:
+    """The model as an ONNX ModelProto, and what it was made with."""
+    if hasattr(model, "to_onnx"):
+        return model.to_onnx(), "motet"
+    if _is_torch(model):
+        from motet.published.networks import to_onnx
+
+        return to_onnx(model, features, task), _with("torch")
+    root = type(model).__module__.partition(".")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # converters warn of versions that are newer than themselves
+        if trees.writes(model):
+            made, used = trees.to_onnx(model, features), _with("sklearn")
+        elif root in ("xgboost", "lightgbm"):
+            made, used = _boosted(model, root, features), _with(root, "onnxmltools")
+        else:
+            made, used = _sklearn(model, features), _with("sklearn", "skl2onnx")
+    made = one_output(made, 1 if len(made.graph.output) > 1 and classes else 0, len(classes) or 1)
+    return (spread(made, places(model, classes), len(classes)) if classes else made), used
+
+
+def steps(model: Any) -> list[Any]:
+    """A pipeline's parts, the predictor last; anything else alone."""
+    return [part for _, part in model.steps] if type(model).__name__ == "Pipeline" else [model]
+
+
+def keeps_rows(model: Any) -> str | None:
+    """The name of a part whose parameters are rows of the training data, if there is one."""
+    inside = model.get_params(deep=True).values() if hasattr(model, "get_params") else ()
+    return next((type(m).__name__ for m in (model, *inside) if type(m).__name__ in KEEPS_ROWS), None)
+
+
+def places(model: Any, classes: Sequence[str]) -> list[int]:
+    """Which of `classes` each column of the model's probabilities is."""
+    known = list(getattr(model, "classes_", range(len(classes))))
+    by_name = {name: i for i, name in enumerate(classes)}
+    if all(str(k) in by_name for k in known):
+        return [by_name[str(k)] for k in known]
+    if all(not isinstance(k, str) and int(k) == k and 0 <= k < len(classes) for k in known):
+        return [int(k) for k in known]
+    raise ValueError(
+        f"the model knows the classes {known[:5]}, which are not among {list(classes)[:5]}"
+        "\nhint: classes are the names of all classes; the model is taught names, or their places 0, 1, 2 …"
+    )
+
+
+def _with(*packages: str) -> str:
+    """Names and versions of modules, which are loaded by now."""
+    return ", ".join(f"{p} {getattr(sys.modules[p], '__version__', '')}".strip() for p in packages)
+
+
+def _sklearn(model: Any, features: int) -> Any:
+    from skl2onnx import to_onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    model = _plain(model)
+    options = {"zipmap": False} if hasattr(model, "predict_proba") else None
+    return to_onnx(
+        model,
+        initial_types=[("x", FloatTensorType([None, features]))],
+        options=options,
+        target_opset={"": OPSET, "ai.onnx.ml": OPSET_ML},
+    )
+
+
+def _boosted(model: Any, root: str, features: int) -> Any:
+    import onnxmltools
+    from onnxmltools.convert.common.data_types import FloatTensorType
+
+    types = [("x", FloatTensorType([None, features]))]
+    if root == "xgboost":
+        return onnxmltools.convert_xgboost(model, initial_types=types, target_opset=15)
+    return onnxmltools.convert_lightgbm(model, initial_types=types, target_opset=15, zipmap=False)
+
+
+def _plain(model: Any) -> Any:
+    """The model as the converter knows it."""
+    name = type(model).__name__
+    if name == "VotingClassifier":
+        model = copy.copy(model)
+        model.flatten_transform = False  # says how transform() answers, which nobody asks here
+    if name == "LinearDiscriminantAnalysis":  # answers like logistic regression, and is converted wrongly
+        from sklearn.linear_model import LogisticRegression
+
+        plain = LogisticRegression()
+        for k in ("coef_", "intercept_", "classes_", "n_features_in_"):
+            setattr(plain, k, getattr(model, k))
+        return plain
+    return model
+
+
+def _is_torch(model: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
+    """What the model itself says of rows, in the columns of what is published."""
+    import numpy as np
+
+    if _is_torch(model):
+        import torch
+
+        from motet.published.networks import Answer
+
+        with torch.no_grad():
+            return Answer(model, task).eval()(torch.as_tensor(x)).numpy()
+    if task == "numbers":
+        return np.asarray(model.predict(x)).reshape(len(x), -1)
+    p = np.zeros((len(x), len(classes)))
+    p[:, places(model, classes)] = model.predict_proba(x)
+    return p

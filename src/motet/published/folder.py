@@ -1,0 +1,54 @@
+"""Published models as files: CLIENT.onnx and CLIENT.json beside each other in a folder.
+
+Knows files. Sizes are checked before anything is read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from motet.published.limits import USUAL, Limits
+from motet.published.manifest import LONGEST, Manifest, Published, Refused, same_bytes
+from motet.published.model_check import sized
+
+
+def save(model: Published, folder: str | Path) -> Path:
+    """Write both files; the model's path."""
+    to = Path(folder) / f"{quote(model.client, safe=' ')}.onnx"
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.write_bytes(model.model)
+    to.with_name(to.name.removesuffix(".onnx") + ".json").write_text(model.manifest.to_json())
+    return to
+
+
+def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
+    """What `client` has published there; raises Refused."""
+    name = quote(client, safe=" ")
+    said = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
+    sized(said, limits)
+    model = Published(said, _read(Path(folder) / f"{name}.onnx", client, "model", limits.size))
+    same_bytes(said, model.model)
+    return model
+
+
+def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published], dict[str, str]]:
+    """Everything that is published there, in the order of names; and who was refused, and why."""
+    models, refused = [], {}
+    for path in sorted(Path(folder).glob("*.onnx")):
+        client = unquote(path.name.removesuffix(".onnx"))
+        try:
+            models.append(load(folder, client, limits))
+        except Refused as e:
+            refused[client] = str(e)
+    return models, refused
+
+
+def _read(path: Path, client: str, what: str, most: int) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise Refused(client, f"its {what}'s file has {size} bytes, and at most {most} are allowed")
+        return path.read_bytes()
+    except OSError as e:
+        raise Refused(client, f"its {what} cannot be read: {e.strerror}") from e

@@ -1,0 +1,69 @@
+"""Middle values of columns, differentially private by OpenDP.
+
+Each is a private median (Smith 2011; chosen among candidates by how evenly they part the column, with noise).
+A row stands in every column, so each of d columns gets epsilon / d, and one row more or less changes the
+chance of all published values together by a factor of at most e^epsilon. Candidates come from bounds that
+must be public; looking at the data for them would not be private. Noise comes from the machine's secure
+source and cannot be repeated by a seed: whoever knew the seed could take it off.
+
+Knows columns; does not know models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from motet.published.manifest import Kind
+
+_CANDIDATES = 101  # values within the bounds that a number's default may take
+Column = tuple[str, Kind, np.ndarray]
+
+
+def private_middles(
+    columns: Sequence[Column], epsilon: float, bounds: Mapping[str, tuple[float, float]]
+) -> list[float]:
+    """A private median of each number within its bounds, and a private most frequent value of each flag."""
+    if not epsilon > 0:
+        raise ValueError(f"epsilon is {epsilon}; differential privacy needs one above 0")
+    unknown = [name for name, kind, _ in columns if kind == "number" and name not in bounds]
+    if unknown:
+        raise ValueError(
+            f"no bounds are given for {', '.join(unknown[:5])}"
+            "\nhint: pass bounds={name: (lowest, highest)} from public knowledge, not from these rows"
+        )
+    release = _medians(epsilon / len(columns))
+    return [release(c, _candidates(kind, bounds.get(name))) for name, kind, c in columns]
+
+
+def _candidates(kind: Kind, bounds: tuple[float, float] | None) -> list[float]:
+    if kind == "flag" or bounds is None:
+        return [0.0, 1.0]
+    low, high = bounds
+    if not low < high:
+        raise ValueError(f"bounds ({low}, {high}) are not a lower and a higher number")
+    return [float(v) for v in np.linspace(low, high, _CANDIDATES)]
+
+
+def _medians(epsilon: float) -> Callable[[np.ndarray, list[float]], float]:
+    """(column, candidates) -> a median that is private with `epsilon`."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
+
+    def measure(candidates: list[float], scale: float) -> Any:
+        return dp.m.make_private_quantile(*space, dp.max_divergence(), candidates, 0.5, scale)
+
+    # How much noise is enough does not depend on the candidates; OpenDP says so again for each column.
+    scale = dp.binary_search_param(lambda s: measure([0.0, 1.0], s), d_in=1, d_out=epsilon, T=float)
+
+    def release(column: np.ndarray, candidates: list[float]) -> float:
+        known = np.clip(column[~np.isnan(column)], candidates[0], candidates[-1])
+        private = measure(candidates, scale)
+        assert private.check(1, epsilon)
+        return float(private(known.tolist()))
+
+    return release

@@ -1,0 +1,180 @@
+"""Predictions of strangers' models, computed in a child process with limits.
+
+The child is started once and serves many models. A model that it refuses, or that ends, stalls or fills it,
+is refused with a message that names the client, and the others go on in a new child. Works on Linux, whose
+limits it uses. Knows rows, columns and manifests; this process itself never parses a stranger's model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import signal
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from motet.published.child_process import Child
+from motet.published.limits import USUAL, Limits
+from motet.published.manifest import Manifest, Published, Refused, same_bytes
+from motet.published.model_check import sized
+from motet.published.pipe import Ended, Late
+
+_MEMORY = 1000  # refused models that are remembered
+_ROUGH = 1e-3  # how far probabilities may be from 0 to 1, and their sum from 1
+
+
+def predict(
+    models: Sequence[Published],
+    x: np.ndarray,
+    names: Sequence[str],
+    *,
+    limits: Limits = USUAL,
+    runner: Runner | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """What each client's model says of the rows of `x`, whose columns are `names`; and who was refused, and why.
+
+    Answers are probabilities (rows, classes) or numbers (rows, 1). Columns that a model does not know are left
+    out, and those it needs and `x` lacks are filled with its published defaults.
+    """
+    runner = runner or shared(limits)
+    said: dict[str, np.ndarray] = {}
+    refused: dict[str, str] = {}
+    for m in models:
+        try:
+            if m.client in said:
+                raise Refused(m.client, "it published two models")
+            said[m.client] = runner.predict(m, columns(m.manifest, x, names))
+        except Refused as e:
+            refused[m.client] = str(e)
+    return said, refused
+
+
+def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """The columns that a model reads, in its order; those that x lacks are the model's defaults."""
+    if x.ndim != 2 or x.shape[1] != len(names):
+        raise ValueError(f"x has the shape {x.shape}, and {len(names)} columns have names")
+    at = {name: i for i, name in enumerate(names)}
+    read = np.empty((len(x), len(manifest.features)), np.float32)
+    for i, f in enumerate(manifest.features):
+        read[:, i] = x[:, at[f.name]] if f.name in at else f.default
+    return read
+
+
+@cache
+def shared(limits: Limits) -> Runner:
+    """The one runner of this process with these limits."""
+    return Runner(limits)
+
+
+class _Died(Exception):
+    """A child that ended or spoke nonsense before its answer."""
+
+
+class Runner:
+    """A child process in which strangers' models run; started when first needed, safe for threads."""
+
+    def __init__(self, limits: Limits = USUAL) -> None:
+        self.limits = limits
+        self._lock = threading.Lock()
+        self._child: Child | None = None
+        self._refused: dict[str, str] = {}  # models that need not be tried again
+
+    def predict(self, model: Published, x: np.ndarray) -> np.ndarray:
+        """The model's answers to rows of its own columns; raises Refused."""
+        sized(model.manifest, self.limits)
+        same_bytes(model.manifest, model.model)
+        key = hashlib.sha256(model.manifest.to_json().encode()).hexdigest()
+        with self._lock:
+            if key in self._refused:
+                raise Refused(model.client, self._refused[key])
+            try:
+                return self._batches(key, model, np.ascontiguousarray(x, np.float32))
+            except Refused as e:
+                self._refused = dict([*self._refused.items(), (key, e.reason)][-_MEMORY:])
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _batches(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
+        """All answers; a child that ends may have been ruined by a model before, so a new one is tried once."""
+        with contextlib.suppress(_Died):
+            return self._answers(key, model, x)
+        try:
+            return self._answers(key, model, x)
+        except _Died as e:
+            raise Refused(model.client, f"its model ended the process that ran it ({e})") from e
+
+    def _answers(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
+        y = np.empty((len(x), model.manifest.outputs), np.float32)
+        for start in range(0, len(x), self.limits.batch):
+            rows = slice(start, start + self.limits.batch)
+            y[rows] = self._batch(key, model, x[rows])
+        return y
+
+    def _batch(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
+        ask = {"do": "run", "key": key, "shape": x.shape}
+        expected = 4 * len(x) * model.manifest.outputs  # bytes
+        header, body = self._asked(model, ask, x, expected)
+        if "unknown" in header:
+            manifest = model.manifest.to_json()
+            self._asked(model, {"do": "load", "key": key, "manifest": manifest}, model.model, 0)
+            _, body = self._asked(model, ask, x, expected)
+        return _sensible(model.manifest, np.frombuffer(body, np.float32).reshape(len(x), -1))
+
+    def _asked(
+        self, model: Published, ask: dict[str, Any], body: Any, expected: int
+    ) -> tuple[dict[str, Any], bytes]:
+        raw = memoryview(body).cast("B") if len(body) else b""
+        child = self._running()
+        try:
+            header, answer = child.ask(ask, raw, expected, self.limits.wall)
+        except Late as e:
+            self._end()
+            raise Refused(model.client, f"its model did not answer within {self.limits.wall:g} s") from e
+        except Ended as e:
+            code = self._end()
+            if code == -signal.SIGXCPU:
+                reason = f"its model computed for more than {self.limits.cpu:g} s on a batch"
+                raise Refused(model.client, reason) from e
+            raise _Died(f"{e}, code {code}") from e
+        if "refused" in header:
+            raise Refused(model.client, str(header["refused"]))
+        if "ok" in header and len(answer) != expected:
+            self._end()
+            raise _Died(f"it answered with {len(answer)} bytes instead of {expected}")
+        return header, answer
+
+    def _running(self) -> Child:
+        if self._child is not None and not self._child.ours():
+            self._child = None
+        if self._child is None:
+            self._child = Child(self.limits)
+        return self._child
+
+    def _end(self) -> int:
+        child, self._child = self._child, None
+        return child.end() if child else 0
+
+
+def _sensible(manifest: Manifest, y: np.ndarray) -> np.ndarray:
+    """Answers that are probabilities, or finite numbers."""
+    if not np.isfinite(y).all():
+        raise Refused(manifest.client, "its model's answers are not all finite")
+    if manifest.task == "numbers":
+        return y
+    far = max(0.0, -float(y.min(initial=0)), float(np.abs(y.sum(1) - 1).max(initial=0)))
+    if far > _ROUGH:
+        raise Refused(manifest.client, f"its model's answers are no probabilities: they are off by {far:.3g}")
+    return np.asarray(np.clip(y, 0, 1))

@@ -1,0 +1,50 @@
+"""A federation as a file: a picture (.png, .svg), or a page with picture, sentences and table (.html).
+
+The page is self-contained, as all our pages are. Knows the other files of this room.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from motet.report import survey_text as words
+from motet.report.html import SORTING, policy, template
+from motet.report.survey_figure import caption, png_of, svg_of
+from motet.report.survey_text import Plain
+
+SUFFIXES = (".png", ".svg", ".html")
+
+
+def check(to: Path) -> None:
+    """Refuse a file that we cannot write, before anything is counted."""
+    if to.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"{to} ends in {to.suffix or 'nothing'}; expected {', '.join(SUFFIXES)}\n"
+            f"hint: --to {to.with_suffix('.html')} writes a page with the picture and the table"
+        )
+
+
+def save(survey: Plain, to: Path, command: str = "") -> Path:
+    """Write what the file's suffix says; `command` is how a page tells to make it again."""
+    check(to)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    match to.suffix.lower():
+        case ".png":
+            to.write_bytes(png_of(survey))
+        case ".svg":
+            to.write_text(svg_of(survey), encoding="utf-8")
+        case _:
+            to.write_text(page(survey, command), encoding="utf-8")
+    return to
+
+
+def page(survey: Plain, command: str = "") -> str:
+    """The whole page as text."""
+    cells = words.columns(survey)
+    text: str = template("survey.html").render(
+        title=f"Who holds what: {survey['name']}", policy=policy(), sorting=SORTING, command=command,
+        picture=svg_of(survey), caption=caption(survey), facts=words.facts(survey), notes=survey["notes"],
+        headings=list(cells), left=words.LEFT, apart=words.APART, about=words.of_clients(survey),
+        rows=[[cell(client) for cell in cells.values()] for client in words.ordered(survey)],
+    )  # fmt: skip
+    return text

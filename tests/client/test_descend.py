@@ -1,0 +1,174 @@
+"""The one training loop, against torch's own optimiser and by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.func import vmap
+
+from motet.client import (
+    Batch,
+    Data,
+    Task,
+    descend,
+    pace,
+    seed_of,
+)
+from motet.vec import Vec, stack
+
+
+def linear_task() -> Task:
+    torch.manual_seed(3)
+    return Task(nn.Linear(4, 3), "classes", 3)
+
+
+def make(n: int, seed: int = 5) -> Data:
+    g = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)
+    return Data(x, y, torch.tensor(n), torch.tensor(seed_of(seed)), Batch.of(x[:0], y[:0]))
+
+
+def with_torch(
+    task: Task, data: Data, *, epochs: int, batch: int, clip: float | None = None, **how: float
+) -> Vec:
+    net = nn.Linear(4, 3)
+    net.load_state_dict(dict(task.w0))
+    optimiser = torch.optim.SGD(net.parameters(), **how)
+    with torch.enable_grad():
+        for e in range(epochs):
+            for at in data.order(e).split(batch):
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(net(data.x[at]), data.y[at]).backward()
+                if clip:
+                    nn.utils.clip_grad_norm_(net.parameters(), clip)
+                optimiser.step()
+    return Vec({k: p.detach() for k, p in net.named_parameters()})
+
+
+def apart(a: Vec, b: Vec) -> float:
+    return float((a - b).sq().sqrt())
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"momentum": 0.9}, {"momentum": 0.9}),
+        ({"decay": 0.1}, {"weight_decay": 0.1}),
+        ({"momentum": 0.5, "decay": 0.01}, {"momentum": 0.5, "weight_decay": 0.01}),
+    ],
+)
+def test_descend_is_sgd(ours: dict[str, float], theirs: dict[str, float]) -> None:
+    task, data = linear_task(), make(23)
+    mine = descend(task.loss, task.w0, data, lr=0.2, epochs=3, batch=5, **ours)
+    assert apart(mine, with_torch(task, data, epochs=3, batch=5, lr=0.2, **theirs)) < 1e-6
+
+
+def test_clip_is_torchs_clip() -> None:
+    task, data = linear_task(), make(23)
+    mine = descend(task.loss, task.w0, data, lr=0.2, epochs=2, batch=5, clip=0.3)
+    assert apart(mine, with_torch(task, data, epochs=2, batch=5, clip=0.3, lr=0.2)) < 1e-5
+
+
+def test_one_step_by_hand() -> None:
+    task = Task(nn.Linear(1, 1), "numbers", 1)
+    w = Vec(weight=torch.tensor([[2.0]]), bias=torch.tensor([1.0]))
+    data = Data(
+        torch.tensor([[3.0]]),
+        torch.tensor([5.0]),
+        torch.tensor(1),
+        torch.tensor(0),
+        Batch.of(torch.zeros(0, 1), torch.zeros(0)),
+    )
+    # prediction 7, error 2: slopes 2*2*3 = 12 and 2*2 = 4
+    after = descend(task.loss, w, data, lr=0.1, epochs=1, batch=4)
+    assert after["weight"].item() == pytest.approx(0.8)
+    assert after["bias"].item() == pytest.approx(0.6)
+
+
+def padded(d: Data, rows: int) -> Data:
+    more = rows - len(d.x)
+    zero = torch.zeros(more, 4)
+    return Data(
+        torch.cat([d.x, zero]), torch.cat([d.y, torch.zeros(more, dtype=torch.long)]), d.n, d.seed, d.val
+    )
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"momentum": 0.9, "decay": 0.01}, {"clip": 0.2}, {"drop_last": True}],
+    ids=["plain", "heavy", "clip", "drop"],
+)
+def test_stacked_and_padded_clients_are_single_clients(how: dict[str, float], compiled: bool) -> None:
+    task, clients = linear_task(), [make(n, seed=n) for n in (1, 4, 12, 23)]
+    lr, epochs = torch.tensor([0.1, 0.2, 0.3, 0.05]), torch.tensor([1, 3, 2, 2])
+    alone = [
+        descend(task.loss, task.w0, d, lr=r, epochs=e, batch=5, **how)
+        for d, r, e in zip(clients, lr, epochs, strict=True)
+    ]
+    data = stack([padded(d, 23) for d in clients])
+
+    def train(d: Data, r: torch.Tensor, e: torch.Tensor) -> Vec:
+        return descend(task.loss, task.w0, d, lr=r, epochs=e, batch=5, **how)
+
+    with pace(compiled):
+        together = vmap(train, randomness="error")(data, lr, epochs)
+    for i, one in enumerate(alone):
+        assert apart(one, together.map(lambda a, _, i=i: a[i])) < 2e-6
+
+
+def test_drop_last_leaves_out_what_does_not_fill_a_batch_but_not_a_whole_client() -> None:
+    task = linear_task()
+    full = make(12)
+    first_ten = full.order(0)[:10]
+    ten = Data(full.x[first_ten], full.y[first_ten], torch.tensor(10), full.seed, full.val)
+    a = descend(task.loss, task.w0, full, lr=0.1, batch=10, drop_last=True)
+    b = descend(task.loss, task.w0, ten, lr=0.1, batch=10)
+    assert apart(a, b) < 1e-6
+    small = make(3)
+    assert apart(descend(task.loss, task.w0, small, lr=0.1, batch=10, drop_last=True), task.w0) > 0
+
+
+def towards(u: Vec, batch: Batch, w: Vec) -> torch.Tensor:
+    return 0.5 * (u - w).sq()
+
+
+def clamped(u: Vec, g: Vec, given: Vec, lr: torch.Tensor) -> Vec:
+    return (u - lr * g).map(lambda a, _: a.clamp(-0.05, 0.05))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_loss_sees_what_it_is_given_and_a_step_may_be_any_function(stacked: bool) -> None:
+    task, data = linear_task(), make(10)
+    goal = task.w0.map(lambda a, _: torch.ones_like(a))
+
+    def train(d: Data) -> Vec:
+        return descend(towards, task.w0, d, lr=0.5, epochs=4, batch=10, given=goal, step=clamped)
+
+    got = vmap(train)(stack([data, data])) if stacked else train(data)
+    assert all(torch.allclose(v, torch.full_like(v, 0.05)) for v in got.values())
+
+
+def test_an_order_is_a_permutation_that_differs_by_epoch_seed_and_nothing_else() -> None:
+    d = make(50)
+    assert sorted(d.order(0).tolist()) == list(range(50))
+    assert d.order(0).tolist() != d.order(1).tolist()
+    assert d.order(0).tolist() == make(50).order(0).tolist()
+    assert padded(d, 64).order(0)[:50].tolist() == d.order(0).tolist()
+
+
+def test_chance_is_uniform_enough() -> None:
+    u = make(5).chance(100_000)
+    assert u.min() >= 0 and u.max() < 1
+    assert abs(float(u.mean()) - 0.5) < 0.005
+    assert abs(float(u.var()) - 1 / 12) < 0.002
+    assert abs(float(torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1])) < 0.02
+
+
+def test_training_leaves_the_global_generator_alone() -> None:
+    task, data = linear_task(), make(10)
+    before = torch.get_rng_state()
+    descend(task.loss, task.w0, data, lr=0.1)
+    assert torch.equal(before, torch.get_rng_state())

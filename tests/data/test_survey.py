@@ -1,0 +1,235 @@
+"""Figures of a federation: formulas by hand, bounds, equal rows, and what is told of each kind of data."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
+
+from motet.client import Batch, Column, Home
+from motet.data.duplicate_rows import hashed
+from motet.data.federated import Federation, Ruler
+from motet.data.load import load
+from motet.data.skew import (
+    Moments,
+    binned,
+    decile_edges,
+    distance,
+    entropy,
+    gini,
+)
+from motet.data.survey import survey
+
+counts = st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any).map(np.array)
+pairs = st.integers(2, 8).flatmap(
+    lambda k: st.tuples(*[st.lists(st.integers(0, 50), min_size=k, max_size=k).filter(any)] * 2)
+)
+
+
+def batch(x, y) -> Batch:
+    x = torch.as_tensor(np.asarray(x))
+    return Batch.of(x.float() if x.dtype == torch.float64 else x, torch.as_tensor(y))
+
+
+def home(train, val=None, test=None, columns=()) -> Home:
+    """Parts given as (x, y)."""
+    x, y = train
+    none = (np.asarray(x)[:0], np.asarray(y)[:0])
+    return Home(batch(*train), batch(*(val or none)), batch(*(test or none)), columns)
+
+
+def federation(homes, unseen=None, kind="classes", classes=("a", "b"), columns=(), **more) -> Federation:
+    first = next(iter(homes.values()))
+    shape, outputs = tuple(first.train.x.shape[1:]), len(classes) if kind == "classes" else 1
+    return Federation("toy", homes, unseen or {}, kind, outputs, classes, columns, shape, **more)
+
+
+def rows(*values) -> np.ndarray:
+    return np.array(values, np.float32).reshape(len(values), -1)
+
+
+# ---- formulas ----
+
+
+def test_entropy_of_two_halves_is_one_bit():
+    assert entropy(np.array([6, 6])) == 1
+    assert entropy(np.array([1, 1, 1, 1])) == 2
+    assert entropy(np.array([2, 1, 1])) == 1.5
+    assert entropy(np.array([0, 9])) == 0 == entropy(np.array([0, 0]))
+
+
+def test_distance_is_one_for_disjoint_and_zero_for_proportional_counts():
+    assert distance(np.array([4, 0]), np.array([0, 1])) == 1
+    assert distance(np.array([1, 3]), np.array([2, 6])) == 0
+    # p = (1, 0), q = (1/2, 1/2): H(3/4, 1/4) - 1/2 = 0.811278 - 0.5
+    assert distance(np.array([2, 0]), np.array([5, 5])) == pytest.approx(np.sqrt(0.3112781245))
+
+
+def test_gini_is_zero_for_equals_and_three_quarters_if_one_of_four_has_all():
+    assert gini(np.array([5, 5, 5])) == 0 == gini(np.array([0, 0]))
+    assert gini(np.array([0, 12, 0, 0])) == 0.75
+    assert gini(np.array([1, 3])) == 0.25
+
+
+def test_deciles_hold_a_tenth_each_and_ties_make_fewer_of_them():
+    values = np.arange(1000.0)
+    assert binned(values, decile_edges(values)).tolist() == [100] * 10
+    tied = np.repeat([0.0, 1.0], [95, 5])
+    assert len(decile_edges(tied)) == 0 and binned(tied, decile_edges(tied)).tolist() == [100]
+    assert (binned(tied, decile_edges(np.repeat([0.0, 1.0], [50, 50]))) > 0).all()
+
+
+@given(pairs)
+def test_distance_is_scipys_and_symmetric(both):
+    a, b = map(np.array, both)
+    assert 0 <= distance(a, b) <= 1
+    assert distance(a, b) == pytest.approx(distance(b, a), abs=1e-7)
+    assert distance(a, b) == pytest.approx(float(np.nan_to_num(jensenshannon(a, b, 2))), abs=1e-7)
+
+
+@given(counts, st.randoms())
+def test_entropy_and_gini_keep_their_bounds_in_any_order(many, random):
+    mixed = np.array(random.sample(many.tolist(), len(many)))
+    assert 0 <= entropy(many) <= np.log2(len(many)) + 1e-12
+    assert 0 <= gini(many) < 1
+    assert entropy(mixed) == pytest.approx(entropy(many)) and gini(mixed) == pytest.approx(gini(many))
+
+
+@given(st.lists(st.integers(-99, 99), min_size=2, max_size=30), st.integers(1, 29))
+def test_moments_add_up_as_if_rows_were_together(values, cut):
+    x = np.array(values, float)[:, None]
+    cut = min(cut, len(x) - 1)
+    both = Moments.of(x[:cut]) + Moments.of(x[cut:])
+    assert both.mean == pytest.approx(x.mean(0)) and both.std == pytest.approx(x.std(0), abs=1e-9)
+
+
+# ---- equal rows ----
+
+
+@given(st.integers(1, 40), st.sampled_from(["u1", "f4", "i8"]))
+def test_hashes_are_equal_for_equal_rows_only(width, kind):
+    x = np.random.default_rng(width).integers(0, 2**width if width < 7 else 200, (50, width)).astype(kind)
+    assert len(set(hashed(x).tolist())) == len(np.unique(x, axis=0))
+    assert (hashed(x[::-1]) == hashed(x)[::-1]).all()
+
+
+def test_minus_zero_is_zero():
+    assert hashed(rows(-0.0)) == hashed(rows(0.0))
+
+
+def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
+    found = survey(
+        federation(
+            {
+                "a": home((rows(1, 2, 3), [0, 1, 1])),
+                "b": home((rows(3, 4, 2), [0, 0, 1])),
+                "c": home((rows(9, 9), [0, 0])),  # its own double is nobody else's
+            }
+        )
+    ).twins
+    assert (found.shared.rows, found.shared.clients) == (4, 2)  # 2 and 3, each with a and b
+    assert found.shared.most == [("a", 2), ("b", 2)]
+    assert (found.shared_with_target.rows, found.shared_with_target.clients) == (2, 2)  # 2 with target 1
+    assert found.leaked.rows == 0
+
+
+def test_a_test_row_that_is_trained_on_is_a_leak():
+    one = home((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
+    other = home((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows do not count
+    found = survey(federation({"one": one, "other": other})).twins
+    assert (found.leaked.rows, found.leaked.most) == (2, [("one", 2)])
+    assert found.leaked_with_target.rows == 1
+
+
+def test_clients_with_different_columns_are_not_compared():
+    here = (Column("u"), Column("v", here=False)), (Column("u", here=False), Column("v"))
+    x, y = np.zeros((2, 2), np.float32), [0, 1]
+    homes = {n: home((x, y), columns=c) for n, c in zip("ab", here, strict=True)}
+    found = survey(federation(homes, columns=(Column("u"), Column("v"))))
+    assert found.twins.shared.rows == 0 and found.twins.column_sets == 2
+    assert [h.columns for h in found.clients] == [1, 1] and found.columns == 2
+
+
+def test_nothing_is_said_of_shared_rows_if_clients_are_scaled_by_themselves():
+    found = survey(load("breast_cancer", {"clients": 4, "scale": "client", "unseen": 0.0})).twins
+    assert found.shared is None and found.shared_with_target is None and found.leaked.rows == 0
+
+
+# ---- what is told ----
+
+
+def test_sizes_labels_and_skew_of_a_toy_federation():
+    homes = {"a": home((rows(1, 2), [0, 0]), (rows(3), [0]), (rows(4), [0]))}
+    unseen = {"u": home((rows(5, 6, 7, 8), [1, 1, 1, 1]))}
+    proxy = batch(rows(1, 2, 3), [0, 1, 0])
+    found = survey(federation(homes, unseen, proxy=proxy, notes=["a note"]))
+    a, u = found.clients
+    assert (a.train, a.val, a.test, a.rows, a.unseen) == (2, 1, 1, 4, False)
+    assert u.unseen and a.counts == [4, 0] and u.counts == [0, 4] and found.counts == [4, 4]
+    assert a.entropy == 0 and a.distance == pytest.approx(np.sqrt(0.3112781245))
+    assert found.gini == 0 and found.rows.mean == 4 and found.rows.least == "a"
+    assert (found.proxy, found.exam, found.missing, found.notes) == (3, None, 0, ["a note"])
+
+
+def test_numbers_are_told_in_their_own_unit():
+    one = home((rows(1, 2, 3, 4), np.array([-1, 0, 0, 1], np.float32)))
+    found = survey(federation({"a": one}, kind="numbers", classes=(), scale=10.0, offset=100.0))
+    target = found.clients[0].target
+    assert (target["mean"], target["min"], target["median"], target["max"]) == (100, 90, 100, 110)
+    assert target["std"] == pytest.approx(np.sqrt(50)) and found.counts == found.clients[0].counts
+    assert found.labels[0].startswith("below") and sum(found.counts) == 4
+
+
+def test_columns_that_set_a_client_apart_are_told_in_their_own_unit():
+    columns = (Column("same"), Column("age"), Column("constant"))
+    x = np.array([[0, -1, 7], [1, -1, 7], [0, 1, 7], [1, 1, 7]], np.float32)
+    ruler = Ruler(np.array([0, 50, 0.0]), np.array([1, 10, 1.0]))  # ages 40 and 60
+    homes = {"young": home((x[:2], [0, 1])), "old": home((x[2:], [0, 1]))}
+    found = survey(federation(homes, columns=columns, rulers=dict.fromkeys(homes, ruler)))
+    first = found.clients[0].apart[0]
+    assert (first.column, first.mean, first.std, first.away) == ("age", 40, 0, -1)
+    assert "constant" not in [d.column for d in found.clients[0].apart]
+
+
+def test_images_are_told_by_their_channels_and_symbols_by_counts_only():
+    pixels = np.zeros((4, 2, 3, 3), np.uint8)
+    pixels[:, 1] = 255
+    found = survey(federation({"a": home((pixels, [0, 1, 0, 1]))}))
+    assert found.features == "images" and found.clients[0].channels == [0, 1]
+    letters = np.arange(20, dtype=np.uint8).reshape(4, 5)
+    found = survey(federation({"a": home((letters, [0, 1, 0, 1]))}))
+    assert found.features == "symbols" and not found.clients[0].channels and not found.clients[0].apart
+
+
+def test_missing_cells_are_told_where_the_federation_knows_them():
+    toy = federation({"a": home((rows(1, 2), [0, 1])), "b": home((rows(3), [0]))})
+    toy.missing = {"b": 3}
+    found = survey(toy)
+    assert [h.missing for h in found.clients] == [0, 3] and found.missing == 3
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(5)))
+def test_the_order_of_clients_changes_no_figure(order):
+    rng = np.random.default_rng(1)
+    homes = {
+        f"c{i}": home((rng.integers(0, 5, (4 + i, 2)).astype(np.float32), rng.integers(0, 2, 4 + i)))
+        for i in range(5)
+    }
+    one = survey(federation(homes))
+    other = survey(federation({f"c{i}": homes[f"c{i}"] for i in order}))
+    assert other.twins == one.twins and other.counts == one.counts
+    assert other.gini == one.gini and other.rows.max == one.rows.max
+    assert {h.client: h.distance for h in other.clients} == {h.client: h.distance for h in one.clients}
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer", "diabetes", "wine", "synthetic"])
+def test_every_data_set_can_be_surveyed_and_no_row_is_lost(name):
+    data = load(name)
+    found = survey(data)
+    homes = data.homes | data.unseen
+    assert [h.client for h in found.clients] == list(homes)
+    assert sum(found.counts) == sum(len(h.train) + len(h.val) + len(h.test) for h in homes.values())
+    assert all(sum(h.counts) == h.rows and 0 <= h.evenness <= 1 + 1e-12 for h in found.clients)
+    assert found.plain()["name"] == name

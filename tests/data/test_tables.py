@@ -1,0 +1,187 @@
+"""A person's own files: what is read, and what is refused with which words."""
+
+import re
+
+import numpy as np
+import pytest
+
+from motet.data.federated import DataError
+from motet.data.load import load
+from motet.data.user_table import load as read
+
+GOOD = "age,smoker,city,site,ill\n" + "".join(
+    f"{20 + i},{i % 3 == 0},{'Bonn' if i % 2 else 'Köln'},{'abc'[i % 3]},{'yes' if i % 4 else 'no'}\n"
+    for i in range(24)
+)
+
+
+def write(tmp_path, text, name="data.csv"):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        read(path, **({"target": "y"} | options))
+    return str(caught.value)
+
+
+def test_numbers_stay_and_flags_become_bits_and_text_becomes_one_hot(tmp_path):
+    pool = read(write(tmp_path, GOOD), target="ill", client="site")
+    assert [c.name for c in pool.columns] == ["age", "smoker", "city=Bonn", "city=Köln"]
+    assert [c.kind for c in pool.columns] == ["number", "flag", "flag", "flag"]
+    assert pool.x[:2].tolist() == [[20, 1, 0, 1], [21, 0, 1, 0]]
+    assert pool.classes == ("no", "yes") and pool.y[:2].tolist() == [0, 1]
+    assert pool.names == ("a", "b", "c") and pool.owner[:4].tolist() == [0, 1, 2, 0]
+    assert any("one for each category found in the whole federation" in n for n in pool.notes)
+
+
+def test_a_csv_becomes_a_federation_with_its_clients(tmp_path):
+    federation = load(write(tmp_path, GOOD), {"target": "ill", "client": "site"})
+    assert list(federation.homes) == ["a", "b", "c"] and not federation.unseen
+    assert {h.n + len(h.val.x) + len(h.test.x) for h in federation.homes.values()} == {8}
+
+
+def test_parquet_is_read_like_csv(tmp_path):
+    import pandas as pd
+
+    path = write(tmp_path, GOOD)
+    pd.read_csv(path).to_parquet(tmp_path / "data.parquet")
+    options = {"target": "ill", "client": "site"}
+    a, b = load(path, options), load(str(tmp_path / "data.parquet"), options)
+    assert a.fingerprint() == b.fingerprint()
+
+
+def test_a_folder_has_one_client_per_file(tmp_path):
+    for site in ("north", "south"):
+        write(tmp_path, "a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(10)), f"sites/{site}.csv")
+    federation = load(str(tmp_path / "sites"), {"target": "y"})
+    assert list(federation.homes) == ["north", "south"] and federation.classes == ("0", "1")
+
+
+def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
+    pool = read(write(tmp_path, "\ufeffa;y\n1;u\n2;v\n"), target="y")
+    assert pool.x.tolist() == [[1], [2]] and pool.classes == ("u", "v")
+
+
+def test_integer_targets_with_many_values_are_numbers_and_the_note_says_how_to_change_it(tmp_path):
+    path = write(tmp_path, "a,y\n" + "".join(f"{i % 5},{i}\n" for i in range(40)))
+    pool = read(path, target="y")
+    assert pool.kind == "numbers" and any('say kind = "classes"' in n for n in pool.notes)
+    assert read(path, target="y", kind="classes").kind == "classes"
+
+
+def test_missing_values_are_refused_with_column_file_count_and_lines(tmp_path):
+    told = refusal(write(tmp_path, "a,b,y\n1,,u\n\n,2,v\n3,,u\n"))
+    assert "column 'a' has 1 missing values: data.csv (1: line 4)" in told
+    assert "column 'b' has 2 missing values: data.csv (2: line 2, 5)" in told
+    assert 'missing = "mean"' in told and told.startswith("2 things are wrong")
+
+
+def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
+    lines = [f"{i if i % 5 else ''},{'pq'[i % 2] if i % 7 else ''},{i % 2}" for i in range(60)]
+    path = write(tmp_path, "a,b,y\n" + "\n".join(lines) + "\n")
+    options = {"target": "y", "missing": "mean", "clients": 4, "scale": "none", "unseen": 0.25}
+    federation = load(path, options)
+    homes = [*federation.homes.values()]
+    x = np.concatenate([h.train.x.numpy() for h in homes])
+    given = x[(x[:, 0] % 5 != 0) & (x[:, 0] == x[:, 0].round())]
+    filled = x[x[:, 0] != x[:, 0].round()]
+    assert not np.isnan(x).any() and len(filled)
+    assert np.allclose(filled[:, 0], given[:, 0].mean(), atol=1e-3)
+    every = [h for h in (*homes, *federation.unseen.values())]
+    assert not any(np.isnan(b.x.numpy()).any() for h in every for b in (h.train, h.val, h.test))
+
+
+def test_text_in_a_column_of_numbers_is_shown_with_its_lines(tmp_path):
+    told = refusal(write(tmp_path, 'a,y\n1,u\n"12,5",v\n3,u\nn/a,v\n4,u\n'))
+    assert "column 'a' is mostly numbers, and 2 of its values are not" in told
+    assert "'12,5' (data.csv line 3), 'n/a' (data.csv line 5)" in told
+    assert "hint: write numbers like 12.5" in told
+
+
+def test_infinite_values_are_refused(tmp_path):
+    told = refusal(write(tmp_path, "a,y\n1,u\ninf,v\n"))
+    assert "column 'a' holds infinite values: data.csv (1: line 3)" in told
+
+
+def test_an_absent_target_or_client_column_names_the_nearest_and_all(tmp_path):
+    told = refusal(write(tmp_path, GOOD), target="il", client="sites")
+    assert "no target column 'il'.\nhint: did you mean 'ill'? there are: age, smoker, city, site, ill" in told
+    assert "no client column 'sites'.\nhint: did you mean 'site'?" in told
+
+
+def test_a_target_must_be_named(tmp_path):
+    assert 'no target is named.\nhint: say target = "..."; there are: a, y' in refusal(
+        write(tmp_path, "a,y\n1,2\n"), target=""
+    )
+
+
+def test_a_missing_target_and_a_missing_client_are_refused(tmp_path):
+    told = refusal(write(tmp_path, "a,c,y\n1,p,u\n2,,v\n3,p,\n"), client="c")
+    assert "the target 'y' has missing values: data.csv (1: line 4)" in told
+    assert "the client column 'c' has missing values: data.csv (1: line 3)" in told
+
+
+def test_files_with_different_columns_are_told_apart(tmp_path):
+    write(tmp_path, "a,b,y\n1,2,u\n", "sites/north.csv")
+    write(tmp_path, "a,y,z\n1,v,3\n", "sites/south.csv")
+    told = refusal(str(tmp_path / "sites"))
+    assert "north.csv lacks 'z'" in told and "south.csv lacks 'b'" in told
+
+
+def test_an_empty_file_and_a_client_without_examples_are_both_reported(tmp_path):
+    write(tmp_path, "", "sites/north.csv")
+    write(tmp_path, "a,y\n", "sites/south.csv")
+    write(tmp_path, "a,y\n1,u\n", "sites/west.csv")
+    told = refusal(str(tmp_path / "sites"))
+    assert "north.csv is empty" in told and "south.csv has column names and no examples" in told
+
+
+def test_an_empty_folder_and_an_absent_file_are_refused(tmp_path):
+    assert "holds no .csv or .parquet file" in refusal(str(tmp_path))
+    write(tmp_path, "a\n1\n")
+    assert "did you mean 'data.csv'?" in refusal(str(tmp_path / "dta.csv"))
+
+
+def test_a_single_class_is_refused_and_a_client_with_one_class_is_noted(tmp_path):
+    assert "the target 'y' is u in every row" in refusal(write(tmp_path, "a,y\n1,u\n2,u\n"))
+    text = "a,c,y\n" + "".join(f"{i},{'pq'[i % 2]},{'u' if i % 2 else 'uv'[i % 4 // 2]}\n" for i in range(20))
+    federation = load(write(tmp_path, text, "two.csv"), {"target": "y", "client": "c"})
+    assert any(re.search("1 of 2 clients with rows of one class only: q", n) for n in federation.notes)
+
+
+def test_a_constant_number_is_nothing_to_learn(tmp_path):
+    assert "in every row" in refusal(write(tmp_path, "a,y\n1,2.5\n2,2.5\n"))
+
+
+def test_names_and_dates_are_no_categories(tmp_path):
+    told = refusal(write(tmp_path, "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150))))
+    assert "150 different values" in told and 'drop = ["a"]' in told
+
+
+def test_rows_that_do_not_fit_the_header_are_refused(tmp_path):
+    assert "do not fit its 2 columns" in refusal(write(tmp_path, "a,y\n1,u\n1,2,3,v\n"))
+    assert "do not fit its 2 columns" in refusal(write(tmp_path, "a,y\n1,2,u\n1,2,v\n"))
+
+
+def test_columns_with_one_name_and_files_in_other_encodings_are_refused(tmp_path):
+    assert "several columns called a" in refusal(write(tmp_path, "a,a,y\n1,2,u\n"))
+    (tmp_path / "latin.csv").write_bytes("a,y\n1,K\xf6ln\n".encode("latin-1"))
+    assert "not UTF-8 text" in refusal(str(tmp_path / "latin.csv"))
+
+
+def test_a_column_that_is_text_in_one_file_and_numbers_in_another_is_judged_as_a_whole(tmp_path):
+    write(tmp_path, "a,y\n1,u\n2,v\n3,u\n", "sites/north.csv")
+    write(tmp_path, "a,y\n?,u\n5,v\n", "sites/south.csv")
+    assert "'?' (south.csv line 2)" in refusal(str(tmp_path / "sites"))
+
+
+def test_dates_of_a_parquet_file_are_refused(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"when": pd.to_datetime(["2020-01-01", "2020-01-02"]), "y": [0, 1]})
+    frame.to_parquet(tmp_path / "d.parquet")
+    assert "column 'when' holds datetime64" in refusal(str(tmp_path / "d.parquet"))

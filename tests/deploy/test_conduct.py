@@ -1,0 +1,228 @@
+"""Jobs of a federated run, with desks in this process: whatever happens to letters, the run ends the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from living import WORDS, server_has, table
+from motet.deploy.demo import difference
+from motet.deploy.flare.kits import FederationError
+from motet.deploy.server.job import conduct
+from motet.deploy.server.run_files import Orders, note, read_orders, reported
+from motet.deploy.site.encrypted_state import site_key
+from motet.deploy.site.policy import Policy
+from motet.deploy.site.service import Desk
+from motet.deploy.site.table import Source
+from motet.engines.flare import TooFew
+from motet.runs import recipe as recipes
+from motet.runs.run import Run, run
+from motet.runs.store import Store
+
+SITES = ("a", "b", "c")
+ROUNDS = 3
+Letters = Mapping[str, bytes]
+Came = tuple[dict[str, bytes], dict[str, str]]
+
+
+class Cut(Exception):
+    """The server's process ends here."""
+
+
+class Town:
+    """Three sites with tables of their own, and a run's folder at the server."""
+
+    def __init__(
+        self, folder: Path, min_replies: int = 3, words: Sequence[str] = (), **policies: Policy
+    ) -> None:
+        self.folder, self.policies = folder, policies
+        (folder / "tables").mkdir(parents=True)
+        for i, site in enumerate(SITES):
+            table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
+        self.words = [*WORDS, f"train.rounds={ROUNDS}", *words]
+        self.orders: Orders = read_orders("town", None, self.words, 2, min_replies, 60.0)
+        self.run = folder / "run"
+        self.run.mkdir()
+        self.orders.write(self.run)
+        self.desks = {s: self.desk(s) for s in SITES}
+
+    def desk(self, site: str) -> Desk:
+        place = self.folder / site
+        source = Source(site, self.folder / "tables" / f"{site}.csv", "y")
+        return Desk(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
+
+    def post(self, letters: Letters) -> Came:
+        return {s: self.desks[s].answer(letter) for s, letter in letters.items()}, {}
+
+    def go(
+        self, post: Callable[[Letters], Came] | None = None, sites: tuple[str, ...] = SITES
+    ) -> dict[str, Any]:
+        """One job; the desks' processes are new ones."""
+        self.desks = {s: self.desk(s) for s in SITES}
+        conduct(self.run, post or self.post, sites)
+        return reported(self.run)
+
+    def check(self, same: Run) -> None:
+        """All rounds once, and all as on the loop engine."""
+        found = Run(self.run)
+        assert found.rounds["round"].tolist() == list(range(ROUNDS))
+        assert difference(found, same) == 0
+        assert Store(self.run).state(ROUNDS - 1) == Store(same.folder).state(ROUNDS - 1)
+
+
+@pytest.fixture(scope="module")
+def same(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same run on the loop engine, where the same tables lie in one folder."""
+    town = Town(tmp_path_factory.mktemp("loop"))
+    data = [f"data.name={town.folder / 'tables'}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+    return run(recipes.read(None, [*town.words, *data]), town.folder / "loop")
+
+
+def test_a_run_in_one_job_is_the_run_of_the_loop_engine(tmp_path: Path, same: Run) -> None:
+    town = Town(tmp_path)
+    assert town.go()["state"] == "done"
+    town.check(same)
+    assert Run(town.run).clients["train"].tolist() == [33, 38, 44]
+
+
+def test_a_server_with_a_table_of_its_own_scores_models_on_it(tmp_path: Path) -> None:
+    table(7).to_csv(own := tmp_path / "own.csv", index=False)
+    words, open_handed = ["method.name=page"], {s: Policy(learn="collect") for s in SITES}
+    told = [*words, f"data.server={own}", "data.target=y"]
+    town = Town(tmp_path / "town", words=told, **open_handed)
+    assert town.go()["state"] == "done"
+    at_home = [f"data.name={town.folder / 'tables'}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+    with server_has(own, town.run):
+        same = run(
+            recipes.read(None, [*WORDS, f"train.rounds={ROUNDS}", *words, *at_home]), tmp_path / "loop"
+        )
+    town.check(same)
+    with pytest.raises(FederationError, match="no such table"):
+        Town(tmp_path / "other", words=[*words, "data.server=nowhere.csv", "data.target=y"])
+    with pytest.raises(FederationError, match=r"data\.target was not"):
+        Town(tmp_path / "third", words=[*words, f"data.server={own}"])
+
+
+def test_the_driver_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_path: Path, same: Run) -> None:
+    town = Town(tmp_path)
+
+    def post(letters: Letters) -> Came:
+        note(town.run, "again")
+        return town.post(letters)
+
+    for _ in range(ROUNDS):
+        assert town.go(post)["state"] in ("again", "done")
+    assert town.go()["state"] == "done"
+    town.check(same)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_replies_lost_before_or_after_the_site_stored_its_keep_change_nothing(
+    seed: int, tmp_path: Path, same: Run
+) -> None:
+    town, draw = Town(tmp_path), random.Random(seed)
+
+    def post(letters: Letters) -> Came:
+        lost = {s for s in letters if draw.random() < 0.05}
+        unheard = {s for s in lost if draw.random() < 0.5}
+        came, _ = town.post({s: v for s, v in letters.items() if s not in unheard})
+        return {s: v for s, v in came.items() if s not in lost}, {s: "cut off" for s in lost}
+
+    states = [town.go(post)["state"] for _ in range(40) if reported(town.run).get("state") != "done"]
+    assert states[-1] == "done" and set(states) <= {"short", "done"}
+    town.check(same)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_server_killed_at_any_letter_goes_on_where_it_was(seed: int, tmp_path: Path, same: Run) -> None:
+    town, draw = Town(tmp_path), random.Random(seed)
+
+    def post(letters: Letters) -> Came:
+        before, after = draw.random() < 0.05, draw.random() < 0.05
+        found = ({}, {}) if before else town.post(letters)
+        if before or after:
+            raise Cut
+        return found
+
+    for _ in range(50):
+        try:
+            if town.go(post)["state"] == "done":
+                break
+        except Cut:
+            continue
+    town.check(same)
+
+
+def test_a_round_counts_without_a_site_if_enough_answer_and_the_site_is_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    town, asked = Town(tmp_path, min_replies=2), list[str]()
+
+    def post(letters: Letters) -> Came:
+        asked.extend(letters)
+        gone = {"c": "timed out"} if "c" in letters and asked.count("c") > 7 else {}
+        came, _ = town.post({s: v for s, v in letters.items() if s not in gone})
+        return came, gone
+
+    told = town.go(post)
+    assert told["state"] == "done" and told["present"] == ["a", "b"] and told["away"] == {"c": "timed out"}
+    assert asked.count("c") == 8 and len(Run(town.run).rounds) == ROUNDS
+    assert "site c: timed out" in Store(town.run).frame("events")["text"].tolist()
+
+
+def test_a_newcomer_is_taken_in_between_jobs(tmp_path: Path) -> None:
+    town = Town(tmp_path, min_replies=2)
+    note_once = iter([True])
+
+    def post(letters: Letters) -> Came:
+        if next(note_once, False):
+            note(town.run, "again")
+        return town.post(letters)
+
+    assert town.go(post, ("a", "b"))["state"] == "again"
+    assert town.go()["state"] == "done"
+    found = Run(town.run)
+    assert found.clients["client"].tolist() == list(SITES)
+    last = found.scores[found.scores["round"] == ROUNDS - 1]
+    assert set(last["client"]) == set(SITES)
+
+
+def test_a_policy_that_forbids_the_method_ends_the_run_before_it_starts_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    town = Town(tmp_path, b=Policy(methods=("local",)))
+    told = town.go()
+    assert told["state"] == "failed"
+    assert "b: this site's policy" in told["why"] and "fedper" in told["why"]
+    assert "identity" not in Store(town.run).facts()
+
+
+def test_a_site_that_refuses_a_run_that_goes_on_stays_out_and_the_others_go_on(tmp_path: Path) -> None:
+    town = Town(tmp_path, min_replies=2)
+    note_once = iter([True])
+
+    def post(letters: Letters) -> Came:
+        if next(note_once, False):
+            note(town.run, "again")
+        return town.post(letters)
+
+    town.go(post)
+    town.policies["b"] = Policy(methods=("local",))
+    told = town.go()
+    assert told["state"] == "done" and told["present"] == ["a", "c"]
+    assert "this site's policy" in told["away"]["b"]
+
+
+def test_too_few_from_the_start_can_be_tried_again(tmp_path: Path, same: Run) -> None:
+    town = Town(tmp_path)
+
+    def post(letters: Letters) -> Came:
+        raise TooFew("FLARE ended the job")
+
+    assert town.go(post)["state"] == "short"
+    assert town.go()["state"] == "done"
+    town.check(same)

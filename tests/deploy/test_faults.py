@@ -1,0 +1,158 @@
+"""Real processes over mutual TLS, killed and frozen at random moments: no round is lost or counted twice.
+
+All sites must answer for a round to count, so that attendance is full and the run must end as an undisturbed
+one does, which is as on the loop engine.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
+
+from living import Line, Living, difference, living, wait
+from motet.cli.main import main
+from motet.deploy.server.run_files import Orders
+from motet.runs.run import Run
+from motet.runs.store import Store
+
+ROUNDS = 100  # enough for every moment to fall inside the run; a round takes some hundredths of a second
+
+
+class Trouble:
+    """Does one kind of harm at a time, and waits until rounds go on."""
+
+    def __init__(self, federation: Living, orders: Orders, seed: int) -> None:
+        self.federation, self.orders, self.draw = federation, orders, random.Random(seed)
+
+    def round(self) -> int:
+        return int(self.federation.told(self.orders).get("round", 0))
+
+    def moment(self) -> None:
+        """Some rounds from now, anywhere within a round."""
+        goal = self.round() + self.draw.randint(2, 6)
+        self.until(lambda: self.round() >= goal, f"round {goal}")
+        signal.sigtimedwait([], self.draw.uniform(0, 0.1))  # a moment's pause
+
+    def until(self, what: object, words: str) -> None:
+        assert callable(what)
+        wait(what, 600, words, self.federation.logs)
+
+    def kill_site(self) -> None:
+        self.harm(kill=[self.draw.choice(self.federation.sites)])
+
+    def kill_server(self) -> None:
+        self.harm(kill=["server"])
+
+    def freeze_site(self) -> None:
+        self.harm(freeze=[self.draw.choice(self.federation.sites)])
+
+    def miss_one_then_kill_the_rest(self) -> None:
+        one, other = self.draw.sample(self.federation.sites, 2)
+        self.harm(freeze=[other], wait=True, kill=["server", one])
+
+    def kill_server_and_site_freeze_the_other(self) -> None:
+        one, other = self.draw.sample(self.federation.sites, 2)
+        self.harm(freeze=[other], wait=False, kill=["server", one])
+
+    def harm(self, freeze: Sequence[str] = (), wait: bool = True, kill: Sequence[str] = ()) -> None:
+        """First freeze, and wait until somebody is missed; then kill; then let everybody come back."""
+        for site in freeze:
+            self.federation.signal(site, signal.SIGSTOP)
+        if freeze and wait:
+            self.until(lambda: self.federation.told(self.orders).get("state") == "short", "a site is missed")
+        for party in kill:
+            self.federation.kill(party)
+        self.federation.start(*kill)
+        for site in freeze:
+            self.federation.signal(site, signal.SIGCONT)
+
+
+def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> None:
+    with living(folder) as federation:
+        federation.start("server", *federation.sites)
+        orders = federation.orders(rounds, min_sites=2, timeout=6.0)
+        federation.drive(orders, rounds)
+        trouble = Trouble(federation, orders, seed)
+        for kind in kinds:
+            trouble.moment()
+            getattr(trouble, kind)()
+        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        same, found = federation.at_home(rounds), Run(federation.run_folder(orders))
+        assert found.rounds["round"].tolist() == list(range(rounds))
+        assert difference(found, same) == 0, federation.logs()
+        states = [Store(run.folder).state(rounds - 1) for run in (found, same)]
+        assert states[0] == states[1]
+
+
+@pytest.mark.timeout(1800)
+def test_a_run_bears_two_kills_of_sites_two_of_the_server_and_two_frozen_sites(tmp_path: Path) -> None:
+    """Some at once, because each recovery starts a job, and a job starts a process for each party."""
+    survive(tmp_path / "care", 0, ["miss_one_then_kill_the_rest", "kill_server_and_site_freeze_the_other"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(36000)
+@pytest.mark.parametrize("kind", ["kill_site", "kill_server", "freeze_site"])
+def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
+    survive(tmp_path / "care", 1, 20 * [kind], rounds=600)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seconds", [3, 60])  # before and after the site is missed
+def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path: Path) -> None:
+    with living(tmp_path / "care") as federation:
+        line = Line(federation.kit.port)
+        line.lay(federation.folder / "a")
+        federation.start("server", *federation.sites)
+        orders = federation.orders(ROUNDS, min_sites=2, timeout=6.0)
+        federation.drive(orders, ROUNDS)
+        trouble = Trouble(federation, orders, 0)
+        trouble.moment()
+        line.whole.clear()
+        time.sleep(seconds)
+        stood = trouble.round()
+        line.whole.set()
+        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        found = Run(federation.run_folder(orders))
+        assert stood < ROUNDS - 1 and found.rounds["round"].tolist() == list(range(ROUNDS))
+        assert difference(found, federation.at_home(ROUNDS)) == 0, federation.logs()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_go_on(tmp_path: Path) -> None:
+    """Here a round counts with two of three sites."""
+    with living(tmp_path / "care", ("a", "b", "c")) as federation:
+        federation.start("server", "a", "b")
+        orders = federation.orders(9_000, min_sites=2, timeout=6.0)
+        federation.drive(orders, 9_000)
+        trouble = Trouble(federation, orders, 0)
+
+        def present(*sites: str) -> bool:
+            told = federation.told(orders)
+            return told.get("state") == "running" and set(sites) <= set(told.get("present", ()))
+
+        trouble.until(lambda: trouble.round() >= 3, "round 3")
+        federation.start("c")
+        trouble.until(lambda: present("a", "b", "c"), "the newcomer")
+        federation.kill("a")
+        trouble.until(lambda: federation.told(orders).get("away", {}).get("a"), "a is missed")
+        went_on = trouble.round()
+        trouble.until(lambda: trouble.round() > went_on, "the others go on")
+        federation.start("a")
+        trouble.until(lambda: present("a", "b", "c"), "a is back")
+        federation.processes("b")[-1].kill()  # b's worker alone: FLARE ends the job
+        trouble.until(lambda: not present(), "the job ends")
+        trouble.until(lambda: present("a", "b", "c"), "everybody is back")
+        assert main(["federation", "stop", str(federation.kit.folder)]) == 0
+        assert federation.parties.running["driver"].wait(300) == 130  # stopped; the same command goes on
+        rounds = Run(federation.run_folder(orders)).rounds["round"].tolist()
+        assert rounds == list(range(len(rounds)))

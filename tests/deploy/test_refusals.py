@@ -1,0 +1,81 @@
+"""Nobody gets in without a kit of this federation and this provisioning, nor who was disabled."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
+
+from living import Living, living, wait
+from motet.deploy.flare.admin import Office, Unreachable
+from motet.deploy.flare.kits import create
+
+
+def knock(federation: Living, kit: Path | None) -> bytes:
+    """What the server says to somebody with the certificate of a kit, or with none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if kit:
+        context.load_cert_chain(kit / "startup" / "client.crt", kit / "startup" / "client.key")
+    place = (federation.kit.host, federation.kit.port)
+    with socket.create_connection(place, 30) as plain, context.wrap_socket(plain) as line:
+        line.sendall(b"GET / HTTP/1.1\r\nHost: care\r\n\r\n")
+        return line.recv(64)
+
+
+def listening(federation: Living) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex((federation.kit.host, federation.kit.port)) == 0
+
+
+def asked(federation: Living, what: Callable[[Office], Any]) -> Any:
+    """The server's answer to its owner; a busy machine may need more than one call."""
+    found: list[Any] = []
+
+    def reached() -> bool:
+        try:
+            line = Office(federation.kit)
+            found.append(what(line))
+            line.close()
+        except Unreachable:
+            return False
+        return True
+
+    wait(reached, 300, "the server's answer to its owner", federation.logs)
+    return found[0]
+
+
+@pytest.mark.timeout(1200)
+def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_path: Path) -> None:
+    create("care", "localhost", ["a"], tmp_path / "earlier", 8002)
+    create("other", "localhost", ["a"], tmp_path / "other", 8002)
+    with living(tmp_path / "care") as federation:
+        federation.start("server")
+        wait(lambda: listening(federation), 300, "the server", federation.logs)
+        assert knock(federation, federation.folder / "a").startswith(b"HTTP/1.1")
+        for stranger in (None, tmp_path / "earlier" / "a", tmp_path / "other" / "a"):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                assert knock(federation, stranger) == b""
+                raise ConnectionError("closed without a word")
+        # A site whose kit was made before everybody's kits were made anew, with its own name and all.
+        for part in ("client.crt", "client.key", "rootCA.pem"):
+            shutil.copyfile(
+                tmp_path / "earlier" / "a" / "startup" / part, federation.folder / "b" / "startup" / part
+            )
+        federation.start("a", "b")
+        wait(lambda: "a" in asked(federation, Office.registered), 300, "site a", federation.logs)
+        asked(federation, lambda line: line.disable("a"))
+        federation.kill("a")
+        federation.start("a")
+        assert (
+            federation.parties.running["a"].wait(300) != 0
+        )  # its process ends, and says that it was refused
+        assert "disabled" in (federation.folder / "server" / "log.txt").read_text()
+        assert not asked(federation, Office.alive)  # neither a nor b

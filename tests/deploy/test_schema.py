@@ -1,0 +1,257 @@
+"""The schema handshake: sites that agree get the rows that a loop would have; what does not fit is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from motet.data.federated import DataError
+from motet.deploy.agreement.handshake import handshake
+from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.schema import merge
+from motet.deploy.site.policy import Policy
+from motet.deploy.site.service import Desk
+from motet.deploy.site.table import Source
+from motet.engines.letters import Letter, Reply
+from motet.runs.predict import predict
+from motet.runs.recipe import check, read
+from motet.runs.trainer import federation_of, method_of, task_of
+from motet.wire import WireError, pack, unpack
+
+SEED = 3
+
+
+def patients(many: int, seed: int, **columns: Any) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = {"age": rng.normal(50, 10, many).round(1), "sex": rng.choice(["f", "m"], many)}
+    more = {"ill": rng.random(many) < 0.5, "bp": rng.normal(120, 5, many), "y": rng.integers(0, 3, many)}
+    return pd.DataFrame(frame | more | columns)
+
+
+def desks_of(
+    folder: Path, tables: Mapping[str, pd.DataFrame], policy: Policy | None = None, **how: Any
+) -> dict[str, Desk]:
+    (folder / "tables").mkdir(parents=True)
+    desks = {}
+    for site, table in tables.items():
+        path = folder / "tables" / f"{site}.csv"
+        table.to_csv(path, index=False)
+        desks[site] = Desk(site, folder / site, Source(site, path, "y", **how), policy, b"k" * 32)
+    return desks
+
+
+def calls(desks: Mapping[str, Desk]) -> Callable[[Letter], dict[str, Reply]]:
+    return lambda letter: {s: Reply.read(d.answer(letter.pack())) for s, d in desks.items()}
+
+
+# ---- sites that agree ----
+
+
+def different() -> dict[str, pd.DataFrame]:
+    """Other sizes, a category of one site's own, a class that one site never saw, and empty cells."""
+    tables = {"a": patients(40, 0), "b": patients(55, 1), "c": patients(70, 2)}
+    tables["a"]["y"] %= 2
+    tables["c"].loc[::7, "sex"] = "x"
+    tables["b"].loc[::9, "bp"] = np.nan
+    tables["c"].loc[::11, "sex"] = np.nan
+    return tables
+
+
+@pytest.mark.parametrize("scale", ["federation", "client", "none"])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str, numbers: bool) -> None:
+    tables = different()
+    if numbers:
+        tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
+    desks = desks_of(tmp_path, tables, missing="mean")
+    words = ["data.target=y", "data.missing=mean", "data.unseen=0", f"data.scale={scale}", f"seed={SEED}"]
+    simulated = federation_of(read(None, [f"data={tmp_path / 'tables'}", *words]))
+    _, layout = handshake(calls(desks), "r", seed=SEED, scale=scale)
+    assert [c[0] for c in layout.columns] == [c.name for c in simulated.columns]
+    assert layout.classes == simulated.classes
+    assert layout.target == pytest.approx((simulated.offset, simulated.scale))
+    for site, desk in desks.items():
+        here, there = desk.federation("r").homes[site], simulated.homes[site]
+        for part in ("train", "val", "test"):
+            a, b = getattr(here, part).take(), getattr(there, part).take()
+            assert a.x.shape == b.x.shape and (a.x - b.x).abs().max() < 1e-6
+            assert a.y.dtype == b.y.dtype and (a.y - b.y).abs().max() < 1e-6
+
+
+def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    handshake(calls(desks), "r")
+    again = Desk("a", tmp_path / "a", desks["a"].holdings.data, Policy(), b"k" * 32)
+    old, new = (d.federation("r").homes["a"].train.take() for d in (desks["a"], again))
+    assert torch.equal(old.x, new.x)
+    reply = Reply.read(again.answer(Letter("judge", "another run", recipe={}).pack()))
+    assert "no layout of columns was agreed on for run another run" in reply.refusal
+
+
+def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(desks), "r")
+    patients(40, 5).to_csv(tmp_path / "tables" / "a.csv", index=False)
+    again = Desk("a", tmp_path / "a", Source("a", tmp_path / "tables" / "a.csv", "y"), Policy(), b"k" * 32)
+    judge = Letter("judge", "r", recipe={"method": {"name": "fedavg"}, "net": {"name": "mlp"}, "seed": 0})
+    assert "the rows of a.csv changed since run r began" in Reply.read(again.answer(judge.pack())).refusal
+    letter = Letter("settle", "r", send=layout.tree())
+    assert not Reply.read(again.answer(letter.pack())).refusal, "nothing was kept yet: it may begin anew"
+
+
+def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(desks), "r")
+    told = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
+    train = Letter("verb", "r", 0, 0, 1, "train", recipe=told)
+    assert not Reply.read(desks["a"].answer(train.pack())).refusal
+    settle = Letter("settle", "r", send=layout.tree())
+    assert Reply.read(desks["a"].answer(settle.pack())).tree == {"train": 24, "val": 6, "test": 10}
+    other = Letter("settle", "r", send=layout.tree() | {"seed": 9})
+    assert "began here with another layout" in Reply.read(desks["a"].answer(other.pack())).refusal
+
+
+def test_numbers_of_rows_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
+    tables = {"a": patients(40, 0), "b": patients(30, 1)}
+    agreement, _ = handshake(calls(desks_of(tmp_path / "1", tables)), "r")
+    assert agreement.counts["a"]["rows"] == 40 and "rows" in agreement.text()
+    silent = desks_of(tmp_path / "2", tables, Policy(counts=False))
+    agreement, _ = handshake(calls(silent), "r")
+    assert agreement.counts == {} and "40" not in agreement.text()
+
+
+def test_a_site_that_lets_no_sums_leave_is_heard_before_anything_trains(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)}, Policy(sums=False))
+    with pytest.raises(DataError, match="lets no sums of columns leave"):
+        handshake(calls(desks), "r")
+    _, layout = handshake(calls(desks), "r", scale="client")
+    assert layout.means == () and layout.scale == "client"
+
+
+# ---- what does not fit ----
+
+
+def told(**tables: pd.DataFrame) -> dict[str, Any]:
+    """Descriptions, without files: a source reads what it is given."""
+    found = {}
+    for site, table in tables.items():
+        source = Source(site, Path("nowhere"), "y")
+        source.__dict__["table"] = type("Table", (), {"frame": table})()
+        found[site] = source.describe()
+    return found
+
+
+def test_classes_that_a_site_never_saw_are_noted_and_borne() -> None:
+    few = patients(20, 0).assign(y=1)
+    agreement = merge(told(a=few, b=patients(30, 1)))
+    assert agreement.problems == [] and agreement.classes == ("0", "1", "2")
+    assert "site a has no rows of class 0, 2" in agreement.notes
+
+
+def test_classes_that_are_whole_numbers_keep_their_order() -> None:
+    agreement = merge(told(a=patients(24, 0, y=np.arange(24) % 12), b=patients(24, 0, y=np.arange(24) % 3)))
+    assert agreement.classes == tuple(map(str, range(12)))
+
+
+def test_few_numbers_at_one_site_and_many_at_another_are_numbers() -> None:
+    few, many = patients(40, 0, y=np.arange(40) % 4), patients(40, 1, y=np.arange(40))
+    assert merge(told(a=few, b=many)).kind == "numbers"
+    halves = merge(
+        told(a=patients(36, 0, y=np.arange(36) % 18), b=patients(36, 0, y=50 + np.arange(36) % 18))
+    )
+    assert halves.kind == "numbers"
+
+
+def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
+    tables = told(a=patients(20, 0, hb=1.5), b=patients(20, 1).drop(columns="bp"))
+    agreement = merge(tables, "fedper")
+    with pytest.raises(DataError) as e:
+        agreement.check()
+    assert "site a has no column" not in str(e.value)
+    assert "site b has no column 'bp', 'hb', and fedper needs the same columns" in str(e.value)
+    stacked = merge(tables, "stacking").check()
+    assert "hb" in [c[0] for c in stacked.layout("federation", 0, 0.1, 0.1).columns]
+    common = merge(tables, "fedper", "common").check().layout("federation", 0, 0.1, 0.1)
+    assert [c[0] for c in common.columns] == ["age", "sex=f", "sex=m", "ill"]
+
+
+def test_columns_that_a_site_does_not_hold_are_zero_there_and_say_so(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
+    _, layout = handshake(calls(desks), "r", "stacking")
+    home = desks["b"].federation("r").homes["b"]
+    absent = [c.name for c in home.columns if not c.here]
+    assert absent == ["sex=f", "sex=m", "bp"]
+    at = [c[0] for c in layout.columns].index("bp")
+    assert float(home.train.x[:, at].abs().max()) == 0
+    train = desks["a"].federation("r").homes["a"].train.take().x[:, at]
+    assert abs(float(train.mean())) < 1e-6  # the mean is that of the sites that hold the column
+
+
+def test_a_column_of_two_kinds_is_refused_with_both_sites_named() -> None:
+    with pytest.raises(DataError, match="column 'age' is not of one kind: number at a; text at b"):
+        merge(told(a=patients(20, 0), b=patients(20, 1, age="old"))).check()
+
+
+def test_truth_values_and_numbers_are_read_as_numbers() -> None:
+    agreement = merge(told(a=patients(20, 0), b=patients(20, 1, ill=0.5)))
+    assert agreement.problems == []
+    assert next(f.kind for f in agreement.fields if f.name == "ill") == "number"
+
+
+def test_one_class_everywhere_is_nothing_to_learn() -> None:
+    same = patients(20, 0, y="yes")
+    with pytest.raises(DataError, match="nothing to learn"):
+        merge(told(a=same, b=same)).check()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [(), {"columns": []}, {"columns": [1], "target": {}, "auto": 1, "holes": 0, "counts": {}},
+     {"columns": [{"name": 1, "kind": "number", "values": []}], "target": {"name": "y", "kind": "classes",
+      "classes": []}, "auto": True, "holes": False, "counts": {}}],
+)  # fmt: skip
+def test_a_site_that_sends_no_description_is_named(broken: Any) -> None:
+    with pytest.raises(DataError, match="site b sent something that is no description"):
+        merge(told(a=patients(20, 0)) | {"b": broken})
+
+
+def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
+    layout = Layout((("age", "number", ""), ("sex=f", "flag", "sex")), "classes", ("no", "yes"))
+    layout = layout.with_means(np.array([2, 2]), np.array([6.0, 1.0]))
+    layout = layout.with_spread(np.array([2, 2]), np.array([8.0, 0.5]))
+    assert layout.ruler.middle.tolist() == [3.0, 0.0] and layout.ruler.spread.tolist() == [2.0, 1.0]
+    back = Layout.of(unpack(pack(layout.tree())))
+    assert pack(back.tree()) == pack(layout.tree())
+    tree = layout.tree()
+    wrong = (
+        {"kind": "words"}, {"means": torch.zeros(3)}, {"val": 0.9}, {"columns": (("x",),)}, {"classes": (1,)},
+        {"target": (0.0, 0.0)}, {"middle": torch.tensor([1.0, torch.nan])},
+    )  # fmt: skip
+    for change in wrong:
+        with pytest.raises(WireError):
+            Layout.of(tree | change)
+
+
+# ---- and after a run ----
+
+
+def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) -> None:
+    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    handshake(calls(desks), "care 1")
+    told = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
+    checked = check(told)
+    method = method_of(checked, task_of(checked, desks["a"].federation("care 1")))
+    train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=told, send=method.task.w0)
+    view = Reply.read(desks["a"].answer(train.pack())).tree
+    portrait = Letter("portrait", "care 1", 0, 0, 1, recipe=told, send=view, base=(0, 0))
+    assert Reply.read(desks["a"].answer(portrait.pack())).tree == {"saved": True}
+    model = tmp_path / "a" / "models" / "care%201.safetensors"
+    table, _ = predict(model, tmp_path / "tables" / "a.csv")
+    assert len(table) == 40 and list(table) == ["prediction", "p(0)", "p(1)", "p(2)"]
+    assert "personal model of client a" in model.with_suffix(".md").read_text()

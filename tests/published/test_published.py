@@ -1,0 +1,363 @@
+"""Models of every family leave as ONNX and answer strangers as they answer at home."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+pytest.importorskip("onnxruntime")
+skl2onnx = pytest.importorskip("skl2onnx")
+
+from sklearn import (  # noqa: E402
+    calibration,
+    discriminant_analysis,
+    ensemble,
+    linear_model,
+    naive_bayes,
+    neural_network,
+    svm,
+    tree,
+)
+from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
+from sklearn.pipeline import make_pipeline  # noqa: E402
+from sklearn.preprocessing import StandardScaler  # noqa: E402
+
+from motet.published import (  # noqa: E402
+    Feature,
+    Manifest,
+    Privacy,
+    Published,
+    Refused,
+    defaults,
+    predict,
+    publish,
+)
+
+NAMES = ("age", "hours", "wage", "sex", "owner")
+KINDS = {n: "flag" if n in ("sex", "owner") else "number" for n in NAMES}
+CLASSES = ("low", "middle", "high")
+
+
+def table(rows: int = 300, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 5)).astype(np.float32)
+    x[:, 0] = x[:, 0].round(1)  # values that are repeated are where thresholds lie
+    x[:, 3:] = x[:, 3:] > 0
+    return x
+
+
+X = table()
+TWO = (X[:, 0] + X[:, 3] > 0.3).astype(int)
+THREE = np.digitize(X[:, 0] + X[:, 1], [-0.5, 0.6])
+NUMBER = (10 * X[:, 0] + X[:, 1] * X[:, 3]).astype(np.float32)
+FEATURES = defaults(X, KINDS)
+
+
+def asked(model: Any, y_kind: str, x: np.ndarray = X, **more: Any) -> np.ndarray:
+    classes = {"two": ("no", "yes"), "three": CLASSES, "number": ()}[y_kind]
+    task = "classes" if classes else "numbers"
+    made = publish(model, FEATURES, client="a", task=task, classes=classes, **more)
+    said, refused = predict([made], x, NAMES)
+    assert not refused
+    return said["a"]
+
+
+CLASSIFIERS = {
+    "forest": lambda: ensemble.RandomForestClassifier(15, random_state=0),
+    "extra trees": lambda: ensemble.ExtraTreesClassifier(15, random_state=0),
+    "boosting": lambda: ensemble.GradientBoostingClassifier(n_estimators=10, random_state=0),
+    "histogram boosting": lambda: ensemble.HistGradientBoostingClassifier(max_iter=10),
+    "adaboost": lambda: ensemble.AdaBoostClassifier(n_estimators=4, random_state=0),
+    "bagging": lambda: ensemble.BaggingClassifier(n_estimators=3, random_state=0),
+    "tree": lambda: tree.DecisionTreeClassifier(random_state=0),
+    "logistic": lambda: linear_model.LogisticRegression(),
+    "pipeline": lambda: make_pipeline(StandardScaler(), linear_model.LogisticRegression()),
+    "sgd": lambda: linear_model.SGDClassifier(loss="log_loss", random_state=0),
+    "mlp": lambda: neural_network.MLPClassifier((6,), max_iter=30, random_state=0),
+    "bayes": lambda: naive_bayes.GaussianNB(),
+    "lda": lambda: discriminant_analysis.LinearDiscriminantAnalysis(),
+    "calibrated": lambda: calibration.CalibratedClassifierCV(linear_model.LogisticRegression(), cv=2),
+    "voting": lambda: ensemble.VotingClassifier(
+        [("l", linear_model.LogisticRegression()), ("t", tree.DecisionTreeClassifier(max_depth=3))],
+        voting="soft",
+    ),
+}
+REGRESSORS = {
+    "forest": lambda: ensemble.RandomForestRegressor(15, random_state=0),
+    "boosting": lambda: ensemble.GradientBoostingRegressor(n_estimators=10, random_state=0),
+    "histogram boosting": lambda: ensemble.HistGradientBoostingRegressor(max_iter=10),
+    "ridge": lambda: linear_model.Ridge(),
+    "mlp": lambda: neural_network.MLPRegressor(hidden_layer_sizes=(6,), max_iter=30, random_state=0),
+}
+
+
+@pytest.mark.parametrize("y_kind", ["two", "three"])
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_classifier_answers_strangers_as_at_home(name: str, y_kind: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = CLASSIFIERS[name]().fit(X, TWO if y_kind == "two" else THREE)
+        fresh = table(seed=1)
+        np.testing.assert_allclose(asked(model, y_kind, fresh), model.predict_proba(fresh), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", REGRESSORS)
+def test_a_regressor_answers_strangers_as_at_home(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = REGRESSORS[name]().fit(X, NUMBER)
+        fresh = table(seed=1)
+        np.testing.assert_allclose(
+            asked(model, "number", fresh)[:, 0], model.predict(fresh), atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("y_kind", ["two", "three", "number"])
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm"])
+def test_boosted_trees_answer_strangers_as_at_home(library: str, y_kind: str) -> None:
+    module = pytest.importorskip(library)
+    y = {"two": TWO, "three": THREE, "number": NUMBER}[y_kind]
+    kind = {"xgboost": "XGB", "lightgbm": "LGBM"}[library] + (
+        "Regressor" if y_kind == "number" else "Classifier"
+    )
+    more = {"verbose": -1} if library == "lightgbm" else {}
+    model = getattr(module, kind)(n_estimators=12, n_jobs=1, **more).fit(X, y)
+    fresh = table(seed=1)
+    home = model.predict(fresh)[:, None] if y_kind == "number" else model.predict_proba(fresh)
+    np.testing.assert_allclose(asked(model, y_kind, fresh), home, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["RandomForestClassifier", "ExtraTreesClassifier", "RandomForestRegressor"])
+def test_a_forest_of_scikit_learn_intelex_is_published_by_its_trees(kind: str) -> None:
+    fast = pytest.importorskip("sklearnex.ensemble")
+    x, fresh = X.round(0), table(seed=1).round(0)  # equal rows of both classes: leaves that are not pure
+    number = kind.endswith("Regressor")
+    model = getattr(fast, kind)(12, random_state=0).fit(x, NUMBER if number else THREE > 0)
+    home = model.predict(fresh)[:, None] if number else model.predict_proba(fresh)
+    assert number or ((home > 0.3) & (home < 0.7)).any()
+    np.testing.assert_allclose(asked(model, "number" if number else "two", fresh), home, atol=1e-5, rtol=1e-5)
+
+
+def test_what_would_answer_otherwise_than_at_home_is_not_published() -> None:
+    model = linear_model.LogisticRegression().fit(X, TWO)
+    home = model.predict_proba
+    model.predict_proba = lambda x: home(x)[:, ::-1]
+    with pytest.raises(ValueError, match="would answer otherwise than the model"):
+        asked(model, "two")
+
+
+class Residual(nn.Module):
+    """No plain row of layers, so that torch's exporter has to take it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(x + torch.tanh(self.one(x)))
+
+
+def plain(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(5, 8), nn.ReLU()), nn.Linear(8, outputs))
+
+
+@pytest.mark.parametrize("net", [plain(3), Residual()], ids=["plain", "residual"])
+def test_a_network_answers_strangers_with_its_probabilities(net: nn.Module) -> None:
+    home = net(torch.tensor(X)).softmax(1).detach().numpy()
+    np.testing.assert_allclose(asked(net, "three"), home, atol=1e-5)
+
+
+def test_a_network_with_one_score_is_of_two_classes() -> None:
+    net = plain(1)
+    home = net(torch.tensor(X)).sigmoid().detach().numpy()
+    np.testing.assert_allclose(asked(net, "two")[:, 1:], home, atol=1e-5)
+
+
+def test_a_network_of_numbers_answers_with_numbers() -> None:
+    net = plain(1)
+    np.testing.assert_allclose(asked(net, "number"), net(torch.tensor(X)).detach().numpy(), atol=1e-5)
+
+
+def test_a_model_that_never_saw_a_class_gives_it_probability_0() -> None:
+    model = linear_model.LogisticRegression().fit(X[THREE != 1], THREE[THREE != 1])
+    p = asked(model, "three")
+    assert (p[:, 1] == 0).all()
+    np.testing.assert_allclose(p[:, [0, 2]], model.predict_proba(X), atol=1e-5)
+
+
+def test_a_model_that_was_taught_names_puts_its_classes_in_the_published_order() -> None:
+    model = ensemble.RandomForestClassifier(5, random_state=0).fit(X, np.array(CLASSES)[THREE])
+    assert list(model.classes_) == ["high", "low", "middle"]
+    np.testing.assert_allclose(asked(model, "three"), model.predict_proba(X)[:, [1, 2, 0]], atol=1e-5)
+
+
+def test_classes_that_nobody_named_are_refused() -> None:
+    model = linear_model.LogisticRegression().fit(X, np.array(["x", "y"])[TWO])
+    with pytest.raises(ValueError, match="not among"):
+        asked(model, "two")
+
+
+ROWS_INSIDE = {
+    "alone": svm.SVC(),
+    "in a pipeline": make_pipeline(StandardScaler(), svm.SVR()),
+    "in a vote": ensemble.VotingClassifier([("n", KNeighborsClassifier())]),
+    "in a bag": ensemble.BaggingRegressor(svm.SVR()),
+}
+
+
+@pytest.mark.parametrize("where", ROWS_INSIDE)
+def test_models_that_contain_rows_do_not_leave(where: str) -> None:
+    with pytest.raises(ValueError, match="would contain rows"):
+        asked(ROWS_INSIDE[where], "two")
+
+
+def test_models_that_contain_rows_leave_where_these_may_be_read_by_all() -> None:
+    model = svm.SVR().fit(X, NUMBER)
+    np.testing.assert_allclose(asked(model, "number", rows_may_leave=True)[:, 0], model.predict(X), atol=1e-4)
+
+
+def test_columns_are_dropped_filled_and_put_in_order() -> None:
+    model = linear_model.LinearRegression().fit(X, NUMBER)
+    made = publish(model, FEATURES, client="a", task="numbers")
+    names = ("wage", "stranger", "age", "sex", "hours")
+    given = np.stack([X[:, 2], X[:, 0] * 0 + 7, X[:, 0], X[:, 3], X[:, 1]], 1)
+    filled = X.copy()
+    filled[:, 4] = FEATURES[4].default
+    said, _ = predict([made], given, names)
+    np.testing.assert_allclose(said["a"][:, 0], model.predict(filled), atol=1e-5)
+
+
+def test_rows_go_in_batches_and_come_back_in_order() -> None:
+    model = linear_model.LinearRegression().fit(X, NUMBER)
+    made = publish(model, FEATURES, client="a", task="numbers")
+    many = np.tile(X, (70, 1))  # 21,000 rows, three batches
+    said, _ = predict([made], many, NAMES)
+    np.testing.assert_allclose(said["a"][:, 0], model.predict(many), atol=1e-4)
+    assert predict([made], X[:0], NAMES)[0]["a"].shape == (0, 1)
+
+
+def test_a_missing_value_may_be_a_default() -> None:
+    model = ensemble.RandomForestRegressor(5, random_state=0)
+    x = X.copy()
+    x[::3, 4] = np.nan
+    features = (*FEATURES[:4], Feature("owner", "flag", float("nan")))
+    made = publish(model.fit(x, NUMBER), features, client="a", task="numbers")
+    made = Published.from_tree(made.tree(), "a")
+    x[:, 4] = np.nan
+    said, _ = predict([made], X[:, :4], NAMES[:4])
+    np.testing.assert_allclose(said["a"][:, 0], model.predict(x), atol=1e-5)
+
+
+# What a manifest says.
+
+
+def made() -> Published:
+    net = nn.Linear(5, 2)
+    privacy = Privacy("DP-SGD", 1.5, 1e-5, "noise 1.1")
+    return publish(net, FEATURES, client="a", task="classes", classes=("no", "yes"), privacy=privacy)
+
+
+def test_a_published_model_travels_as_plain_data() -> None:
+    one = made()
+    tree_ = one.tree()
+    assert {k: v.dtype for k, v in tree_.items()} == {"manifest": torch.uint8, "model": torch.uint8}
+    assert Published.from_tree(tree_, "a") == one
+
+
+def test_a_manifest_is_of_the_client_that_sent_it() -> None:
+    with pytest.raises(Refused, match="client b: its manifest says that it is of 'a'"):
+        Published.from_tree(made().tree(), "b")
+
+
+def test_a_manifest_that_lies_about_bytes_is_refused_by_name() -> None:
+    one = made()
+    for lie, words in (
+        (replace(one.manifest, sha256="0" * 64), "sha256"),
+        (replace(one.manifest, size=1), "says 1"),
+    ):
+        with pytest.raises(Refused, match=f"client a: .*{words}"):
+            Published.checked(lie.to_json(), one.model, "a")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"task": "texts"}, "manifest.task: neither classes nor numbers"),
+        ({"features": []}, "no features"),
+        ({"features": [{"name": "a", "kind": "number", "default": 0}] * 2}, "'a' twice"),
+        ({"features": [{"name": "a", "kind": "text", "default": 0}]}, "feature.kind"),
+        ({"features": [{"name": "a", "kind": "flag", "default": 10**400}]}, "feature.default"),
+        ({"classes": ["no"]}, "at least two"),
+        ({"task": "numbers"}, "has no classes"),
+        ({"classes": ["no", 3]}, "manifest.classes"),
+        (
+            {"privacy": {"mechanism": "x", "epsilon": -1, "delta": None, "note": ""}},
+            "privacy.epsilon: less than 0",
+        ),
+        ({"privacy": "trust me"}, "a privacy is an object"),
+        ({"sha256": "x"}, "manifest.sha256: not 64"),
+        ({"size": True}, "manifest.size: not a whole number"),
+        ({"size": -1}, "manifest.size: not a whole number"),
+        ({"client": ""}, "manifest.client: not a name"),
+        ({"family": "a\nb"}, "manifest.family: not a line"),
+        ({"more": 1}, "wrong or missing: \\['more'\\]"),
+    ],
+)
+def test_a_malformed_manifest_is_refused_with_the_field(change: dict[str, Any], words: str) -> None:
+    said = json.loads(made().manifest.to_json()) | change
+    with pytest.raises(Refused, match=f"client a: its manifest is malformed: .*{words}"):
+        Manifest.from_json(json.dumps(said), "a")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "nul", "[" * 100_000, '{"size": NaN}', b"\xff\xfe\xff"])
+def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
+    with pytest.raises(Refused, match="client a: its manifest is malformed"):
+        Manifest.from_json(text, "a")
+
+
+@settings(deadline=None)
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda s: st.lists(s, max_size=3)))
+def test_any_value_in_any_field_is_read_or_refused(value: Any) -> None:
+    said = json.loads(MANIFEST)
+    for field in said:
+        try:
+            Manifest.from_json(json.dumps(said | {field: value}), "a")
+        except Refused as e:
+            assert str(e).startswith("client a: ")
+
+
+MANIFEST = made().manifest.to_json()
+
+
+@pytest.mark.parametrize(
+    "tree_", [{}, {"manifest": 3, "model": 4}, {"manifest": torch.zeros(3), "model": torch.zeros(3)}]
+)
+def test_what_is_no_published_model_is_refused(tree_: Any) -> None:
+    with pytest.raises(Refused, match="client a: what it published"):
+        Published.from_tree(tree_, "a")
+
+
+# Defaults.
+
+
+def test_the_paper_s_noise_is_the_standard_deviation_times_epsilon() -> None:
+    column = np.array([[1.0], [2.0], [9.0]])
+    plain_, noisy = (
+        defaults(column, {"age": "number"}, m, 2.0, seed=3)[0].default for m in ("plain", "noise")
+    )
+    assert plain_ == 2.0
+    assert noisy == pytest.approx(2.0 + np.random.default_rng(3).normal() * 2.0 * np.std([1, 2, 9], ddof=1))
+
+
+def test_a_flag_s_default_is_the_most_frequent_value_without_noise() -> None:
+    flags = np.array([[1.0], [0.0], [1.0]])
+    assert defaults(flags, {"sex": "flag"}, "noise", 16.0)[0].default == 1.0

@@ -1,0 +1,104 @@
+"""What the figures make of units, with outcomes written by hand; and that their recipes ask for sensible units."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from motet.data.federated import Pool
+from motet.runs import experiment
+from motet.stacking import paper_figures as figures
+from motet.stacking.families import FAMILIES, of_family
+from motet.stacking.units import Unit, some_rows
+
+ALL = [n for n in experiment.names() if n.startswith("stacking/")]
+
+
+def result(rows: tuple[int, int], gains: tuple[float, float]) -> dict[str, Any]:
+    held = [[0.7 + g] for g in gains]
+    outcome = {
+        "baseline": [[0.7], [0.7]],
+        "held": held,
+        "pooled": [[0.7], [0.7]],
+        "trust_held": [[0.4, 0.6], [0.2, 0.8]],
+        "trust_pooled": [[1.0, 0.0], [0.0, 1.0]],
+    }
+    clients = {"names": ["a", "b"], "rows": list(rows), "positive": [0.5, 0.1], "alike": [[1, 0.5], [0.5, 1]]}
+    return {"clients": clients, "outcomes": {"all 0": outcome}, "cpu_seconds": 2.0}
+
+
+def test_means_of_a_unit() -> None:
+    found = figures.means(result((10, 90), (0.03, 0.01)))
+    assert found["baseline"] == pytest.approx(0.7) and found["held"] == pytest.approx(0.02)
+    assert found["held self"] == pytest.approx(0.6) and found["pooled self"] == 1.0
+
+
+def test_the_larger_the_less_it_gains_and_the_more_important_it_is() -> None:
+    found = figures.by_size([result((10, 90), (0.03, 0.01)), result((20, 80), (0.02, 0.015))])
+    assert found["size~gain"] == pytest.approx(-1) and found["size~importance"] > 0.8
+
+
+def test_importance_is_what_others_give() -> None:
+    assert figures.importance(result((1, 1), (0, 0))["outcomes"]["all 0"]).tolist() == pytest.approx(
+        [0.25, 0.75]
+    )
+
+
+def test_trends_of_balance_and_of_natural_clients() -> None:
+    some = [result((10, 90), (0.01, 0.03))]
+    assert figures.by_balance(some)["balance~gain"] == pytest.approx(-1)
+    assert figures.by_client(some)[1] == ("b", 0.7, pytest.approx(0.03), 0.0)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("scale", experiment.SCALES)
+def test_every_row_of_every_scale_names_units_and_the_papers_rows_are_known(name: str, scale: str) -> None:
+    found = experiment.find(name)
+    settings = found.at(scale)
+    for row in settings["rows"]:
+        if "=" in row or settings["split"] == "natural":
+            unit = figures.unit_of(settings, row, 1)
+            assert unit.data == row.partition(" ")[0] and unit.how["repeats"] >= 1
+    known = set(found.settings["rows"])
+    assert {r.partition(":")[0] for r in found.expected} <= known
+    assert {c for row in found.expected.values() for c in row} <= set(found.columns)
+
+
+def test_a_figure_of_small_data_is_played_from_its_own_folder(tmp_path: Path) -> None:
+    found = experiment.find("stacking/figure4")
+    settings = found.at("quick") | {"how": found.at("quick")["how"] | {"plain": True, "trees": 3}}
+    rows = experiment.beside(found, "procedure").perform(settings, tmp_path, 1, lambda _: None)
+    (row,) = rows.values()
+    assert {"baseline all 0", "held all 0", "held unseen 16", "jaccard~importance"} <= set(row["values"])
+    assert set(found.columns) <= set(row["values"])  # a table finds its numbers by the columns' names
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+def test_some_rows_are_always_the_same_ones() -> None:
+    pool = Pool(np.arange(20.0).reshape(10, 2), np.arange(10) % 2, "classes", ("a", "b"))
+    a, b = some_rows(pool, 4), some_rows(pool, 4)
+    assert np.array_equal(a.x, b.x) and len(a.y) == 4 and some_rows(pool, 0) is pool
+
+
+def test_a_unit_without_a_choice_of_rows_is_named_as_before() -> None:
+    assert "rows" not in json.loads(Unit("wine", "iid", 1).text())
+    assert Unit("wine", "iid", 1).file != Unit("wine", "iid", 1, rows=5).file
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_learns_what_is_easy(family: str) -> None:
+    if family == "dp-logistic":
+        pytest.importorskip("opacus")
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    model = of_family(family, 1, 10, x.min(0), x.max(0), plain=True).fit(x, y)
+    assert (model.predict_proba(x).argmax(1) == y).mean() > 0.85
+
+
+def test_an_unknown_family_is_refused() -> None:
+    with pytest.raises(ValueError, match="forest, boosting"):
+        of_family("oracle", 1, 1, np.zeros(1), np.ones(1), plain=True)
