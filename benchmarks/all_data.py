@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import motet
-from motet.data.federated import DataError, Federation
+from motet.data.federated import DataError, FederatedData
 from motet.runs.recipe import Recipe, read
 from motet.runs.trainer import federation_of
 
@@ -67,7 +67,7 @@ def measure(name: str) -> list[str]:
     rows = done.test[done.test["side"] == "global"]
     score = "accuracy" if federation.kind == "classes" else "rmse"
     guessed, shares = guess(federation)
-    clients = f"{len(federation.homes)} + {len(federation.unseen)}"
+    clients = f"{len(federation.clients_data)} + {len(federation.unseen)}"
     cells = [rows[score].mean(), guessed, rows["loss"].mean(), shares]
     seconds = float(done.rounds["seconds"].sum())
     return [name, clients, str(recipe.train.rounds), *(f"{v:.3f}" for v in cells), f"{seconds:.0f}"]
@@ -77,10 +77,10 @@ def sections(recipe: Recipe) -> dict[str, Any]:
     return dict(recipe.settings)
 
 
-def guess(federation: Federation) -> tuple[float, float]:
+def guess(federation: FederatedData) -> tuple[float, float]:
     """Score and loss of the best answer that looks at no example, from all training targets."""
-    homes = federation.homes.values()
-    taught, tests = torch.cat([h.train.y for h in homes]), [h.test.y for h in homes]
+    clients_data = federation.clients_data.values()
+    taught, tests = torch.cat([h.train.y for h in clients_data]), [h.test.y for h in clients_data]
     if federation.kind == "classes":
         share = taught.bincount(minlength=federation.outputs).clamp(min=1) / len(taught)
         right = [float((y == share.argmax()).float().mean()) for y in tests]

@@ -25,23 +25,23 @@ def python(env: str) -> str:
     """The interpreter of an environment, "" being our own; installs it if it is not there yet."""
     if not env:
         return sys.executable
-    home, wanted = ENVS / env, [TORCH, "numpy", *PACKAGES[env]]
-    done = home / "installed.json"
+    client_data, wanted = ENVS / env, [TORCH, "numpy", *PACKAGES[env]]
+    done = client_data / "installed.json"
     if not done.exists() or json.loads(done.read_text()) != wanted:
-        install(home, env)
+        install(client_data, env)
         done.write_text(json.dumps(wanted))  # last, so that a broken install is tried again
-    return str(home / "bin" / "python")
+    return str(client_data / "bin" / "python")
 
 
-def install(home: Path, env: str) -> None:
-    print(f"installing {env} into {home}", file=sys.stderr)
-    venv.create(home, with_pip=True)
+def install(client_data: Path, env: str) -> None:
+    print(f"installing {env} into {client_data}", file=sys.stderr)
+    venv.create(client_data, with_pip=True)
     for packages in ([TORCH, "numpy"], [TORCH, *PACKAGES[env]]):
-        pip(home, packages)
+        pip(client_data, packages)
 
 
-def pip(home: Path, packages: list[str]) -> None:
-    command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
+def pip(client_data: Path, packages: list[str]) -> None:
+    command = [str(client_data / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
         said = [row for row in ran.stderr.splitlines() if row.startswith("ERROR")] or ["pip failed"]

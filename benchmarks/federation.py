@@ -38,10 +38,10 @@ def main() -> None:
                 parties.start(site, "--data", str(tables / f"{site}.csv"), "--target", "diagnosis")
             rows = []
             for words, what in (([f"train.evaluate={rounds}"], "training"), ([], "training and scoring")):
-                orders = read_orders(
+                order = read_orders(
                     kit.federation, None, [*WORDS, f"train.rounds={rounds}", *words], len(SITES), 0, 300.0
                 )
-                rows.append((what, *measured(Run(drive(kit, orders, print, 600)))))
+                rows.append((what, *measured(Run(drive(kit, order, print, 600)))))
         finally:
             end(kit, parties)
     text = page(rows, rounds)

@@ -2,7 +2,7 @@
 
     python benchmarks/methods.py [--rounds 40] [--methods ditto,scaffold]
 
-Prints a table and writes benchmarks/results/methods.md. Every method is an ordinary motet run on compiled,
+RowHashes a table and writes benchmarks/results/methods.md. Every method is an ordinary motet run on compiled,
 stacked clients; what is reported is the median of the rounds after the fifth. PFLlib is no package that can be
 installed beside; its Ditto and SCAFFOLD were measured elsewhere to take 9.4 s and 4.9 s where such a plain loop
 takes 1.6 s, and the last column scales that to the loop measured here.

@@ -2,7 +2,7 @@
 
     python benchmarks/private_models.py [--seeds 5] [--budgets 0.5,1,2,4,8]
 
-Prints a table and writes benchmarks/results/private_models.md. Every model is published as ONNX and asked in
+RowHashes a table and writes benchmarks/results/private_models.md. Every model is published as ONNX and asked in
 the child process, as strangers would; the encrypted one is asked under encryption. Balanced accuracy is on
 10,000 rows that no model and no choice of settings has seen: the private models' default settings were chosen
 on the first 14,664 rows of the same permutation, which take no part here. The attack (parts/private_models/

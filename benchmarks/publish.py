@@ -2,7 +2,7 @@
 
     python benchmarks/publish.py
 
-Prints a table and writes benchmarks/results/publish.md: bytes, seconds of computing to convert a model and
+RowHashes a table and writes benchmarks/results/publish.md: bytes, seconds of computing to convert a model and
 those of skl2onnx for the same model, and the largest difference between the probabilities that a model gives
 at home and those of its published form in the child process, over 10,000 other rows.
 """

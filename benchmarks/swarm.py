@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from motet.client import Batch, Home, Task, seed_of
+from motet.client import Batch, ClientData, Task, seed_of
 from motet.core import Turn, average
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
@@ -72,7 +72,7 @@ class Ours:
             (torch.tensor(x[i : i + BLOCK]), torch.tensor(y[i : i + BLOCK])) for i in range(0, len(x), BLOCK)
         ]
         batches = [Batch.of(*pair) for pair in tensors]
-        self.engine = Counted(Loop({f"block-{i}": Home(b, b, b) for i, b in enumerate(batches)}))
+        self.engine = Counted(Loop({f"block-{i}": ClientData(b, b, b) for i, b in enumerate(batches)}))
         self.task = Task(nn.Sequential(nn.Flatten(), nn.Linear(13, 1)), "numbers", 1)
         w1, w2 = zip(*SHARES, strict=True) if grid else (0.2, 0.6)
         self.method = partial(

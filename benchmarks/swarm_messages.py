@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from motet.client import Batch, Home, Task, seed_of
+from motet.client import Batch, ClientData, Task, seed_of
 from motet.core import Turn
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
@@ -20,7 +20,7 @@ FEATURES, ROWS, SEEDS = 12, 400, 4
 SIZES = ((20, 1), (80, 1), (320, 1), (20, 4), (20, 16), (5, 16))  # (particles, tries)
 
 
-def federation() -> tuple[dict[str, Home], float]:
+def federation() -> tuple[dict[str, ClientData], float]:
     """Four clients, and the loss of least squares."""
     draw = torch.Generator().manual_seed(3)
     x = torch.randn(ROWS, FEATURES, generator=draw) * torch.logspace(-1, 1, FEATURES)
@@ -30,16 +30,16 @@ def federation() -> tuple[dict[str, Home], float]:
     best = torch.linalg.lstsq(wide, y.double()[:, None]).solution
     batches = [Batch.of(x[i::4], y[i::4]) for i in range(4)]
     least = float((wide @ best - y.double()[:, None]).square().mean())
-    return {f"c{i}": Home(b, b, b) for i, b in enumerate(batches)}, least
+    return {f"c{i}": ClientData(b, b, b) for i, b in enumerate(batches)}, least
 
 
 def gaps(particles: int, tries: int) -> list[float]:
-    homes, least = federation()
+    clients_data, least = federation()
     task = Task(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 1)), "numbers", 1)
     method = Swarm(task, particles=particles, tries=tries, stretch=100)
     found = []
     for seed in range(SEEDS):
-        engine = Loop(homes)
+        engine = Loop(clients_data)
         turns = [Turn(t, engine.clients, engine.clients, seed_of(seed, t)) for t in range(-1, 3)]
         state = start(engine, method, turns[0])
         row = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from motet.client import Batch, Home, Task
+from motet.client import Batch, ClientData, Task
 
 FEATURES, CLASSES = 6, 3
 
@@ -16,10 +16,10 @@ def examples(kind: int, many: int, generator: torch.Generator) -> Batch:
     return Batch.of(centres[y] + torch.randn(many, FEATURES, generator=generator), y)
 
 
-def make_homes(sizes: list[int], seed: int = 0) -> dict[str, Home]:
+def make_clients_data(sizes: list[int], seed: int = 0) -> dict[str, ClientData]:
     g = torch.Generator().manual_seed(seed)
     return {
-        f"c{i:02}": Home(examples(i % 2, n, g), examples(i % 2, 6, g), examples(i % 2, 9, g))
+        f"c{i:02}": ClientData(examples(i % 2, n, g), examples(i % 2, 6, g), examples(i % 2, 9, g))
         for i, n in enumerate(sizes)
     }
 
@@ -28,8 +28,8 @@ torch.set_num_threads(1)  # small tensors want one
 
 
 @pytest.fixture
-def homes() -> dict[str, Home]:
-    return make_homes([5 + 3 * i for i in range(12)])
+def clients_data() -> dict[str, ClientData]:
+    return make_clients_data([5 + 3 * i for i in range(12)])
 
 
 @pytest.fixture(scope="session")

@@ -25,10 +25,10 @@ import pytest
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.demo import Parties, difference, free_port
 from motet.deploy.flare.kits import Kit, create, open_kit
-from motet.deploy.server.run_files import Orders, read_orders, reported
-from motet.deploy.site.table import Source
+from motet.deploy.server.run_files import RunOrder, read_orders, read_report
+from motet.deploy.site.table import SiteTable
 from motet.runs import recipe as recipes
-from motet.runs import trainer as course
+from motet.runs import trainer as trainer
 from motet.runs.run import Run, run
 from motet.wire import unpack
 
@@ -72,13 +72,13 @@ class Living:
         self.signal(party, signal.SIGKILL)
         self.parties.running[party].wait()
 
-    def orders(self, rounds: int, min_sites: int, timeout: float, *words: str) -> Orders:
+    def order(self, rounds: int, min_sites: int, timeout: float, *words: str) -> RunOrder:
         told = [*WORDS, f"train.rounds={rounds}", *words]
         return read_orders("care", None, told, min_sites, 0, timeout)
 
-    def drive(self, orders: Orders, rounds: int, *words: str) -> None:
+    def drive(self, order: RunOrder, rounds: int, *words: str) -> None:
         """`motet federation run`, in a process of its own."""
-        options = ["--min-sites", str(orders.min_sites), "--timeout", str(orders.timeout)]
+        options = ["--min-sites", str(order.min_sites), "--timeout", str(order.timeout)]
         told = [*WORDS, f"train.rounds={rounds}", *words]
         command = [
             sys.executable,
@@ -96,11 +96,11 @@ class Living:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
             )
 
-    def run_folder(self, orders: Orders) -> Path:
-        return self.kit.runs / orders.run
+    def run_folder(self, order: RunOrder) -> Path:
+        return self.kit.runs / order.run
 
-    def told(self, orders: Orders) -> dict[str, Any]:
-        return reported(self.run_folder(orders))
+    def told(self, order: RunOrder) -> dict[str, Any]:
+        return read_report(self.run_folder(order))
 
     def at_home(self, rounds: int, *words: str) -> Run:
         """The same run on the loop engine."""
@@ -167,9 +167,9 @@ def table(number: int, rows: int = 60) -> pd.DataFrame:
 def server_has(table: Path, far: Path) -> Iterator[None]:
     """Runs on this machine get the proxy set that the server of the federated run `far` has from a table."""
     layout = Layout.of(unpack((far / "layout.motet").read_bytes()))
-    proxy, load = Source("server", table, "y").whole(layout), course.load
+    proxy, load = SiteTable("server", table, "y").whole(layout), trainer.load
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(course, "load", lambda *told: replace(load(*told), proxy=proxy))
+        patch.setattr(trainer, "load", lambda *told: replace(load(*told), proxy=proxy))
         yield
 
 

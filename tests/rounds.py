@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from motet.client import Batch, Home, Task, seed_of
+from motet.client import Batch, ClientData, Task, seed_of
 from motet.core import Turn
 from motet.engines.driver import play, start
 from motet.vec import Vec
@@ -23,15 +23,15 @@ def one_number() -> Task:
     return Task(net, "numbers", 1)
 
 
-def home(*pairs: tuple[float, float]) -> Home:
+def client_data(*pairs: tuple[float, float]) -> ClientData:
     x, y = torch.tensor([[p[0]] for p in pairs]), torch.tensor([p[1] for p in pairs])
-    return Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
+    return ClientData(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))
 
 
-TWO = {"a": home((1.0, 3.0)), "b": home((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
+TWO = {"a": client_data((1.0, 3.0)), "b": client_data((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
 
 
-def server_examples(many: int = 8) -> Batch:
+def evaluate_server_testples(many: int = 8) -> Batch:
     """Some that the server itself holds, of the federation in conftest.py: six features, three classes."""
     x = torch.linspace(-2, 2, many * 6).reshape(6, many).T.cos()
     return Batch.of(x, torch.arange(many) % 3)

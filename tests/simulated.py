@@ -36,10 +36,10 @@ class Server:
         method = sites.method(settings)
         engine = Flare(sites.SITES, group_calls(60.0), run or name, settings)
         state = sites.go(method, engine)
-        desks = {s: sites.desk(s, Path(self.folder) / s) for s in sites.SITES}
+        services = {s: sites.service(s, Path(self.folder) / s) for s in sites.SITES}
         return sites.gap(
             sites.expected(method),
-            sites.outcome(method, engine, state, sites.kept(engine, desks, run or name)),
+            sites.outcome(method, engine, state, sites.kept(engine, services, run or name)),
         )
 
 
@@ -52,8 +52,8 @@ class Site:
     @collab.init
     def init(self) -> None:
         name = collab.site_name
-        self.desk = sites.desk(name, Path(self.folder) / name)
+        self.service = sites.service(name, Path(self.folder) / name)
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.desk.answer(message)
+        return self.service.answer(message)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from motet.client import Batch, Home, seed_of
+from motet.client import Batch, ClientData, seed_of
 from motet.core import Method, Turn
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.deploy.site.encrypted_state import site_key
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import Desk
+from motet.deploy.site.service import SiteService
 from motet.engines.driver import play, start
 from motet.engines.flare import Flare, Post
 from motet.engines.loop import Loop
@@ -32,14 +32,16 @@ def examples(kind: int, many: int, generator: torch.Generator) -> Batch:
     return Batch.of(centres[y] + torch.randn(many, FEATURES, generator=generator), y)
 
 
-def homes() -> dict[str, Home]:
+def clients_data() -> dict[str, ClientData]:
     g = torch.Generator().manual_seed(0)
-    return {site: Home(*(examples(i % 2, n, g) for n in (11 + 6 * i, 6, 9))) for i, site in enumerate(SITES)}
+    return {
+        site: ClientData(*(examples(i % 2, n, g) for n in (11 + 6 * i, 6, 9))) for i, site in enumerate(SITES)
+    }
 
 
-def federation(of: Mapping[str, Home]) -> Federation:
+def federation(of: Mapping[str, ClientData]) -> FederatedData:
     names = tuple(str(k) for k in range(CLASSES))
-    return Federation("sites", dict(of), {}, "classes", CLASSES, names, (), (FEATURES,))
+    return FederatedData("sites", dict(of), {}, "classes", CLASSES, names, (), (FEATURES,))
 
 
 def recipe(method: str) -> dict[str, Any]:
@@ -50,27 +52,29 @@ def recipe(method: str) -> dict[str, Any]:
 
 def method(settings: dict[str, Any]) -> Method:
     checked = recipes.check(settings)
-    return method_of(checked, task_of(checked, federation(homes())))
+    return method_of(checked, task_of(checked, federation(clients_data())))
 
 
-def desk(site: str, folder: Path, policy: Policy | None = None) -> Desk:
-    home = {site: homes()[site]}
-    return Desk(site, folder, federation(home), policy or Policy(learn="collect"), site_key(folder / "key"))
+def service(site: str, folder: Path, policy: Policy | None = None) -> SiteService:
+    client_data = {site: clients_data()[site]}
+    return SiteService(
+        site, folder, federation(client_data), policy or Policy(learn="collect"), site_key(folder / "key")
+    )
 
 
-def by_hand(desks: Mapping[str, Desk]) -> Post:
+def by_hand(services: Mapping[str, SiteService]) -> Post:
     """Letters carried in this process."""
-    return lambda letters: ({site: desks[site].answer(letter) for site, letter in letters.items()}, {})
+    return lambda letters: ({site: services[site].answer(letter) for site, letter in letters.items()}, {})
 
 
-def server_examples(many: int = 8) -> Batch:
+def evaluate_server_testples(many: int = 8) -> Batch:
     x = torch.linspace(-2, 2, many * FEATURES).reshape(FEATURES, many).T.cos()
     return Batch.of(x, torch.arange(many) % CLASSES)
 
 
 def turn(number: int) -> Turn:
     cohort = SITES if number % 2 else SITES[:2]
-    return Turn(number, cohort, SITES, seed_of(1, number), server_examples())
+    return Turn(number, cohort, SITES, seed_of(1, number), evaluate_server_testples())
 
 
 def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: Any = None) -> Any:
@@ -83,14 +87,14 @@ def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: 
 
 def outcome(method: Method, engine: Loop, state: Any, keeps: Mapping[str, Any]) -> list[Any]:
     """The state, what sites keep, and how everyone scores."""
-    _, sums = engine.judge(method, state, turn(ROUNDS - 1), "test")
+    _, sums = engine.evaluate(method, state, turn(ROUNDS - 1), "test")
     kept = [v for site in SITES for v in leaves(keeps.get(site, ()))]
     return [torch.as_tensor(v).double() for v in (*leaves(state), *kept, *leaves(sums))]
 
 
 def expected(method: Method) -> list[Any]:
     """The outcome on the loop engine."""
-    loop = Loop(homes())
+    loop = Loop(clients_data())
     state = go(method, loop)
     return outcome(method, loop, state, {s: loop.keeps.get(s, ROUNDS) or () for s in SITES})
 
@@ -100,7 +104,7 @@ def gap(a: list[Any], b: list[Any]) -> float:
     return max([float((p - q).abs().max()) for p, q in zip(a, b, strict=True) if p.numel()], default=0.0)
 
 
-def kept(engine: Flare, desks: Mapping[str, Desk], run: str) -> dict[str, Any]:
+def kept(engine: Flare, services: Mapping[str, SiteService], run: str) -> dict[str, Any]:
     """What sites keep, read from their safes: only a test may look."""
     from motet.engines.letters import Letter
     from motet.wire import unpack
@@ -108,6 +112,6 @@ def kept(engine: Flare, desks: Mapping[str, Desk], run: str) -> dict[str, Any]:
     found = {}
     for site in SITES:
         if (label := engine.keeps.get(site)) is not None:
-            record = desks[site].safe(Letter("verb", run)).get(tuple(label))
+            record = services[site].safe(Letter("verb", run)).get(tuple(label))
             found[site] = unpack(record)["keep"]
     return found

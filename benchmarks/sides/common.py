@@ -93,7 +93,7 @@ def age(pid: int) -> float:
 
 
 class OwnStdout:
-    """Keeps stdout for the one line of JSON: what libraries print there goes to stderr."""
+    """ClientStates stdout for the one line of JSON: what libraries print there goes to stderr."""
 
     def __init__(self) -> None:
         sys.stdout.flush()

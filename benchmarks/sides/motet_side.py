@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from common import Clock, OwnStdout, line, order, own_peak
-from motet.client import Batch, Home
-from motet.data.federated import Federation
+from motet.client import Batch, ClientData
+from motet.data.federated import FederatedData
 from motet.runs.recipe import read
 from motet.runs.run import run
 from workloads import WORKS, load
@@ -25,19 +25,19 @@ from workloads import WORKS, load
 NETS = {"linear": "logistic", "cnn": "cnn", "resnet18": "resnet18"}
 
 
-def federation(work: str = "W1", folder: str = "") -> Federation:
+def federation(work: str = "W1", folder: str = "") -> FederatedData:
     """The workload's arrays as homes: views, nothing is copied. A run finds it as motet_side:federation."""
     size = WORKS[work]
     train_x, train_y, test_x, test_y = map(torch.from_numpy, load(size, Path(folder)))
     none = test_x[0][:0], test_y[0][:0]
-    homes = {
-        f"client-{i:05}": Home(
+    clients_data = {
+        f"client-{i:05}": ClientData(
             Batch.of(train_x[i], train_y[i]), Batch.of(test_x[i], test_y[i]), Batch.of(*none)
         )
         for i in range(size.clients)
     }
     classes = tuple(map(str, range(size.classes)))
-    return Federation(work, homes, {}, "classes", len(classes), classes, (), size.shape)
+    return FederatedData(work, clients_data, {}, "classes", len(classes), classes, (), size.shape)
 
 
 class Laps:
@@ -46,11 +46,11 @@ class Laps:
     def __init__(self) -> None:
         self.clock, self.score = Clock(), 0.0
 
-    def began(self, course: Any) -> None:
+    def began(self, trainer: Any) -> None:
         self.clock.begin()
 
-    def ended(self, course: Any, seconds: float) -> None:
-        self.score = course.latest["global"]
+    def ended(self, trainer: Any, seconds: float) -> None:
+        self.score = trainer.latest["global"]
         self.clock.lap(self.score)
 
     def stop(self) -> bool:

@@ -69,9 +69,9 @@ class Score(TrainingProcessCallback):
     """Scores the new model on all local test sets, then ends the clock's lap."""
 
     def __init__(
-        self, algorithm: FederatedAveraging, homes: SimulatedBackend, context: CentralContext
+        self, algorithm: FederatedAveraging, clients_data: SimulatedBackend, context: CentralContext
     ) -> None:
-        self.algorithm, self.homes, self.context = algorithm, homes, context
+        self.algorithm, self.clients_data, self.context = algorithm, clients_data, context
         self.clock, self.value = Clock(LAUNCHED), 0.0
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
@@ -82,7 +82,7 @@ class Score(TrainingProcessCallback):
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         # Not homes.gather_results: it ends the event loop that pfl's next round needs.
-        [(_, metrics)] = run_train_eval(self.algorithm, self.homes, model, (self.context,))
+        [(_, metrics)] = run_train_eval(self.algorithm, self.clients_data, model, (self.context,))
         name = TrainMetricName("accuracy", Population.VAL, after_training=False)
         self.value = float(get_overall_value(metrics[name]))
         self.clock.lap(self.value)
@@ -90,7 +90,7 @@ class Score(TrainingProcessCallback):
 
 
 def simulate(asked: Order) -> Score:
-    work, homes, task = asked.work, backend(asked), Task(asked.work)
+    work, clients_data, task = asked.work, backend(asked), Task(asked.work)
     rounds = NNAlgorithmParams(asked.rounds, NEVER, work.clients, 0)
     local = NNTrainHyperParams(
         local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch
@@ -98,11 +98,11 @@ def simulate(asked: Order) -> Score:
     whole = NNEvalHyperParams(local_batch_size=None)
     algorithm = FederatedAveraging()
     score = Score(
-        algorithm, homes, CentralContext(0, True, work.clients, Population.VAL, rounds, local, whole)
+        algorithm, clients_data, CentralContext(0, True, work.clients, Population.VAL, rounds, local, whole)
     )
     # A server step of 1.0 makes the mean of the clients' changes FedAvg's mean of weights.
     model = PyTorchModel(task, torch.optim.SGD, torch.optim.SGD(task.parameters(), lr=1.0))
-    algorithm.run(rounds, homes, model, local, whole, [score])
+    algorithm.run(rounds, clients_data, model, local, whole, [score])
     return score
 
 

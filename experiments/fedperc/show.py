@@ -48,26 +48,26 @@ def of_each_kind(folder: Path) -> dict[str, float]:
 
     from motet.runs.recipe import Recipe
     from motet.runs.store import Store
-    from motet.runs.trainer import Course
+    from motet.runs.trainer import Trainer
     from motet.wire import unpack
 
     store = Store(folder)
     facts = store.facts()
-    course, number = Course(Recipe(facts["settings"]), store), facts["reported"]
-    method, bench, state = course.method, course.bench, unpack(store.state(number))
-    bench.begin(method, course.turn(number))
+    trainer, number = Trainer(Recipe(facts["settings"]), store), facts["reported"]
+    method, bench, state = trainer.method, trainer.bench, unpack(store.state(number))
+    bench.begin(method, trainer.turn(number))
     size = len(bench.clients) // GROUPS
     right: dict[str, list[float]] = {"shared": [], "own": []}
     for i, client in enumerate(bench.clients):
         group = bench.clients[i // size * size :][:size]
-        everyone = set.intersection(*({*bench.homes[c].train.take().y.tolist()} for c in group))
-        who = bench.examinee(client, "test")
-        own = course.task.at_home(
-            method.personal(method.view(state, client), bench.keep(client), who.data), who.data
+        everyone = set.intersection(*({*bench.clients_data[c].train.take().y.tolist()} for c in group))
+        who = bench.client_test(client, "test")
+        own = trainer.task.at_home(
+            method.personal(method.download(state, client), bench.keep(client), who.data), who.data
         )
         with torch.no_grad():
-            hits = (own(who.exam.x).argmax(1) == who.exam.y).tolist()
-        for hit, label in zip(hits, who.exam.y.tolist(), strict=True):
+            hits = (own(who.examples.x).argmax(1) == who.examples.y).tolist()
+        for hit, label in zip(hits, who.examples.y.tolist(), strict=True):
             right["shared" if label in everyone else "own"].append(hit)
     return {kind: 100 * sum(hits) / max(len(hits), 1) for kind, hits in right.items()}
 

@@ -59,10 +59,10 @@ def converged(folder: Path, side: str, patience: int) -> int:
     """The round (from 1) in which a run's mean validation accuracy was highest, by `settled`."""
     frame = Run(folder).scores
     means = frame[(frame["part"] == "val") & (frame["side"] == side)].groupby("round")["accuracy"].mean()
-    return settled({int(number): float(score) for number, score in means.items()}, patience) + 1
+    return resolved({int(number): float(score) for number, score in means.items()}, patience) + 1
 
 
-def settled(scores: dict[int, float], patience: int) -> int:
+def resolved(scores: dict[int, float], patience: int) -> int:
     """The round with the highest score before `patience` rounds without a higher one.
 
     >>> settled({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10)

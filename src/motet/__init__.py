@@ -63,12 +63,12 @@ def verify(folder: str | Path) -> list[str]:
 
 def _sections(settings: dict[str, Any]) -> dict[str, Any]:
     from motet.runs.check import fields_of
-    from motet.runs.recipe import Train
+    from motet.runs.recipe import TrainSettings
 
     for section, value in settings.items():
         if callable(value):  # a function or class of one's own is named as in a recipe
             settings[section] = f"{value.__module__}:{value.__qualname__}"
-    short = {k: settings.pop(k) for k in list(settings) if k in fields_of(Train)}
+    short = {k: settings.pop(k) for k in list(settings) if k in fields_of(TrainSettings)}
     if short:
         settings["train"] = settings.get("train", {}) | short
     return settings

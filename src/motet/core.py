@@ -115,27 +115,27 @@ class Method(Frozen):
         """One round: yield asks, receive answers, return the server's next state."""
         raise NotImplementedError(f"{type(self).__name__} has no round")
 
-    def general(self, state: Tree) -> Tree | None:
+    def global_model(self, state: Tree) -> Tree | None:
         """The weights of the provider's one global model, or None where the method has none."""
         return state
 
-    def view(self, state: Tree, client: Client) -> Tree:
+    def download(self, state: Tree, client: Client) -> Tree:
         """What `client` may download of the server's state."""
         return state
 
-    def visited(self, before: Tree, after: Tree) -> Tree:
+    def after_visit(self, before: Tree, after: Tree) -> Tree:
         """What stays of a round whose replies are discarded, say which group a newcomer belongs to."""
         return before
 
-    def told(self, state: Tree) -> dict[str, float]:
+    def metrics(self, state: Tree) -> dict[str, float]:
         """Numbers for the record of the round that ended, of what the server knows anyway."""
         return {}
 
-    def record(self, state: Tree) -> dict[str, Any]:
+    def summary(self, state: Tree) -> dict[str, Any]:
         """What a report may show of the reported state, as JSON: groups, weights, whom clients trust."""
         return {}
 
-    def noted(self, before: Tree, after: Tree) -> str:
+    def log(self, before: Tree, after: Tree) -> str:
         """What of a round is worth a line in the run's log; `before` is () for the start."""
         return ""
 
@@ -150,7 +150,7 @@ class Method(Frozen):
         """
         return partial(self.task.predict, view)
 
-    def trained(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
+    def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
         """This client's model as the verb `train` left it: what it was sent, what leaves, what stays."""
         return self.personal(reply, keep, data)
 
@@ -172,5 +172,5 @@ class NoReply(Exception):
     """Nobody, or too few, answered an ask."""
 
 
-class Unfit(ValueError):
+class MethodUnfit(ValueError):
     """A method that cannot work on the task it was given; says why, and what would do."""

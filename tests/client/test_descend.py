@@ -11,8 +11,8 @@ from motet.client import (
     Batch,
     Data,
     Task,
+    compiled_steps,
     descend,
-    pace,
     seed_of,
 )
 from motet.vec import Vec, stack
@@ -113,7 +113,7 @@ def test_stacked_and_padded_clients_are_single_clients(how: dict[str, float], co
     def train(d: Data, r: torch.Tensor, e: torch.Tensor) -> Vec:
         return descend(task.loss, task.w0, d, lr=r, epochs=e, batch=5, **how)
 
-    with pace(compiled):
+    with compiled_steps(compiled):
         together = vmap(train, randomness="error")(data, lr, epochs)
     for i, one in enumerate(alone):
         assert apart(one, together.map(lambda a, _, i=i: a[i])) < 2e-6

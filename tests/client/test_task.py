@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from motet.client import Batch, Task, marks
+from motet.client import Batch, Task, metrics_of
 
 
 def test_batch_statistics_without_a_policy_are_refused_with_a_reason() -> None:
@@ -65,7 +65,7 @@ def test_accuracy_and_balanced_accuracy_by_hand() -> None:
     y = torch.tensor([0, 0, 0, 1, 2])
     scores = torch.eye(3)[torch.tensor([0, 0, 1, 1, 0])]  # right: two of three 0s, the 1; wrong: the 2
     live = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0])  # the last one is padding
-    found = marks("classes", stacked(task.tally(scores, Batch(torch.zeros(5, 1), y, live))))
+    found = metrics_of("classes", stacked(task.metric_sums(scores, Batch(torch.zeros(5, 1), y, live))))
     assert found["accuracy"][0] == pytest.approx(3 / 4)
     assert found["balanced"][0] == pytest.approx((2 / 3 + 1) / 2)
 
@@ -73,7 +73,7 @@ def test_accuracy_and_balanced_accuracy_by_hand() -> None:
 def test_regression_is_scored_in_the_targets_own_unit() -> None:
     task = Task(nn.Linear(1, 1), "numbers", 1, scale=10.0)
     y, scores = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 1.0])
-    found = marks("numbers", stacked(task.tally(scores, Batch.of(torch.zeros(3, 1), y))))
+    found = metrics_of("numbers", stacked(task.metric_sums(scores, Batch.of(torch.zeros(3, 1), y))))
     assert found["rmse"][0] == pytest.approx((100 / 3) ** 0.5)
     assert found["mae"][0] == pytest.approx(10 / 3)
     assert found["r2"][0] == pytest.approx(0.5)

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from motet.client import Batch, Home, seed_of
+from motet.client import Batch, ClientData, seed_of
 from motet.core import Method, Turn
-from motet.engines.client_state import Keeps
+from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.engines.wrappers.hostile import Hostile
-from motet.guard.gather import Gather, robust_mean
+from motet.guard.gather import GatheredMean, robust_mean
 from motet.runs.recipe import method_class, method_names
 from motet.vec import leaves
 from motet.wire import pack, unpack
-from rounds import server_examples
+from rounds import evaluate_server_testples
 
 ROUNDS = 4
 ENGINES: dict[str, Any] = {
@@ -44,7 +44,7 @@ def turn(engine: Any, number: int, *, backwards: bool = False, seed: int = 1) ->
     """Half of the clients, others in every round, and a few examples of the server's own."""
     cohort = list(engine.clients)[number % 3 :: 2]
     order = cohort[::-1] if backwards else cohort
-    return Turn(number, order, engine.clients, seed_of(seed, number), server_examples())
+    return Turn(number, order, engine.clients, seed_of(seed, number), evaluate_server_testples())
 
 
 def go(method: Method, engine: Any, first: int = 0, last: int = ROUNDS, state: Any = None, **how: Any) -> Any:
@@ -58,7 +58,7 @@ def go(method: Method, engine: Any, first: int = 0, last: int = ROUNDS, state: A
 def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
     """Everything that matters: the state, what clients keep, and how everyone scores."""
     keeps = [leaves(engine.keeps.get(c)) for c in engine.clients if engine.keeps.get(c) is not None]
-    clients, sums = engine.judge(method, state, turn(engine, ROUNDS - 1), "test")
+    clients, sums = engine.evaluate(method, state, turn(engine, ROUNDS - 1), "test")
     order = torch.tensor([clients.index(c) for c in engine.clients])
     scores = [v[order] for v in leaves(sums)]
     return [torch.as_tensor(v).double() for v in [*leaves(state), *(v for k in keeps for v in k), *scores]]
@@ -74,22 +74,24 @@ def gap(a: list[Any], b: list[Any]) -> float:
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "loop"])
-def test_every_engine_agrees_with_the_loop(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    reference, other = Loop(homes), ENGINES[engine](homes)
+def test_every_engine_agrees_with_the_loop(
+    method: Method, engine: str, clients_data: dict[str, ClientData]
+) -> None:
+    reference, other = Loop(clients_data), ENGINES[engine](clients_data)
     expected = outcome(method, reference, go(method, reference))
     assert gap(expected, outcome(method, other, go(method, other))) < 2e-5
 
 
 @pytest.mark.long
 def test_compiled_steps_agree_with_the_loop_and_with_themselves(
-    method: Method, homes: dict[str, Home]
+    method: Method, clients_data: dict[str, ClientData]
 ) -> None:
     """Compiling takes seconds for each method and each size of a cohort."""
-    reference = Loop(homes)
+    reference = Loop(clients_data)
     expected = outcome(method, reference, go(method, reference))
     found = []
     for _ in range(2):
-        engine = Vmap(homes, compiled=True)
+        engine = Vmap(clients_data, compiled=True)
         found.append(outcome(method, engine, go(method, engine)))
     assert gap(expected, found[0]) < 2e-5
     assert gap(found[0], found[1]) == 0
@@ -97,37 +99,41 @@ def test_compiled_steps_agree_with_the_loop_and_with_themselves(
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(
-    method: Method, engine: str, homes: dict[str, Home]
+    method: Method, engine: str, clients_data: dict[str, ClientData]
 ) -> None:
     results = []
     for seed in (1, 1, 2):
-        e = ENGINES[engine](homes)
+        e = ENGINES[engine](clients_data)
         results.append(outcome(method, e, go(method, e, seed=seed)))
     assert gap(results[0], results[1]) == 0
     assert gap(results[0], results[2]) > 0
 
 
-def test_any_number_of_threads_gives_the_same_bits(method: Method, homes: dict[str, Home]) -> None:
-    one, three = ENGINES["one thread"](homes), ENGINES["threads"](homes)
+def test_any_number_of_threads_gives_the_same_bits(
+    method: Method, clients_data: dict[str, ClientData]
+) -> None:
+    one, three = ENGINES["one thread"](clients_data), ENGINES["threads"](clients_data)
     assert gap(outcome(method, one, go(method, one)), outcome(method, three, go(method, three))) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_order_of_clients_does_not_matter(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    there, back = ENGINES[engine](homes), ENGINES[engine](dict(reversed(list(homes.items()))))
+def test_the_order_of_clients_does_not_matter(
+    method: Method, engine: str, clients_data: dict[str, ClientData]
+) -> None:
+    there, back = ENGINES[engine](clients_data), ENGINES[engine](dict(reversed(list(clients_data.items()))))
     a = outcome(method, there, go(method, there))
     assert gap(a, outcome(method, back, go(method, back, backwards=True))) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pause_changes_nothing_and_all_that_matters_survives_the_wire(
-    method: Method, engine: str, homes: dict[str, Home]
+    method: Method, engine: str, clients_data: dict[str, ClientData]
 ) -> None:
-    whole = ENGINES[engine](homes)
+    whole = ENGINES[engine](clients_data)
     expected = outcome(method, whole, go(method, whole))
-    before = ENGINES[engine](homes)
+    before = ENGINES[engine](clients_data)
     state = unpack(pack(go(method, before, last=2)))
-    after = ENGINES[engine](homes)
+    after = ENGINES[engine](clients_data)
     after.keeps.begin(1)
     for c in before.clients:
         if (keep := before.keeps.get(c)) is not None:
@@ -135,12 +141,12 @@ def test_a_pause_changes_nothing_and_all_that_matters_survives_the_wire(
     assert gap(expected, outcome(method, after, go(method, after, first=2, state=state))) == 0
 
 
-def test_keeps_on_disk_are_keeps_in_memory(method: Method, homes: dict[str, Home]) -> None:
-    memory, disk = Vmap(homes), Vmap(homes, Keeps(on_disk=True))
+def test_keeps_on_disk_are_keeps_in_memory(method: Method, clients_data: dict[str, ClientData]) -> None:
+    memory, disk = Vmap(clients_data), Vmap(clients_data, ClientStates(on_disk=True))
     assert gap(outcome(method, memory, go(method, memory)), outcome(method, disk, go(method, disk))) == 0
 
 
-class Overheard(Loop):
+class AskRecorder(Loop):
     """A loop that writes down what each client came with and what left it."""
 
     def guarded(self, job: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
@@ -149,8 +155,10 @@ class Overheard(Loop):
         return reply, after
 
 
-def test_what_a_client_keeps_never_appears_in_a_message(method: Method, homes: dict[str, Home]) -> None:
-    engine = Overheard(homes)
+def test_what_a_client_keeps_never_appears_in_a_message(
+    method: Method, clients_data: dict[str, ClientData]
+) -> None:
+    engine = AskRecorder(clients_data)
     go(method, engine)
     joined = set()
     for client, keep, reply in engine.heard:
@@ -160,40 +168,45 @@ def test_what_a_client_keeps_never_appears_in_a_message(method: Method, homes: d
         joined.add(client)
 
 
-def test_nothing_learns_from_test_examples(method: Method, homes: dict[str, Home]) -> None:
+def test_nothing_learns_from_test_examples(method: Method, clients_data: dict[str, ClientData]) -> None:
     ruined = {
-        c: Home(h.train, h.val, Batch(h.test.x * torch.nan, h.test.y, h.test.live)) for c, h in homes.items()
+        c: ClientData(h.train, h.val, Batch(h.test.x * torch.nan, h.test.y, h.test.live))
+        for c, h in clients_data.items()
     }
-    a, b = Loop(homes), Loop(ruined)
+    a, b = Loop(clients_data), Loop(ruined)
     assert gap(leaves(go(method, a)), leaves(go(method, b))) == 0
     kept = [[t for c in e.clients for t in leaves(e.keeps.get(c) or ())] for e in (a, b)]
     assert gap(*kept) == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_silent_client_is_borne(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    faulty = Faulty(ENGINES[engine](homes), lambda client, number: client == "c04" and number >= 0)
+def test_a_silent_client_is_borne(method: Method, engine: str, clients_data: dict[str, ClientData]) -> None:
+    faulty = Faulty(ENGINES[engine](clients_data), lambda client, number: client == "c04" and number >= 0)
     state = go(method, faulty)
     assert all(torch.isfinite(v).all() for v in outcome(method, faulty, state))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_that_sends_nan_is_borne(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    hostile = Hostile(ENGINES[engine](homes), ["c02"], "nan")
+def test_a_client_that_sends_nan_is_borne(
+    method: Method, engine: str, clients_data: dict[str, ClientData]
+) -> None:
+    hostile = Hostile(ENGINES[engine](clients_data), ["c02"], "nan")
     state = go(method, hostile)
     assert all(torch.isfinite(v).all() for v in outcome(method, hostile, state))
 
 
 @pytest.mark.parametrize("mean", ["median", "trimmed", "krum"])
-def test_robust_means_are_the_same_on_every_engine(method: Method, mean: str, homes: dict[str, Home]) -> None:
+def test_robust_means_are_the_same_on_every_engine(
+    method: Method, mean: str, clients_data: dict[str, ClientData]
+) -> None:
     found, folds = [], []
 
-    def fold() -> Gather:
-        folds.append(Gather(robust_mean(mean, hostile=0.15, mix=True)))
+    def fold() -> GatheredMean:
+        folds.append(GatheredMean(robust_mean(mean, hostile=0.15, mix=True)))
         return folds[-1]
 
     for name in ENGINES:
-        engine = ENGINES[name](homes)
+        engine = ENGINES[name](clients_data)
         engine.fold = fold
         hostile = Hostile(engine, ["c03"], "flip")
         found.append(outcome(method, engine, go(method, hostile)))
@@ -204,18 +217,20 @@ def test_robust_means_are_the_same_on_every_engine(method: Method, mean: str, ho
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_with_one_example_is_a_client(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    h = homes["c00"]
-    one = Home(Batch.of(h.train.x[:1], h.train.y[:1]), Batch.of(h.val.x[:0], h.val.y[:0]), h.test)
-    reference, other = Loop(homes | {"c00": one}), ENGINES[engine](homes | {"c00": one})
+def test_a_client_with_one_example_is_a_client(
+    method: Method, engine: str, clients_data: dict[str, ClientData]
+) -> None:
+    h = clients_data["c00"]
+    one = ClientData(Batch.of(h.train.x[:1], h.train.y[:1]), Batch.of(h.val.x[:0], h.val.y[:0]), h.test)
+    reference, other = Loop(clients_data | {"c00": one}), ENGINES[engine](clients_data | {"c00": one})
     expected = outcome(method, reference, go(method, reference))
     assert gap(expected, outcome(method, other, go(method, other))) < 2e-5
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_may_join_late(method: Method, engine: str, homes: dict[str, Home]) -> None:
-    few = {c: h for c, h in homes.items() if c != "c11"}
-    early, late = ENGINES[engine](few), ENGINES[engine](homes)
+def test_a_client_may_join_late(method: Method, engine: str, clients_data: dict[str, ClientData]) -> None:
+    few = {c: h for c, h in clients_data.items() if c != "c11"}
+    early, late = ENGINES[engine](few), ENGINES[engine](clients_data)
     state = go(method, early, last=2)
     late.keeps.begin(1)
     for c in early.clients:
@@ -225,20 +240,22 @@ def test_a_client_may_join_late(method: Method, engine: str, homes: dict[str, Ho
     assert all(torch.isfinite(v).all() for v in outcome(method, late, state))
 
 
-def test_a_personal_model_is_plain_data(method: Method, homes: dict[str, Home]) -> None:
-    engine = Loop(homes)
+def test_a_personal_model_is_plain_data(method: Method, clients_data: dict[str, ClientData]) -> None:
+    engine = Loop(clients_data)
     state = go(method, engine)
-    for client, tree in engine.portraits(method, state, turn(engine, ROUNDS - 1)):
-        assert client in homes
+    for client, tree in engine.personal_models(method, state, turn(engine, ROUNDS - 1)):
+        assert client in clients_data
         assert unpack(pack(tree)) is not None and leaves(tree)
 
 
-def test_personal_models_are_the_same_on_every_engine(method: Method, homes: dict[str, Home]) -> None:
+def test_personal_models_are_the_same_on_every_engine(
+    method: Method, clients_data: dict[str, ClientData]
+) -> None:
     found = []
     for name in ("loop", "vmap", "threads"):
-        engine = ENGINES[name](homes)
+        engine = ENGINES[name](clients_data)
         state = go(method, engine)
-        models = dict(engine.portraits(method, state, turn(engine, ROUNDS - 1)))
+        models = dict(engine.personal_models(method, state, turn(engine, ROUNDS - 1)))
         found.append([v for c in sorted(models) for v in leaves(models[c])])
     assert gap(found[0], found[1]) < 2e-5
     assert gap(found[0], found[2]) == 0

@@ -68,7 +68,7 @@ def test_other_columns_become_a_table(tmp_path):
     assert pool.kind == "numbers" and [c.name for c in pool.columns] == ["age", "city=x", "city=y"]
     assert pool.x[:2].tolist() == [[0, 1, 0], [1, 0, 1]] and pool.part is None
     federation = load.load(f"hf:{tmp_path / 'set'}", {"clients": 2, "split": "iid"})
-    assert len(federation.homes) == 2
+    assert len(federation.clients_data) == 2
 
 
 @needs_library

@@ -15,7 +15,7 @@ from motet import nets
 from motet.data.federated import DataError, Pool
 from motet.data.load import Common, as_pool, load, names, source
 from motet.data.options import options_of
-from motet.data.partition import deal
+from motet.data.partition import partition
 from motet.data.user_table import load as read
 
 shares = st.integers(0, 45).map(lambda percent: percent / 100)
@@ -34,14 +34,14 @@ def rows(batch) -> list[int]:
 
 
 def everyone(federation):
-    return [*federation.homes.values(), *federation.unseen.values()]
+    return [*federation.clients_data.values(), *federation.unseen.values()]
 
 
 @given(st.integers(20, 200), st.integers(1, 6), st.integers(0, 99), shares, shares)
 @settings(max_examples=40, deadline=None)
 def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, val, test):
     common = Common(split="iid", val=val, test=test, unseen=0.3)
-    federation = deal("t", numbered(n), common, {"clients": clients}, seed)
+    federation = partition("t", numbered(n), common, {"clients": clients}, seed)
     dealt = [r for h in everyone(federation) for b in (h.train, h.val, h.test) for r in rows(b)]
     assert sorted(dealt) == list(range(n))
     assert all(h.n >= 1 for h in everyone(federation))
@@ -51,23 +51,23 @@ def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, v
 def test_parts_are_stratified():
     pool = numbered(400, 2)
     pool.y[:] = np.arange(400) % 4 == 0  # a quarter of the rows
-    federation = deal("t", pool, Common(split="iid", unseen=0), {"clients": 2}, 0)
-    for home in federation.homes.values():
-        share = [float(b.y.float().mean()) for b in (home.train, home.val, home.test)]
+    federation = partition("t", pool, Common(split="iid", unseen=0), {"clients": 2}, 0)
+    for client_data in federation.clients_data.values():
+        share = [float(b.y.float().mean()) for b in (client_data.train, client_data.val, client_data.test)]
         assert max(share) - min(share) < 0.04
 
 
 def test_a_class_with_one_row_is_trained_on():
     pool = numbered(21, 2)
     pool.y[:] = np.arange(21) == 7
-    home = deal("t", pool, Common(split="iid"), {"clients": 1}, 5).homes["client-0"]
-    assert home.train.y.sum() == 1
+    client_data = partition("t", pool, Common(split="iid"), {"clients": 1}, 5).clients_data["client-0"]
+    assert client_data.train.y.sum() == 1
 
 
 def test_a_client_with_one_row_trains_on_it_and_is_noted():
     owner = np.array(["big"] * 20 + ["one"])
-    federation = deal("t", numbered(21, owner=owner), Common(), {}, 0)
-    one = federation.homes["one"]
+    federation = partition("t", numbered(21, owner=owner), Common(), {}, 0)
+    one = federation.clients_data["one"]
     assert (one.n, len(one.val.x), len(one.test.x)) == (1, 0, 0)
     assert one.val.x.shape == (0, 1) and one.val.live.shape == (0,)
     assert "1 of 2 clients without test rows: one" in federation.notes
@@ -75,10 +75,10 @@ def test_a_client_with_one_row_trains_on_it_and_is_noted():
 
 def test_a_clients_parts_do_not_depend_on_who_else_is_there():
     owner = np.array(["a"] * 30 + ["b"] * 30)
-    both = deal("t", numbered(60, owner=owner), Common(), {}, 4).homes["a"]
+    both = partition("t", numbered(60, owner=owner), Common(), {}, 4).clients_data["a"]
     pool = numbered(60, owner=owner)
     alone = Pool(pool.x[:30], pool.y[:30], "classes", pool.classes, owner=owner[:30], scaling="none")
-    assert rows(deal("t", alone, Common(), {}, 4).homes["a"].test) == rows(both.test)
+    assert rows(partition("t", alone, Common(), {}, 4).clients_data["a"].test) == rows(both.test)
 
 
 def test_all_homes_are_views_of_one_tensor():
@@ -94,42 +94,42 @@ def test_all_homes_are_views_of_one_tensor():
 def test_the_fingerprint_is_the_datas_and_changes_with_one_value():
     a, b = (load("wine", {"clients": 5}, 1) for _ in range(2))
     assert a.fingerprint() == b.fingerprint() != load("wine", {"clients": 5}, 2).fingerprint()
-    b.homes["client-0"].train.x[0, 0] += 1e-6
+    b.clients_data["client-0"].train.x[0, 0] += 1e-6
     assert a.fingerprint() != b.fingerprint()
-    b.homes["client-0"].train.x[0, 0] = a.homes["client-0"].train.x[0, 0]
+    b.clients_data["client-0"].train.x[0, 0] = a.clients_data["client-0"].train.x[0, 0]
     assert a.fingerprint() == b.fingerprint()
-    b.homes["renamed"] = b.homes.pop("client-0")
+    b.clients_data["renamed"] = b.clients_data.pop("client-0")
     assert a.fingerprint() != b.fingerprint()
 
 
 def test_pooled_rows_are_those_of_the_clients_that_take_part():
-    federation = deal("t", numbered(), Common(split="iid"), {"clients": 10}, 0)
+    federation = partition("t", numbered(), Common(split="iid"), {"clients": 10}, 0)
     pooled = federation.pooled()
     for part in ("train", "val", "test"):
-        apart = [r for h in federation.homes.values() for r in rows(getattr(h, part))]
-        assert rows(getattr(pooled.homes["everyone"], part)) == apart
-    assert not pooled.unseen and list(pooled.homes) == ["everyone"]
+        apart = [r for h in federation.clients_data.values() for r in rows(getattr(h, part))]
+        assert rows(getattr(pooled.clients_data["everyone"], part)) == apart
+    assert not pooled.unseen and list(pooled.clients_data) == ["everyone"]
 
 
 def test_fixed_parts_are_kept_and_clients_without_training_rows_are_dropped():
-    part = np.array(["train", "test", "val", "exam", "proxy", "test"])
+    part = np.array(["train", "test", "val", "server_test", "proxy", "test"])
     owner = np.array(["a", "a", "a", "a", "a", "b"])
     pool = numbered(6, 2, part=part, owner=owner)
     pool.y[:] = [0, 1, 0, 1, 0, 1]
-    federation = deal("t", pool, Common(), {}, 0)
-    home = federation.homes["a"]
-    assert [rows(b) for b in (home.train, home.val, home.test)] == [[0], [2], [1]]
-    assert rows(federation.exam) == [3] and rows(federation.proxy) == [4]
-    assert list(federation.homes) == ["a"] and "1 of 2 clients dropped" in federation.notes[0]
+    federation = partition("t", pool, Common(), {}, 0)
+    client_data = federation.clients_data["a"]
+    assert [rows(b) for b in (client_data.train, client_data.val, client_data.test)] == [[0], [2], [1]]
+    assert rows(federation.server_test) == [3] and rows(federation.proxy) == [4]
+    assert list(federation.clients_data) == ["a"] and "1 of 2 clients dropped" in federation.notes[0]
 
 
 def test_scaling_by_client_uses_each_clients_own_training_rows():
-    federation = deal(
+    federation = partition(
         "t", numbered(200, scaling="federation"), Common(scale="client", split="iid"), {"clients": 4}, 0
     )
-    for home in federation.homes.values():
-        assert abs(float(home.train.x.mean())) < 1e-5
-        assert abs(float(home.train.x.std(correction=0)) - 1) < 1e-4
+    for client_data in federation.clients_data.values():
+        assert abs(float(client_data.train.x.mean())) < 1e-5
+        assert abs(float(client_data.train.x.std(correction=0)) - 1) < 1e-4
 
 
 def test_images_are_not_scaled_by_column():
@@ -169,7 +169,7 @@ def test_a_persons_own_function_may_return_arrays_per_client(tmp_path, monkeypat
         "    return {c: (x, ['u', 'v'] * (n // 2)) for c in 'ba'}\n"
     )
     federation = load("own_data_of_a_test:mine", {"n": 10, "scale": "none"}, seed=5)
-    assert list(federation.homes) == ["a", "b"] and federation.classes == ("u", "v")
+    assert list(federation.clients_data) == ["a", "b"] and federation.classes == ("u", "v")
     assert min(rows(b)[0] for h in everyone(federation) for b in (h.train, h.val, h.test)) >= 5
     with pytest.raises(DataError, match="names the module 'nowhere'"):
         load("nowhere:mine")

@@ -8,7 +8,7 @@ import torch
 
 from motet.data.federated import DataError
 from motet.data.files.local_files import content, find
-from motet.data.partition import Common, deal
+from motet.data.partition import Common, partition
 from motet.data.sets import boston, census, covertype, vehicle_loan
 
 
@@ -121,14 +121,18 @@ THETA += [-0.90232, 0.00872, -0.55584]  # the paper's appendix A, which is least
 
 def test_boston_is_keras_split_and_gives_the_papers_least_squares(decoded):
     pool = boston.pool(decoded(boston))
-    learned, exam = pool.part == -1, pool.part == 4
-    assert learned.sum() == 404 and exam.sum() == 102
-    assert pool.x[0, :4].tolist() == [1.23247, 0, 8.14, 0] and pool.y[0] == 15.2 and pool.y[exam][0] == 7.2
+    learned, server_test = pool.part == -1, pool.part == 4
+    assert learned.sum() == 404 and server_test.sum() == 102
+    assert (
+        pool.x[0, :4].tolist() == [1.23247, 0, 8.14, 0]
+        and pool.y[0] == 15.2
+        and pool.y[server_test][0] == 7.2
+    )
     wide = np.column_stack([np.ones(506), pool.x])
     theta = np.linalg.lstsq(wide[learned], pool.y[learned], rcond=None)[0]
     error = (wide @ theta - pool.y) ** 2
     assert error[learned].mean() == pytest.approx(22.0048, abs=1e-3)
-    assert error[exam].mean() == pytest.approx(23.195599, abs=1e-3)
+    assert error[server_test].mean() == pytest.approx(23.195599, abs=1e-3)
     assert theta == pytest.approx(THETA, abs=1e-3)
 
 
@@ -141,11 +145,11 @@ def test_boston_has_four_clients_of_101_rows(decoded):
 
 def test_boston_as_published_keeps_raw_numbers_in_double_precision(decoded):
     found = decoded(boston)
-    federation = deal("boston", boston.pool(found, as_published=True), Common(unseen=0.0), {}, 0)
-    home = federation.homes["block-1"].train
-    assert home.x.dtype == home.y.dtype == torch.float64 and federation.exact
-    assert np.array_equal(home.x.numpy(), found["x"][101:202]) and federation.scale == 1
-    assert np.array_equal(home.y.numpy(), found["y"][101:202])
+    federation = partition("boston", boston.pool(found, as_published=True), Common(unseen=0.0), {}, 0)
+    client_data = federation.clients_data["block-1"].train
+    assert client_data.x.dtype == client_data.y.dtype == torch.float64 and federation.exact
+    assert np.array_equal(client_data.x.numpy(), found["x"][101:202]) and federation.scale == 1
+    assert np.array_equal(client_data.y.numpy(), found["y"][101:202])
 
 
 def test_boston_is_the_same_from_every_kind_of_file(tmp_path, decoded):

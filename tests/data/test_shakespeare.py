@@ -60,9 +60,9 @@ def test_windows_that_are_used_lie_within_what_their_role_says(page, decoded):
 def test_inputs_for_the_server_share_no_character_with_those_at_home():
     start, windows = 1000, 10_000
     for seed in range(20):
-        home, away = shakespeare.cut(0, start, windows, 7000, 1000, np.random.default_rng(seed))
-        assert start <= home.start and home.start + 7000 <= start + 8000
-        assert home.start + 6999 + 80 <= away.start and away.start + 1000 <= start + windows
+        client_data, away = shakespeare.cut(0, start, windows, 7000, 1000, np.random.default_rng(seed))
+        assert start <= client_data.start and client_data.start + 7000 <= start + 8000
+        assert client_data.start + 6999 + 80 <= away.start and away.start + 1000 <= start + windows
 
 
 def test_nothing_is_copied_for_windows_and_the_unused_are_nobodys(page):
@@ -80,14 +80,14 @@ def test_the_seed_draws_roles_and_places(decoded):
 
 
 def test_a_quick_choice_is_small(decoded):
-    pool = shakespeare.pool(decoded(shakespeare), seed=0, users=20, crop=500, least=1000, exam=100)
+    pool = shakespeare.pool(decoded(shakespeare), seed=0, users=20, crop=500, least=1000, server_test=100)
     assert len(pool.names) == 20 and np.bincount(pool.part).tolist()[:3] == [7000, 1000, 2000]
     assert (pool.part == 4).sum() == 2000
 
 
 def test_all_windows_are_at_home_without_a_crop(decoded):
     found = decoded(shakespeare)
-    pool = shakespeare.pool(found, seed=0, users=2000, crop=0, least=0, exam=0)
+    pool = shakespeare.pool(found, seed=0, users=2000, crop=0, least=0, server_test=0)
     windows = np.diff(found["start"]) - 80
     assert (pool.part < 3).sum() == (0.8 * windows).astype(int)[0.8 * windows >= 10].sum()
     assert "2000 roles were asked for" in pool.notes[1]

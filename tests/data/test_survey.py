@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from motet.client import Batch, Column, Home
+from motet.client import Batch, ClientData, Column
 from motet.data.duplicate_rows import hashed
-from motet.data.federated import Federation, Ruler
+from motet.data.federated import FederatedData, Scaler
 from motet.data.load import load
 from motet.data.skew import (
     Moments,
@@ -32,17 +32,19 @@ def batch(x, y) -> Batch:
     return Batch.of(x.float() if x.dtype == torch.float64 else x, torch.as_tensor(y))
 
 
-def home(train, val=None, test=None, columns=()) -> Home:
+def client_data(train, val=None, test=None, columns=()) -> ClientData:
     """Parts given as (x, y)."""
     x, y = train
     none = (np.asarray(x)[:0], np.asarray(y)[:0])
-    return Home(batch(*train), batch(*(val or none)), batch(*(test or none)), columns)
+    return ClientData(batch(*train), batch(*(val or none)), batch(*(test or none)), columns)
 
 
-def federation(homes, unseen=None, kind="classes", classes=("a", "b"), columns=(), **more) -> Federation:
-    first = next(iter(homes.values()))
+def federation(
+    clients_data, unseen=None, kind="classes", classes=("a", "b"), columns=(), **more
+) -> FederatedData:
+    first = next(iter(clients_data.values()))
     shape, outputs = tuple(first.train.x.shape[1:]), len(classes) if kind == "classes" else 1
-    return Federation("toy", homes, unseen or {}, kind, outputs, classes, columns, shape, **more)
+    return FederatedData("toy", clients_data, unseen or {}, kind, outputs, classes, columns, shape, **more)
 
 
 def rows(*values) -> np.ndarray:
@@ -122,9 +124,9 @@ def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
     found = survey(
         federation(
             {
-                "a": home((rows(1, 2, 3), [0, 1, 1])),
-                "b": home((rows(3, 4, 2), [0, 0, 1])),
-                "c": home((rows(9, 9), [0, 0])),  # its own double is nobody else's
+                "a": client_data((rows(1, 2, 3), [0, 1, 1])),
+                "b": client_data((rows(3, 4, 2), [0, 0, 1])),
+                "c": client_data((rows(9, 9), [0, 0])),  # its own double is nobody else's
             }
         )
     ).twins
@@ -135,8 +137,8 @@ def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
 
 
 def test_a_test_row_that_is_trained_on_is_a_leak():
-    one = home((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
-    other = home((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows do not count
+    one = client_data((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
+    other = client_data((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows do not count
     found = survey(federation({"one": one, "other": other})).twins
     assert (found.leaked.rows, found.leaked.most) == (2, [("one", 2)])
     assert found.leaked_with_target.rows == 1
@@ -145,8 +147,8 @@ def test_a_test_row_that_is_trained_on_is_a_leak():
 def test_clients_with_different_columns_are_not_compared():
     here = (Column("u"), Column("v", here=False)), (Column("u", here=False), Column("v"))
     x, y = np.zeros((2, 2), np.float32), [0, 1]
-    homes = {n: home((x, y), columns=c) for n, c in zip("ab", here, strict=True)}
-    found = survey(federation(homes, columns=(Column("u"), Column("v"))))
+    clients_data = {n: client_data((x, y), columns=c) for n, c in zip("ab", here, strict=True)}
+    found = survey(federation(clients_data, columns=(Column("u"), Column("v"))))
     assert found.twins.shared.rows == 0 and found.twins.column_sets == 2
     assert [h.columns for h in found.clients] == [1, 1] and found.columns == 2
 
@@ -160,20 +162,20 @@ def test_nothing_is_said_of_shared_rows_if_clients_are_scaled_by_themselves():
 
 
 def test_sizes_labels_and_skew_of_a_toy_federation():
-    homes = {"a": home((rows(1, 2), [0, 0]), (rows(3), [0]), (rows(4), [0]))}
-    unseen = {"u": home((rows(5, 6, 7, 8), [1, 1, 1, 1]))}
+    clients_data = {"a": client_data((rows(1, 2), [0, 0]), (rows(3), [0]), (rows(4), [0]))}
+    unseen = {"u": client_data((rows(5, 6, 7, 8), [1, 1, 1, 1]))}
     proxy = batch(rows(1, 2, 3), [0, 1, 0])
-    found = survey(federation(homes, unseen, proxy=proxy, notes=["a note"]))
+    found = survey(federation(clients_data, unseen, proxy=proxy, notes=["a note"]))
     a, u = found.clients
     assert (a.train, a.val, a.test, a.rows, a.unseen) == (2, 1, 1, 4, False)
     assert u.unseen and a.counts == [4, 0] and u.counts == [0, 4] and found.counts == [4, 4]
     assert a.entropy == 0 and a.distance == pytest.approx(np.sqrt(0.3112781245))
     assert found.gini == 0 and found.rows.mean == 4 and found.rows.least == "a"
-    assert (found.proxy, found.exam, found.missing, found.notes) == (3, None, 0, ["a note"])
+    assert (found.proxy, found.server_test, found.missing, found.notes) == (3, None, 0, ["a note"])
 
 
 def test_numbers_are_told_in_their_own_unit():
-    one = home((rows(1, 2, 3, 4), np.array([-1, 0, 0, 1], np.float32)))
+    one = client_data((rows(1, 2, 3, 4), np.array([-1, 0, 0, 1], np.float32)))
     found = survey(federation({"a": one}, kind="numbers", classes=(), scale=10.0, offset=100.0))
     target = found.clients[0].target
     assert (target["mean"], target["min"], target["median"], target["max"]) == (100, 90, 100, 110)
@@ -184,9 +186,9 @@ def test_numbers_are_told_in_their_own_unit():
 def test_columns_that_set_a_client_apart_are_told_in_their_own_unit():
     columns = (Column("same"), Column("age"), Column("constant"))
     x = np.array([[0, -1, 7], [1, -1, 7], [0, 1, 7], [1, 1, 7]], np.float32)
-    ruler = Ruler(np.array([0, 50, 0.0]), np.array([1, 10, 1.0]))  # ages 40 and 60
-    homes = {"young": home((x[:2], [0, 1])), "old": home((x[2:], [0, 1]))}
-    found = survey(federation(homes, columns=columns, rulers=dict.fromkeys(homes, ruler)))
+    ruler = Scaler(np.array([0, 50, 0.0]), np.array([1, 10, 1.0]))  # ages 40 and 60
+    clients_data = {"young": client_data((x[:2], [0, 1])), "old": client_data((x[2:], [0, 1]))}
+    found = survey(federation(clients_data, columns=columns, rulers=dict.fromkeys(clients_data, ruler)))
     first = found.clients[0].apart[0]
     assert (first.column, first.mean, first.std, first.away) == ("age", 40, 0, -1)
     assert "constant" not in [d.column for d in found.clients[0].apart]
@@ -195,15 +197,15 @@ def test_columns_that_set_a_client_apart_are_told_in_their_own_unit():
 def test_images_are_told_by_their_channels_and_symbols_by_counts_only():
     pixels = np.zeros((4, 2, 3, 3), np.uint8)
     pixels[:, 1] = 255
-    found = survey(federation({"a": home((pixels, [0, 1, 0, 1]))}))
+    found = survey(federation({"a": client_data((pixels, [0, 1, 0, 1]))}))
     assert found.features == "images" and found.clients[0].channels == [0, 1]
     letters = np.arange(20, dtype=np.uint8).reshape(4, 5)
-    found = survey(federation({"a": home((letters, [0, 1, 0, 1]))}))
+    found = survey(federation({"a": client_data((letters, [0, 1, 0, 1]))}))
     assert found.features == "symbols" and not found.clients[0].channels and not found.clients[0].apart
 
 
 def test_missing_cells_are_told_where_the_federation_knows_them():
-    toy = federation({"a": home((rows(1, 2), [0, 1])), "b": home((rows(3), [0]))})
+    toy = federation({"a": client_data((rows(1, 2), [0, 1])), "b": client_data((rows(3), [0]))})
     toy.missing = {"b": 3}
     found = survey(toy)
     assert [h.missing for h in found.clients] == [0, 3] and found.missing == 3
@@ -213,12 +215,12 @@ def test_missing_cells_are_told_where_the_federation_knows_them():
 @given(st.permutations(range(5)))
 def test_the_order_of_clients_changes_no_figure(order):
     rng = np.random.default_rng(1)
-    homes = {
-        f"c{i}": home((rng.integers(0, 5, (4 + i, 2)).astype(np.float32), rng.integers(0, 2, 4 + i)))
+    clients_data = {
+        f"c{i}": client_data((rng.integers(0, 5, (4 + i, 2)).astype(np.float32), rng.integers(0, 2, 4 + i)))
         for i in range(5)
     }
-    one = survey(federation(homes))
-    other = survey(federation({f"c{i}": homes[f"c{i}"] for i in order}))
+    one = survey(federation(clients_data))
+    other = survey(federation({f"c{i}": clients_data[f"c{i}"] for i in order}))
     assert other.twins == one.twins and other.counts == one.counts
     assert other.gini == one.gini and other.rows.max == one.rows.max
     assert {h.client: h.distance for h in other.clients} == {h.client: h.distance for h in one.clients}
@@ -228,8 +230,8 @@ def test_the_order_of_clients_changes_no_figure(order):
 def test_every_data_set_can_be_surveyed_and_no_row_is_lost(name):
     data = load(name)
     found = survey(data)
-    homes = data.homes | data.unseen
-    assert [h.client for h in found.clients] == list(homes)
-    assert sum(found.counts) == sum(len(h.train) + len(h.val) + len(h.test) for h in homes.values())
+    clients_data = data.clients_data | data.unseen
+    assert [h.client for h in found.clients] == list(clients_data)
+    assert sum(found.counts) == sum(len(h.train) + len(h.val) + len(h.test) for h in clients_data.values())
     assert all(sum(h.counts) == h.rows and 0 <= h.evenness <= 1 + 1e-12 for h in found.clients)
     assert found.plain()["name"] == name

@@ -40,8 +40,8 @@ def test_numbers_stay_and_flags_become_bits_and_text_becomes_one_hot(tmp_path):
 
 def test_a_csv_becomes_a_federation_with_its_clients(tmp_path):
     federation = load(write(tmp_path, GOOD), {"target": "ill", "client": "site"})
-    assert list(federation.homes) == ["a", "b", "c"] and not federation.unseen
-    assert {h.n + len(h.val.x) + len(h.test.x) for h in federation.homes.values()} == {8}
+    assert list(federation.clients_data) == ["a", "b", "c"] and not federation.unseen
+    assert {h.n + len(h.val.x) + len(h.test.x) for h in federation.clients_data.values()} == {8}
 
 
 def test_parquet_is_read_like_csv(tmp_path):
@@ -58,7 +58,7 @@ def test_a_folder_has_one_client_per_file(tmp_path):
     for site in ("north", "south"):
         write(tmp_path, "a,y\n" + "".join(f"{i},{i % 2}\n" for i in range(10)), f"sites/{site}.csv")
     federation = load(str(tmp_path / "sites"), {"target": "y"})
-    assert list(federation.homes) == ["north", "south"] and federation.classes == ("0", "1")
+    assert list(federation.clients_data) == ["north", "south"] and federation.classes == ("0", "1")
 
 
 def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
@@ -85,13 +85,13 @@ def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
     path = write(tmp_path, "a,b,y\n" + "\n".join(lines) + "\n")
     options = {"target": "y", "missing": "mean", "clients": 4, "scale": "none", "unseen": 0.25}
     federation = load(path, options)
-    homes = [*federation.homes.values()]
-    x = np.concatenate([h.train.x.numpy() for h in homes])
+    clients_data = [*federation.clients_data.values()]
+    x = np.concatenate([h.train.x.numpy() for h in clients_data])
     given = x[(x[:, 0] % 5 != 0) & (x[:, 0] == x[:, 0].round())]
     filled = x[x[:, 0] != x[:, 0].round()]
     assert not np.isnan(x).any() and len(filled)
     assert np.allclose(filled[:, 0], given[:, 0].mean(), atol=1e-3)
-    every = [h for h in (*homes, *federation.unseen.values())]
+    every = [h for h in (*clients_data, *federation.unseen.values())]
     assert not any(np.isnan(b.x.numpy()).any() for h in every for b in (h.train, h.val, h.test))
 
 

@@ -12,12 +12,12 @@ import pytest
 from living import WORDS, server_has, table
 from motet.deploy.demo import difference
 from motet.deploy.flare.kits import FederationError
-from motet.deploy.server.job import conduct
-from motet.deploy.server.run_files import Orders, note, read_orders, reported
+from motet.deploy.server.job import run_job
+from motet.deploy.server.run_files import RunOrder, note, read_orders, read_report
 from motet.deploy.site.encrypted_state import site_key
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import Desk
-from motet.deploy.site.table import Source
+from motet.deploy.site.service import SiteService
+from motet.deploy.site.table import SiteTable
 from motet.engines.flare import TooFew
 from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
@@ -44,27 +44,27 @@ class Town:
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
         self.words = [*WORDS, f"train.rounds={ROUNDS}", *words]
-        self.orders: Orders = read_orders("town", None, self.words, 2, min_replies, 60.0)
+        self.order: RunOrder = read_orders("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()
-        self.orders.write(self.run)
-        self.desks = {s: self.desk(s) for s in SITES}
+        self.order.write(self.run)
+        self.services = {s: self.service(s) for s in SITES}
 
-    def desk(self, site: str) -> Desk:
+    def service(self, site: str) -> SiteService:
         place = self.folder / site
-        source = Source(site, self.folder / "tables" / f"{site}.csv", "y")
-        return Desk(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
+        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
+        return SiteService(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
 
     def post(self, letters: Letters) -> Came:
-        return {s: self.desks[s].answer(letter) for s, letter in letters.items()}, {}
+        return {s: self.services[s].answer(letter) for s, letter in letters.items()}, {}
 
     def go(
         self, post: Callable[[Letters], Came] | None = None, sites: tuple[str, ...] = SITES
     ) -> dict[str, Any]:
         """One job; the desks' processes are new ones."""
-        self.desks = {s: self.desk(s) for s in SITES}
-        conduct(self.run, post or self.post, sites)
-        return reported(self.run)
+        self.services = {s: self.service(s) for s in SITES}
+        run_job(self.run, post or self.post, sites)
+        return read_report(self.run)
 
     def check(self, same: Run) -> None:
         """All rounds once, and all as on the loop engine."""
@@ -132,7 +132,7 @@ def test_replies_lost_before_or_after_the_site_stored_its_keep_change_nothing(
         came, _ = town.post({s: v for s, v in letters.items() if s not in unheard})
         return {s: v for s, v in came.items() if s not in lost}, {s: "cut off" for s in lost}
 
-    states = [town.go(post)["state"] for _ in range(40) if reported(town.run).get("state") != "done"]
+    states = [town.go(post)["state"] for _ in range(40) if read_report(town.run).get("state") != "done"]
     assert states[-1] == "done" and set(states) <= {"short", "done"}
     town.check(same)
 

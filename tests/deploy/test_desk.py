@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import sites
 from motet.client import seed_of
 from motet.core import Turn
-from motet.deploy.site.encrypted_state import Safe, SafeError, site_key
+from motet.deploy.site.encrypted_state import EncryptedState, EncryptedStateError, site_key
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import Desk
+from motet.deploy.site.service import SiteService
 from motet.engines.driver import play, start
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop
@@ -35,12 +35,12 @@ def ask(number: int = 0, **more: Any) -> Letter:
     return Letter("verb", "r", number, 0, **(usual | more))
 
 
-def told(desk: Desk, letter: Letter) -> Reply:
-    return Reply.read(desk.answer(letter.pack()))
+def told(service: SiteService, letter: Letter) -> Reply:
+    return Reply.read(service.answer(letter.pack()))
 
 
-def keep_of(desk: Desk, label: Label) -> Any:
-    content = desk.safe(ask()).get(label)
+def keep_of(service: SiteService, label: Label) -> Any:
+    content = service.safe(ask()).get(label)
     assert content is not None
     return unpack(content)["keep"]
 
@@ -49,25 +49,25 @@ def keep_of(desk: Desk, label: Label) -> Any:
 
 
 def test_a_verb_does_at_a_desk_what_it_does_in_a_loop(tmp_path: Path) -> None:
-    loop = Loop({"a": sites.homes()["a"]})
+    loop = Loop({"a": sites.clients_data()["a"]})
     expected = play(loop, METHOD, BODY, Turn(0, ["a"], ["a"], seed_of(1, 0)))
-    desk = sites.desk("a", tmp_path)
-    reply = told(desk, ask())
-    assert reply.n == loop.homes["a"].n
+    service = sites.service("a", tmp_path)
+    reply = told(service, ask())
+    assert reply.n == loop.clients_data["a"].n
     assert all(torch.equal(reply.tree[k], expected[k]) for k in expected)
-    assert all(torch.equal(keep_of(desk, (0, 0))[k], v) for k, v in loop.keeps.get("a").items())
+    assert all(torch.equal(keep_of(service, (0, 0))[k], v) for k, v in loop.keeps.get("a").items())
 
 
 def test_a_repeated_ask_gets_the_same_reply_and_advances_nothing(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path)
-    first = desk.answer(ask().pack())
-    kept = pack(keep_of(desk, (0, 0)))
-    assert sites.desk("a", tmp_path).answer(ask().pack()) == first
-    assert pack(keep_of(desk, (0, 0))) == kept
+    service = sites.service("a", tmp_path)
+    first = service.answer(ask().pack())
+    kept = pack(keep_of(service, (0, 0)))
+    assert sites.service("a", tmp_path).answer(ask().pack()) == first
+    assert pack(keep_of(service, (0, 0))) == kept
 
 
 def test_another_ask_with_the_same_label_starts_again_from_the_version_that_it_names(tmp_path: Path) -> None:
-    once, twice = sites.desk("a", tmp_path / "1"), sites.desk("a", tmp_path / "2")
+    once, twice = sites.service("a", tmp_path / "1"), sites.service("a", tmp_path / "2")
     told(twice, ask(0))
     told(twice, ask(1, base=(0, 0), send=BODY * 0.5))  # a server that went back says it otherwise
     told(once, ask(0))
@@ -75,30 +75,30 @@ def test_another_ask_with_the_same_label_starts_again_from_the_version_that_it_n
 
 
 def test_a_reply_that_is_not_finite_is_spoilt_and_the_client_keeps_what_it_had(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path)
-    told(desk, ask(0))
-    reply = told(desk, ask(1, base=(0, 0), send=BODY * torch.nan))
+    service = sites.service("a", tmp_path)
+    told(service, ask(0))
+    reply = told(service, ask(1, base=(0, 0), send=BODY * torch.nan))
     assert reply.spoilt and reply.tree == () and not reply.refusal
-    assert pack(keep_of(desk, (1, 0))) == pack(keep_of(desk, (0, 0)))
+    assert pack(keep_of(service, (1, 0))) == pack(keep_of(service, (0, 0)))
 
 
 def test_versions_that_the_server_may_go_back_to_stay_and_others_go(tmp_path: Path) -> None:
-    desk, base = sites.desk("a", tmp_path), None
+    service, base = sites.service("a", tmp_path), None
     for number in range(8):
-        told(desk, ask(number, base=base, spare=((1, 0),)))
+        told(service, ask(number, base=base, spare=((1, 0),)))
         base = (number, 0)
-    assert desk.safe(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
-    assert "nothing is kept here of ask 0 of round 2" in told(desk, ask(3, base=(2, 0))).refusal
+    assert service.safe(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
+    assert "nothing is kept here of ask 0 of round 2" in told(service, ask(3, base=(2, 0))).refusal
 
 
 def test_scores_leave_as_sums_and_are_those_of_the_loop(tmp_path: Path) -> None:
-    desk, loop = sites.desk("a", tmp_path), Loop({"a": sites.homes()["a"]})
+    service, loop = sites.service("a", tmp_path), Loop({"a": sites.clients_data()["a"]})
     turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
     body = play(loop, METHOD, BODY, turn)
-    told(desk, ask())
-    _, expected = loop.judge(METHOD, body, turn, "test")
+    told(service, ask())
+    _, expected = loop.evaluate(METHOD, body, turn, "test")
     sent = {"general": (), "view": body, "same": False}
-    reply = told(desk, replace(ask(send=sent, base=(0, 0)), job="judge", part="test"))
+    reply = told(service, replace(ask(send=sent, base=(0, 0)), job="evaluate", part="test"))
     got, want = leaves(reply.tree), leaves(expected)
     assert all(torch.equal(g, w[0]) for g, w in zip(got, want, strict=True))
 
@@ -121,7 +121,7 @@ class Server:
         self.restart()
 
     def restart(self) -> None:
-        self.desk = sites.desk("a", self.folder)
+        self.service = sites.service("a", self.folder)
 
     def save(self) -> None:
         self.saved = self.body, self.base, list(self.rounds)
@@ -135,16 +135,16 @@ class Server:
         spare = (self.saved[1],) if self.saved[1] else ()
         letter = ask(number, base=self.base, send=self.body, spare=spare).pack()
         if fault == "cut off while writing":
-            self.desk.holdings.run_folder("r").joinpath(f"{number}.0.keep.part").write_bytes(
+            self.service.site_rows.run_folder("r").joinpath(f"{number}.0.keep.part").write_bytes(
                 b"half a version"
             )
         if fault not in ("none", "cut off while writing"):
-            self.desk.answer(letter)  # stored at the site, and lost on the way
+            self.service.answer(letter)  # stored at the site, and lost on the way
         if fault in ("the site restarts", "cut off while writing"):
             self.restart()
         self.rounds.append(fault != "given up")
         if fault != "given up":
-            reply = Reply.read(self.desk.answer(letter))
+            reply = Reply.read(self.service.answer(letter))
             assert not reply.refusal
             self.body, self.base = reply.tree, (number, 0)
 
@@ -165,23 +165,23 @@ def test_any_sequence_of_crashes_ends_as_if_there_had_been_none(
             server.go_back()
         else:
             server.play(event)
-    loop = Loop({"a": sites.homes()["a"]})
+    loop = Loop({"a": sites.clients_data()["a"]})
     faulty, body = Faulty(loop, lambda _, number: not server.rounds[number]), BODY
     for number, counted in enumerate(server.rounds):
         if counted:  # a round that nobody answered changes nothing
             body = play(faulty, METHOD, body, Turn(number, ["a"], ["a"], seed_of(1, number)))
     assert pack(server.body) == pack(body)
     if server.base is not None:
-        assert pack(keep_of(server.desk, server.base)) == pack(loop.keeps.get("a"))
+        assert pack(keep_of(server.service, server.base)) == pack(loop.keeps.get("a"))
 
 
 # ---- what is at rest ----
 
 
 def test_what_is_kept_is_encrypted_at_rest(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path)
-    told(desk, ask())
-    secret = keep_of(desk, (0, 0))["head.weight"].numpy().tobytes()
+    service = sites.service("a", tmp_path)
+    told(service, ask())
+    secret = keep_of(service, (0, 0))["head.weight"].numpy().tobytes()
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert any(p.suffix == ".keep" for p in files)
     assert not any(secret in p.read_bytes() for p in files)
@@ -189,22 +189,24 @@ def test_what_is_kept_is_encrypted_at_rest(tmp_path: Path) -> None:
 
 
 def test_another_key_opens_nothing_and_the_desk_says_so(tmp_path: Path) -> None:
-    told(sites.desk("a", tmp_path), ask())
-    thief = Desk("a", tmp_path, sites.federation({"a": sites.homes()["a"]}), Policy(), b"?" * 32)
+    told(sites.service("a", tmp_path), ask())
+    thief = SiteService(
+        "a", tmp_path, sites.federation({"a": sites.clients_data()["a"]}), Policy(), b"?" * 32
+    )
     assert "cannot be decrypted" in told(thief, ask(1, base=(0, 0))).refusal
 
 
 def test_versions_cannot_be_swapped(tmp_path: Path) -> None:
-    safe = Safe(tmp_path, "r", b"k" * 32)
+    safe = EncryptedState(tmp_path, "r", b"k" * 32)
     safe.put((0, 0), b"old")
     (tmp_path / "0.0.keep").rename(tmp_path / "1.0.keep")
-    with pytest.raises(SafeError, match="cannot be decrypted"):
+    with pytest.raises(EncryptedStateError, match="cannot be decrypted"):
         safe.get((1, 0))
 
 
 def test_a_key_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"short")
-    with pytest.raises(SafeError, match="holds 5 bytes; a site's key has 32"):
+    with pytest.raises(EncryptedStateError, match="holds 5 bytes; a site's key has 32"):
         site_key(tmp_path / "key")
 
 
@@ -218,7 +220,7 @@ def test_what_is_no_verb_is_refused_and_logged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "motet.site"):
-        assert "is no verb of FedPer" in told(sites.desk("a", tmp_path), ask(verb=name)).refusal
+        assert "is no verb of FedPer" in told(sites.service("a", tmp_path), ask(verb=name)).refusal
     assert "refused" in caplog.text
 
 
@@ -229,7 +231,7 @@ def test_what_is_no_verb_is_refused_and_logged(
 )  # fmt: skip
 def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, setting: Any) -> None:
     recipe = FEDPER | {section: setting}
-    assert "does not trust it" in told(sites.desk("a", tmp_path), ask(recipe=recipe)).refusal
+    assert "does not trust it" in told(sites.service("a", tmp_path), ask(recipe=recipe)).refusal
 
 
 @pytest.mark.parametrize(
@@ -241,13 +243,13 @@ def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, se
 )
 def test_no_letter_makes_a_site_read_a_file(tmp_path: Path, section: str, setting: Any) -> None:
     odd = FEDPER | {section: setting}
-    assert "names a file" in told(sites.desk("a", tmp_path), ask(recipe=odd)).refusal
+    assert "names a file" in told(sites.service("a", tmp_path), ask(recipe=odd)).refusal
 
 
 def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_lives_on(
     tmp_path: Path,
 ) -> None:
-    desk = sites.desk("a", tmp_path, Policy(letter_bytes=20_000))
+    service = sites.service("a", tmp_path, Policy(letter_bytes=20_000))
     claim = pack(torch.zeros(1)).replace(b'"shape":[1]', b'"shape":[750000000]')  # 3 GB, it says
     claim = claim[:8] + (len(claim) - 20).to_bytes(8, "little") + claim[16:]  # the header's new length
     for message in (
@@ -259,34 +261,34 @@ def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_li
         bytes(3 << 30),
         ask().pack()[:-3],
     ):
-        assert Reply.read(desk.answer(message)).refusal
+        assert Reply.read(service.answer(message)).refusal
     bent = Vec(BODY | {"fc1.bias": torch.zeros(9)})
-    assert "has shape (9,); this network's has (8,)" in told(desk, ask(send=bent)).refusal
-    assert "larger than the limit" in told(desk, ask(send=torch.zeros(20_000))).refusal
-    assert told(desk, ask(send={"w": 1})).refusal
-    assert not told(desk, ask()).refusal
+    assert "has shape (9,); this network's has (8,)" in told(service, ask(send=bent)).refusal
+    assert "larger than the limit" in told(service, ask(send=torch.zeros(20_000))).refusal
+    assert told(service, ask(send={"w": 1})).refusal
+    assert not told(service, ask()).refusal
 
 
 @pytest.mark.parametrize("name", ["..", "../../etc", "/etc/passwd", "", ".", "a\x00b", "x" * 300])
 def test_a_runs_name_never_leads_out_of_the_sites_folder(tmp_path: Path, name: str) -> None:
     site = tmp_path / "site"
-    told(sites.desk("a", site), replace(ask(), run=name))
+    told(sites.service("a", site), replace(ask(), run=name))
     assert {p.name for p in tmp_path.iterdir()} == {"site"}
     assert {p.name for p in site.iterdir()} <= {"key", "runs", "ledger.tsv"}
 
 
 def test_recipes_that_are_wrong_are_refused_with_the_reason(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path)
-    assert "unknown method fedpr" in told(desk, ask(recipe=FEDPER | {"method": {"name": "fedpr"}})).refusal
+    service = sites.service("a", tmp_path)
+    assert "unknown method fedpr" in told(service, ask(recipe=FEDPER | {"method": {"name": "fedpr"}})).refusal
     wrong = FEDPER | {"method": {"name": "fedper", "lr": "fast"}}
-    assert "method.lr" in told(desk, ask(recipe=wrong)).refusal
-    assert "must have the sections" in told(desk, ask(recipe={})).refusal
+    assert "method.lr" in told(service, ask(recipe=wrong)).refusal
+    assert "must have the sections" in told(service, ask(recipe={})).refusal
 
 
 def test_the_ledger_says_what_left(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path)
-    size = len(desk.answer(ask().pack()))
-    desk.answer(ask().pack())  # once more, which is nothing new
+    service = sites.service("a", tmp_path)
+    size = len(service.answer(ask().pack()))
+    service.answer(ask().pack())  # once more, which is nothing new
     (line,) = (tmp_path / "ledger.tsv").read_text().splitlines()
     assert line.split("\t")[1:] == ["r", "0", "0", "verb", "train", "average", str(size)]
 
@@ -294,8 +296,8 @@ def test_the_ledger_says_what_left(tmp_path: Path) -> None:
 def test_methods_start_is_asked_in_round_minus_one(tmp_path: Path) -> None:
     settings_ = sites.recipe("swarm")
     method = sites.method(settings_)
-    loop = Loop({"a": sites.homes()["a"]})
+    loop = Loop({"a": sites.clients_data()["a"]})
     start(loop, method, Turn(-1, ["a"], ["a"], 7))
     sent = {"theta": torch.zeros(1, 2, sum(v.numel() for v in method.task.w0.values())).double(), "epoch": 0}
     letter = Letter("verb", "s", -1, 0, 7, "tell", recipe=settings_, send=sent)
-    assert told(sites.desk("a", tmp_path), letter).tree.shape == (2, 1, 2)
+    assert told(sites.service("a", tmp_path), letter).tree.shape == (2, 1, 2)

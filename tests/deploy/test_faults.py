@@ -18,7 +18,7 @@ pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Line, Living, difference, living, wait
 from motet.cli.main import main
-from motet.deploy.server.run_files import Orders
+from motet.deploy.server.run_files import RunOrder
 from motet.runs.run import Run
 from motet.runs.store import Store
 
@@ -28,7 +28,7 @@ ROUNDS = 100  # enough for every moment to fall inside the run; a round takes so
 class Trouble:
     """Does one kind of harm at a time, and waits until rounds go on."""
 
-    def __init__(self, federation: Living, orders: Orders, seed: int) -> None:
+    def __init__(self, federation: Living, orders: RunOrder, seed: int) -> None:
         self.federation, self.orders, self.draw = federation, orders, random.Random(seed)
 
     def round(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sites
-from motet.engines.expected_replies import Expect
+from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare
 from motet.runs.recipe import method_names
 
@@ -16,9 +16,9 @@ from motet.runs.recipe import method_names
 def test_letters_to_desks_give_what_the_loop_gives(name: str, tmp_path: Path) -> None:
     settings = sites.recipe(name)
     method = sites.method(settings)
-    desks = {s: sites.desk(s, tmp_path / s) for s in sites.SITES}
-    expect = Expect(method.task, (sites.FEATURES,))
-    engine = Flare(sites.SITES, sites.by_hand(desks), "r", settings, expect=expect)
+    services = {s: sites.service(s, tmp_path / s) for s in sites.SITES}
+    expect = ExpectedReplies(method.task, (sites.FEATURES,))
+    engine = Flare(sites.SITES, sites.by_hand(services), "r", settings, expect=expect)
     state = sites.go(method, engine)
-    found = sites.outcome(method, engine, state, sites.kept(engine, desks, "r"))
+    found = sites.outcome(method, engine, state, sites.kept(engine, services, "r"))
     assert sites.gap(sites.expected(method), found) == 0

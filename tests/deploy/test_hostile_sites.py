@@ -12,7 +12,7 @@ import torch
 import sites
 from motet.client import Batch
 from motet.engines.driver import play, start
-from motet.engines.expected_replies import Expect
+from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop
@@ -38,11 +38,11 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def lying(desks: Mapping[str, Any], lie: Callable[[bytes], bytes], job: str) -> Any:
+def lying(services: Mapping[str, Any], lie: Callable[[bytes], bytes], job: str) -> Any:
     """Letters by hand, of which site b's answers to one job are lies."""
 
     def post(letters: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, str]]:
-        found = {s: desks[s].answer(m) for s, m in letters.items()}
+        found = {s: services[s].answer(m) for s, m in letters.items()}
         wrong = {s for s, m in letters.items() if s == "b" and Letter.read(m).job == job}
         return {s: lie(r) if s in wrong else r for s, r in found.items()}, {}
 
@@ -50,9 +50,9 @@ def lying(desks: Mapping[str, Any], lie: Callable[[bytes], bytes], job: str) -> 
 
 
 def engine_with(tmp_path: Path, lie: str, job: str) -> Flare:
-    desks = {s: sites.desk(s, tmp_path / s) for s in sites.SITES}
-    post = lying(desks, LIES[lie], job)
-    expect = Expect(METHOD.task, (sites.FEATURES,))
+    services = {s: sites.service(s, tmp_path / s) for s in sites.SITES}
+    post = lying(services, LIES[lie], job)
+    expect = ExpectedReplies(METHOD.task, (sites.FEATURES,))
     return Flare(sites.SITES, post, "r", sites.recipe("fedavg"), limit=1 << 19, expect=expect)
 
 
@@ -60,7 +60,7 @@ def engine_with(tmp_path: Path, lie: str, job: str) -> Flare:
 def test_a_site_that_lies_is_left_out_of_the_round(tmp_path: Path, lie: str) -> None:
     engine, loop = (
         engine_with(tmp_path, lie, "verb"),
-        Loop({s: h for s, h in sites.homes().items() if s != "b"}),
+        Loop({s: h for s, h in sites.clients_data().items() if s != "b"}),
     )
     turn = sites.turn(1)
     got = play(engine, METHOD, start(engine, METHOD, sites.turn(-1)), turn)
@@ -72,11 +72,11 @@ def test_a_site_that_lies_is_left_out_of_the_round(tmp_path: Path, lie: str) -> 
 
 @pytest.mark.parametrize("lie", [x for x in LIES if x != "not a number"])
 def test_scores_that_are_none_are_left_out(tmp_path: Path, lie: str) -> None:
-    engine = engine_with(tmp_path, lie, "judge")
-    clients, sums = engine.judge(METHOD, W, sites.turn(1), "val")
+    engine = engine_with(tmp_path, lie, "evaluate")
+    clients, sums = engine.evaluate(METHOD, W, sites.turn(1), "val")
     assert clients == ["a", "c"] and len(sums["global"]["n"]) == 2
 
 
 def test_a_blank_client_is_never_a_persons_row() -> None:
-    home = Expect(METHOD.task, (6,)).loop.homes["nobody"]
-    assert isinstance(home.train, Batch) and float(home.train.x.abs().max()) == 0
+    client_data = ExpectedReplies(METHOD.task, (6,)).loop.clients_data["nobody"]
+    assert isinstance(client_data.train, Batch) and float(client_data.train.x.abs().max()) == 0

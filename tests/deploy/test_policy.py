@@ -15,14 +15,14 @@ from motet.core import average, collect
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.needs import asks_in, needs_of
 from motet.deploy.site.policy import Policy, PolicyError
-from motet.deploy.site.table import Source
+from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import method_class, method_names, read
 
 
 def offer(tmp_path: Path, policy: Policy, method: str = "fedper", rounds: int = 5) -> str:
     letter = Letter("offer", "r", recipe=sites.recipe(method), send={"rounds": rounds})
-    return Reply.read(sites.desk("a", tmp_path, policy).answer(letter.pack())).refusal
+    return Reply.read(sites.service("a", tmp_path, policy).answer(letter.pack())).refusal
 
 
 # ---- reading ----
@@ -82,7 +82,7 @@ class Late(method_class("fedavg")):  # type: ignore[misc]
 
 def test_what_only_later_rounds_ask_is_known_from_the_methods_text() -> None:
     late = Late(sites.method(sites.recipe("fedavg")).task)
-    needs = needs_of(late, sites.federation({"a": sites.homes()["a"]}))
+    needs = needs_of(late, sites.federation({"a": sites.clients_data()["a"]}))
     found = {(n.verb, n.learn): n.seen for n in needs}
     assert found[("train", "average")] and found[("train", "collect")] is False
     assert any("by `collect`" in why for why in Policy().objections("late", needs, 5, 0))
@@ -91,8 +91,8 @@ def test_what_only_later_rounds_ask_is_known_from_the_methods_text() -> None:
 def test_every_ask_of_every_method_stands_in_its_text() -> None:
     for name in method_names():
         settings = sites.recipe(name)
-        found = needs_of(sites.method(settings), sites.federation({"a": sites.homes()["a"]}))
-        seen = {(n.verb, n.learn) for n in found if n.seen and n.verb != "judge"}
+        found = needs_of(sites.method(settings), sites.federation({"a": sites.clients_data()["a"]}))
+        seen = {(n.verb, n.learn) for n in found if n.seen and n.verb != "evaluate"}
         assert seen, name
         assert seen <= set(asks_in(method_class(name))), name
 
@@ -122,58 +122,58 @@ def ask(number: int = 0, **more: Any) -> bytes:
 def test_a_server_that_never_offered_is_held_to_the_policy_ask_by_ask(
     tmp_path: Path, policy: Policy, letter: dict[str, Any], reason: str
 ) -> None:
-    desk = sites.desk("a", tmp_path, policy)
-    assert reason in Reply.read(desk.answer(ask(**letter))).refusal
+    service = sites.service("a", tmp_path, policy)
+    assert reason in Reply.read(service.answer(ask(**letter))).refusal
     assert not list(tmp_path.rglob("*.keep")), "nothing is kept of an ask that was refused"
 
 
 def test_rounds_are_counted_over_restarts_and_a_repeated_one_counts_once(tmp_path: Path) -> None:
     policy = Policy(rounds=2)
     for number in (0, 0, 1, 0):
-        assert Reply.read(sites.desk("a", tmp_path, policy).answer(ask(number))).refusal == ""
-    assert "rounds = 2" in Reply.read(sites.desk("a", tmp_path, policy).answer(ask(2))).refusal
+        assert Reply.read(sites.service("a", tmp_path, policy).answer(ask(number))).refusal == ""
+    assert "rounds = 2" in Reply.read(sites.service("a", tmp_path, policy).answer(ask(2))).refusal
     assert "after 2 of earlier runs" in offer_of_another_run(tmp_path, policy)
 
 
 def offer_of_another_run(tmp_path: Path, policy: Policy) -> str:
     letter = Letter("offer", "another", recipe=sites.recipe("fedper"), send={"rounds": 1})
-    return Reply.read(sites.desk("a", tmp_path, policy).answer(letter.pack())).refusal
+    return Reply.read(sites.service("a", tmp_path, policy).answer(letter.pack())).refusal
 
 
 def test_scores_and_numbers_of_rows_stay_where_the_policy_says_so(tmp_path: Path) -> None:
-    desk = sites.desk("a", tmp_path, Policy(scores=False, counts=False))
-    reply = Reply.read(desk.answer(ask()))
+    service = sites.service("a", tmp_path, Policy(scores=False, counts=False))
+    reply = Reply.read(service.answer(ask()))
     assert reply.n == 1 and not reply.refusal
     sent = {"general": (), "view": reply.tree, "same": False}
-    judge = Letter("judge", "r", 0, 0, 1, recipe=sites.recipe("fedper"), send=sent, base=(0, 0))
-    assert "lets no scores leave" in Reply.read(desk.answer(judge.pack())).refusal
+    evaluate = Letter("evaluate", "r", 0, 0, 1, recipe=sites.recipe("fedper"), send=sent, base=(0, 0))
+    assert "lets no scores leave" in Reply.read(service.answer(evaluate.pack())).refusal
 
 
 # ---- dry runs ----
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Source:
+def source(tmp_path: Path) -> SiteTable:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
         {"age": rng.normal(50, 9, 40), "sex": rng.choice(["f", "m"], 40), "y": rng.integers(0, 2, 40)}
     )
     frame.to_csv(tmp_path / "a.csv", index=False)
-    return Source("hospital-a", tmp_path / "a.csv", "y")
+    return SiteTable("hospital-a", tmp_path / "a.csv", "y")
 
 
-def test_a_dry_run_says_what_would_leave_verb_by_verb(source: Source) -> None:
+def test_a_dry_run_says_what_would_leave_verb_by_verb(source: SiteTable) -> None:
     recipe = read(None, ["method=fedper", "net=mlp", "net.hidden=[8]", "train.rounds=7"])
     text = dry_text(dry_run(source, Policy(), recipe))
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert "hospital-a with fedper, in 7 rounds; nothing was sent" in text
     assert "a mean (average)" in lines["train"] and "fc1.weight 8×3 float32" in lines["train"]
     assert "head" not in lines["train"], "what stays is not what leaves"
-    assert {"describe", "measure", "train", "judge"} <= set(lines)
+    assert {"describe", "measure", "train", "evaluate"} <= set(lines)
     assert text.endswith("within this site's policy")
 
 
-def test_a_dry_run_is_json_for_machines_and_says_what_would_be_refused(source: Source) -> None:
+def test_a_dry_run_is_json_for_machines_and_says_what_would_be_refused(source: SiteTable) -> None:
     report = json.loads(json.dumps(dry_run(source, Policy(sums=False, rounds=3), "page").json()))
     train = next(n for n in report["needs"] if n["verb"] == "train")
     assert train["learn"] == "collect" and train["up"] > 0
@@ -183,6 +183,8 @@ def test_a_dry_run_is_json_for_machines_and_says_what_would_be_refused(source: S
 
 def test_sizes_of_a_dry_run_are_those_of_the_replies(tmp_path: Path) -> None:
     method = sites.method(sites.recipe("fedper"))
-    need = next(n for n in needs_of(method, sites.federation({"a": sites.homes()["a"]})) if n.verb == "train")
-    reply = sites.desk("a", tmp_path).answer(ask())
+    need = next(
+        n for n in needs_of(method, sites.federation({"a": sites.clients_data()["a"]})) if n.verb == "train"
+    )
+    reply = sites.service("a", tmp_path).answer(ask())
     assert abs(len(reply) - need.up) <= 10, "but for the digits of the number of rows"

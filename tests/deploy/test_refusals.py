@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Living, living, wait
-from motet.deploy.flare.admin import Office, Unreachable
+from motet.deploy.flare.admin import AdminSession, Unreachable
 from motet.deploy.flare.kits import create
 
 
@@ -35,13 +35,13 @@ def listening(federation: Living) -> bool:
         return s.connect_ex((federation.kit.host, federation.kit.port)) == 0
 
 
-def asked(federation: Living, what: Callable[[Office], Any]) -> Any:
+def asked(federation: Living, what: Callable[[AdminSession], Any]) -> Any:
     """The server's answer to its owner; a busy machine may need more than one call."""
     found: list[Any] = []
 
     def reached() -> bool:
         try:
-            line = Office(federation.kit)
+            line = AdminSession(federation.kit)
             found.append(what(line))
             line.close()
         except Unreachable:
@@ -70,7 +70,7 @@ def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_pa
                 tmp_path / "earlier" / "a" / "startup" / part, federation.folder / "b" / "startup" / part
             )
         federation.start("a", "b")
-        wait(lambda: "a" in asked(federation, Office.registered), 300, "site a", federation.logs)
+        wait(lambda: "a" in asked(federation, AdminSession.registered), 300, "site a", federation.logs)
         asked(federation, lambda line: line.disable("a"))
         federation.kill("a")
         federation.start("a")
@@ -78,4 +78,4 @@ def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_pa
             federation.parties.running["a"].wait(300) != 0
         )  # its process ends, and says that it was refused
         assert "disabled" in (federation.folder / "server" / "log.txt").read_text()
-        assert not asked(federation, Office.alive)  # neither a nor b
+        assert not asked(federation, AdminSession.alive)  # neither a nor b

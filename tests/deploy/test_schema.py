@@ -16,8 +16,8 @@ from motet.deploy.agreement.handshake import handshake
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import Desk
-from motet.deploy.site.table import Source
+from motet.deploy.site.service import SiteService
+from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
 from motet.runs.predict import predict
 from motet.runs.recipe import check, read
@@ -36,18 +36,20 @@ def patients(many: int, seed: int, **columns: Any) -> pd.DataFrame:
 
 def desks_of(
     folder: Path, tables: Mapping[str, pd.DataFrame], policy: Policy | None = None, **how: Any
-) -> dict[str, Desk]:
+) -> dict[str, SiteService]:
     (folder / "tables").mkdir(parents=True)
-    desks = {}
+    services = {}
     for site, table in tables.items():
         path = folder / "tables" / f"{site}.csv"
         table.to_csv(path, index=False)
-        desks[site] = Desk(site, folder / site, Source(site, path, "y", **how), policy, b"k" * 32)
-    return desks
+        services[site] = SiteService(
+            site, folder / site, SiteTable(site, path, "y", **how), policy, b"k" * 32
+        )
+    return services
 
 
-def calls(desks: Mapping[str, Desk]) -> Callable[[Letter], dict[str, Reply]]:
-    return lambda letter: {s: Reply.read(d.answer(letter.pack())) for s, d in desks.items()}
+def calls(services: Mapping[str, SiteService]) -> Callable[[Letter], dict[str, Reply]]:
+    return lambda letter: {s: Reply.read(d.answer(letter.pack())) for s, d in services.items()}
 
 
 # ---- sites that agree ----
@@ -69,15 +71,15 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     tables = different()
     if numbers:
         tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
-    desks = desks_of(tmp_path, tables, missing="mean")
+    services = desks_of(tmp_path, tables, missing="mean")
     words = ["data.target=y", "data.missing=mean", "data.unseen=0", f"data.scale={scale}", f"seed={SEED}"]
     simulated = federation_of(read(None, [f"data={tmp_path / 'tables'}", *words]))
-    _, layout = handshake(calls(desks), "r", seed=SEED, scale=scale)
+    _, layout = handshake(calls(services), "r", seed=SEED, scale=scale)
     assert [c[0] for c in layout.columns] == [c.name for c in simulated.columns]
     assert layout.classes == simulated.classes
     assert layout.target == pytest.approx((simulated.offset, simulated.scale))
-    for site, desk in desks.items():
-        here, there = desk.federation("r").homes[site], simulated.homes[site]
+    for site, service in services.items():
+        here, there = service.federation("r").clients_data[site], simulated.clients_data[site]
         for part in ("train", "val", "test"):
             a, b = getattr(here, part).take(), getattr(there, part).take()
             assert a.x.shape == b.x.shape and (a.x - b.x).abs().max() < 1e-6
@@ -85,36 +87,40 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
 
 
 def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
-    handshake(calls(desks), "r")
-    again = Desk("a", tmp_path / "a", desks["a"].holdings.data, Policy(), b"k" * 32)
-    old, new = (d.federation("r").homes["a"].train.take() for d in (desks["a"], again))
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    handshake(calls(services), "r")
+    again = SiteService("a", tmp_path / "a", services["a"].site_rows.data, Policy(), b"k" * 32)
+    old, new = (d.federation("r").clients_data["a"].train.take() for d in (services["a"], again))
     assert torch.equal(old.x, new.x)
-    reply = Reply.read(again.answer(Letter("judge", "another run", recipe={}).pack()))
+    reply = Reply.read(again.answer(Letter("evaluate", "another run", recipe={}).pack()))
     assert "no layout of columns was agreed on for run another run" in reply.refusal
 
 
 def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
-    _, layout = handshake(calls(desks), "r")
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(services), "r")
     patients(40, 5).to_csv(tmp_path / "tables" / "a.csv", index=False)
-    again = Desk("a", tmp_path / "a", Source("a", tmp_path / "tables" / "a.csv", "y"), Policy(), b"k" * 32)
-    judge = Letter("judge", "r", recipe={"method": {"name": "fedavg"}, "net": {"name": "mlp"}, "seed": 0})
-    assert "the rows of a.csv changed since run r began" in Reply.read(again.answer(judge.pack())).refusal
-    letter = Letter("settle", "r", send=layout.tree())
+    again = SiteService(
+        "a", tmp_path / "a", SiteTable("a", tmp_path / "tables" / "a.csv", "y"), Policy(), b"k" * 32
+    )
+    evaluate = Letter(
+        "evaluate", "r", recipe={"method": {"name": "fedavg"}, "net": {"name": "mlp"}, "seed": 0}
+    )
+    assert "the rows of a.csv changed since run r began" in Reply.read(again.answer(evaluate.pack())).refusal
+    letter = Letter("layout", "r", send=layout.tree())
     assert not Reply.read(again.answer(letter.pack())).refusal, "nothing was kept yet: it may begin anew"
 
 
 def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
-    _, layout = handshake(calls(desks), "r")
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    _, layout = handshake(calls(services), "r")
     told = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
     train = Letter("verb", "r", 0, 0, 1, "train", recipe=told)
-    assert not Reply.read(desks["a"].answer(train.pack())).refusal
-    settle = Letter("settle", "r", send=layout.tree())
-    assert Reply.read(desks["a"].answer(settle.pack())).tree == {"train": 24, "val": 6, "test": 10}
-    other = Letter("settle", "r", send=layout.tree() | {"seed": 9})
-    assert "began here with another layout" in Reply.read(desks["a"].answer(other.pack())).refusal
+    assert not Reply.read(services["a"].answer(train.pack())).refusal
+    single_thread = Letter("layout", "r", send=layout.tree())
+    assert Reply.read(services["a"].answer(single_thread.pack())).tree == {"train": 24, "val": 6, "test": 10}
+    other = Letter("layout", "r", send=layout.tree() | {"seed": 9})
+    assert "began here with another layout" in Reply.read(services["a"].answer(other.pack())).refusal
 
 
 def test_numbers_of_rows_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
@@ -127,10 +133,10 @@ def test_numbers_of_rows_leave_only_where_the_policy_lets_them(tmp_path: Path) -
 
 
 def test_a_site_that_lets_no_sums_leave_is_heard_before_anything_trains(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)}, Policy(sums=False))
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)}, Policy(sums=False))
     with pytest.raises(DataError, match="lets no sums of columns leave"):
-        handshake(calls(desks), "r")
-    _, layout = handshake(calls(desks), "r", scale="client")
+        handshake(calls(services), "r")
+    _, layout = handshake(calls(services), "r", scale="client")
     assert layout.means == () and layout.scale == "client"
 
 
@@ -141,7 +147,7 @@ def told(**tables: pd.DataFrame) -> dict[str, Any]:
     """Descriptions, without files: a source reads what it is given."""
     found = {}
     for site, table in tables.items():
-        source = Source(site, Path("nowhere"), "y")
+        source = SiteTable(site, Path("nowhere"), "y")
         source.__dict__["table"] = type("Table", (), {"frame": table})()
         found[site] = source.describe()
     return found
@@ -182,14 +188,14 @@ def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
 
 
 def test_columns_that_a_site_does_not_hold_are_zero_there_and_say_so(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
-    _, layout = handshake(calls(desks), "r", "stacking")
-    home = desks["b"].federation("r").homes["b"]
-    absent = [c.name for c in home.columns if not c.here]
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
+    _, layout = handshake(calls(services), "r", "stacking")
+    client_data = services["b"].federation("r").clients_data["b"]
+    absent = [c.name for c in client_data.columns if not c.here]
     assert absent == ["sex=f", "sex=m", "bp"]
     at = [c[0] for c in layout.columns].index("bp")
-    assert float(home.train.x[:, at].abs().max()) == 0
-    train = desks["a"].federation("r").homes["a"].train.take().x[:, at]
+    assert float(client_data.train.x[:, at].abs().max()) == 0
+    train = services["a"].federation("r").clients_data["a"].train.take().x[:, at]
     assert abs(float(train.mean())) < 1e-6  # the mean is that of the sites that hold the column
 
 
@@ -242,15 +248,15 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
 
 
 def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) -> None:
-    desks = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
-    handshake(calls(desks), "care 1")
+    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    handshake(calls(services), "care 1")
     told = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
     checked = check(told)
-    method = method_of(checked, task_of(checked, desks["a"].federation("care 1")))
+    method = method_of(checked, task_of(checked, services["a"].federation("care 1")))
     train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=told, send=method.task.w0)
-    view = Reply.read(desks["a"].answer(train.pack())).tree
-    portrait = Letter("portrait", "care 1", 0, 0, 1, recipe=told, send=view, base=(0, 0))
-    assert Reply.read(desks["a"].answer(portrait.pack())).tree == {"saved": True}
+    view = Reply.read(services["a"].answer(train.pack())).tree
+    portrait = Letter("save_model", "care 1", 0, 0, 1, recipe=told, send=view, base=(0, 0))
+    assert Reply.read(services["a"].answer(portrait.pack())).tree == {"saved": True}
     model = tmp_path / "a" / "models" / "care%201.safetensors"
     table, _ = predict(model, tmp_path / "tables" / "a.csv")
     assert len(table) == 40 and list(table) == ["prediction", "p(0)", "p(1)", "p(2)"]

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from motet.client import Home, Task
+from motet.client import ClientData, Task
 from motet.core import NoReply, Turn, average, collect, verb
 from motet.engines.choose import choose
-from motet.engines.client_state import Keeps
+from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop, VerbFailed, all_finite
-from motet.engines.mean import Fold
+from motet.engines.mean import RunningMean
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.engines.wrappers.counted import Counted
@@ -29,33 +29,33 @@ def turn(engine: Any, number: int = 0) -> Turn:
     return Turn(number, engine.clients, engine.clients, 7)
 
 
-def test_auto_picks_by_the_network_and_says_why(task: Task, homes: dict[str, Home]) -> None:
-    dense = choose("auto", task, homes, steps=10)
+def test_auto_picks_by_the_network_and_says_why(task: Task, clients_data: dict[str, ClientData]) -> None:
+    dense = choose("auto", task, clients_data, steps=10)
     assert dense.name == "vmap" and "dense network" in dense.why and "too few" in dense.why
     conv = Task(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), "classes", 2)
-    assert choose("auto", conv, homes, steps=10).name == "threads"
-    one = {"c00": homes["c00"]}
+    assert choose("auto", conv, clients_data, steps=10).name == "threads"
+    one = {"c00": clients_data["c00"]}
     assert choose("auto", task, one, steps=10).name == "loop"
 
 
 def test_long_runs_are_compiled_if_there_is_a_compiler(
-    task: Task, homes: dict[str, Home], monkeypatch: pytest.MonkeyPatch
+    task: Task, clients_data: dict[str, ClientData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose("vmap", task, homes, steps=10**6).compiled
-    assert not choose("vmap", task, homes, steps=10**6, compiled="no").compiled
+    assert choose("vmap", task, clients_data, steps=10**6).compiled
+    assert not choose("vmap", task, clients_data, steps=10**6, compiled="no").compiled
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    without = choose("vmap", task, homes, steps=10**6)
+    without = choose("vmap", task, clients_data, steps=10**6)
     assert not without.compiled and "no C++ compiler" in without.why
 
 
-def test_a_chunk_holds_as_many_clients_as_memory_allows(homes: dict[str, Home]) -> None:
+def test_a_chunk_holds_as_many_clients_as_memory_allows(clients_data: dict[str, ClientData]) -> None:
     big = Task(nn.Linear(6, 2_000_000), "classes", 2_000_000)
-    assert choose("vmap", big, homes, steps=1).chunk == 1
+    assert choose("vmap", big, clients_data, steps=1).chunk == 1
 
 
 def test_a_mean_is_weighted_and_keeps_its_type() -> None:
-    fold = Fold()
+    fold = RunningMean()
     fold.add({"a": torch.tensor([1.0, 2.0]), "b": 3}, 1.0)
     fold.add({"a": torch.tensor([4.0, 5.0]), "b": 6}, 2.0)
     mean = fold.mean()
@@ -64,7 +64,7 @@ def test_a_mean_is_weighted_and_keeps_its_type() -> None:
 
 
 def test_replies_of_different_shape_cannot_be_averaged() -> None:
-    fold = Fold()
+    fold = RunningMean()
     fold.add({"a": torch.zeros(1)}, 1.0)
     with pytest.raises(TypeError, match="differ in shape"):
         fold.add({"b": torch.zeros(1)}, 1.0)
@@ -100,36 +100,38 @@ class Odd(FedAvg):
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
-def test_only_verbs_run_at_clients(engine: Any, task: Task, homes: dict[str, Home]) -> None:
-    e = engine(homes)
+def test_only_verbs_run_at_clients(engine: Any, task: Task, clients_data: dict[str, ClientData]) -> None:
+    e = engine(clients_data)
     with pytest.raises(TypeError, match="not a verb"):
         play(e, Odd(task), start(e, Odd(task), turn(e, -1)), turn(e))
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
-def test_a_failure_names_client_verb_and_round(engine: Any, task: Task, homes: dict[str, Home]) -> None:
-    e = engine(homes)
+def test_a_failure_names_client_verb_and_round(
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    e = engine(clients_data)
     with pytest.raises(VerbFailed, match="client c00, verb breaks, round 3: something is off"):
         play(e, Odd(task, what="breaks"), task.w0, turn(e, 3))
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, partial(Vmap, chunk=1), Threads])
 def test_a_reply_that_is_not_finite_is_left_out_and_its_client_named(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    e, method = engine(homes), Odd(task, what="infinite")
+    e, method = engine(clients_data), Odd(task, what="infinite")
     state = play(e, method, task.w0, turn(e))
     assert e.refused == [("c05", "infinite", 0)]
     assert all(torch.allclose(state[k], v) for k, v in task.w0.items())
     e.begin(method, turn(e))
-    assert set(e.ask(collect(method.infinite, e.clients, task.w0))) == set(homes) - {"c05"}
+    assert set(e.ask(collect(method.infinite, e.clients, task.w0))) == set(clients_data) - {"c05"}
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 def test_a_client_whose_reply_is_left_out_keeps_what_it_had(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    e, method = engine(homes), Odd(task, what="counts")
+    e, method = engine(clients_data), Odd(task, what="counts")
     for number in range(3):
         play(e, method, task.w0, turn(e, number))
     assert {c: float(e.keeps.get(c)[0]) for c in ("c04", "c05")} == {"c04": 3, "c05": 1}
@@ -139,9 +141,9 @@ def test_a_client_whose_reply_is_left_out_keeps_what_it_had(
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 @pytest.mark.parametrize("how", [average, collect])
 def test_where_no_reply_is_finite_training_diverged(
-    engine: Any, how: Any, task: Task, homes: dict[str, Home]
+    engine: Any, how: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    e, method = engine({"c05": homes["c05"]}), Odd(task)
+    e, method = engine({"c05": clients_data["c05"]}), Odd(task)
     e.begin(method, turn(e))
     said = r"(?s)verb infinite, round 0: none of 1 replies is finite, c05's among them \(lr=0.1\).*hint:"
     with pytest.raises(VerbFailed, match=said):
@@ -153,14 +155,14 @@ def test_large_numbers_are_finite_though_their_sum_is_not() -> None:
     assert not all_finite({"a": torch.tensor([3e38, torch.inf])}) and not all_finite([float("nan")])
 
 
-def test_an_empty_cohort_is_told(task: Task, homes: dict[str, Home]) -> None:
-    e = Loop(homes)
+def test_an_empty_cohort_is_told(task: Task, clients_data: dict[str, ClientData]) -> None:
+    e = Loop(clients_data)
     with pytest.raises(NoReply, match="nobody answered"):
         play(e, FedAvg(task), task.w0, Turn(0, [], e.clients, 1))
 
 
-def test_bytes_are_those_of_the_wire(task: Task, homes: dict[str, Home]) -> None:
-    e = Counted(Vmap(homes))
+def test_bytes_are_those_of_the_wire(task: Task, clients_data: dict[str, ClientData]) -> None:
+    e = Counted(Vmap(clients_data))
     play(e, FedAvg(task), task.w0, turn(e))
     assert set(e.take().values()) == {(size(task.w0), size(task.w0))}
     assert e.take() == {}
@@ -171,7 +173,7 @@ def test_bytes_are_those_of_the_wire(task: Task, homes: dict[str, Home]) -> None
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_keeps_can_be_gone_back_to(on_disk: bool) -> None:
-    keeps = Keeps(on_disk=on_disk)
+    keeps = ClientStates(on_disk=on_disk)
     for number in range(5):
         keeps.begin(number)
         if number != 3:
@@ -186,7 +188,7 @@ def test_keeps_can_be_gone_back_to(on_disk: bool) -> None:
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_old_versions_are_forgotten(on_disk: bool) -> None:
-    keeps = Keeps(on_disk=on_disk)
+    keeps = ClientStates(on_disk=on_disk)
     for number in range(30):
         keeps.begin(number)
         keeps.put("a", {"v": torch.zeros(3)})
@@ -195,16 +197,20 @@ def test_old_versions_are_forgotten(on_disk: bool) -> None:
     assert rows <= 3 and len(keeps.versions.get("a", {})) <= 3
 
 
-def test_what_a_client_keeps_does_not_hold_on_to_its_neighbours(task: Task, homes: dict[str, Home]) -> None:
+def test_what_a_client_keeps_does_not_hold_on_to_its_neighbours(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
     """A row of a stack would keep the whole stack in memory."""
-    e = Vmap(homes)
+    e = Vmap(clients_data)
     play(e, Local(task), (), turn(e))
     keep: Vec = e.keeps.get("c03")
     assert all(v.untyped_storage().nbytes() == v.numel() * 4 for v in keep.values())
 
 
-def test_stacked_examples_are_remembered_up_to_a_limit(task: Task, homes: dict[str, Home]) -> None:
-    e = Vmap(homes, chunk=4)
-    e.room = 3000
+def test_stacked_examples_are_remembered_up_to_a_limit(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    e = Vmap(clients_data, chunk=4)
+    e.free = 3000
     play(e, FedAvg(task), task.w0, turn(e))
-    assert 0 <= e.room < 3000 and len(e.stacks) < 3
+    assert 0 <= e.free < 3000 and len(e.stacks) < 3

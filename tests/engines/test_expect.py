@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from motet.core import Ask, Turn
-from motet.engines.evaluate import question
-from motet.engines.expected_replies import Expect
+from motet.engines.evaluate import evaluation_request
+from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Reply
 from motet.runs.recipe import method_class
 from motet.vec import Vec
@@ -20,7 +20,7 @@ TURN = Turn(0, ["c00"], ["c00"], 5)
 
 def test_a_reply_of_another_shape_is_no_reply(task: Any) -> None:
     method, w = method_class("fedavg")(task), task.w0
-    like = Expect(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], w))
+    like = ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], w))
     first = next(iter(w))
     for wrong in (w.drop([first]), Vec(w | {first: torch.zeros(2)}), w.map(lambda a, _: a.double()), (), [w]):
         with pytest.raises(WireError):
@@ -30,8 +30,8 @@ def test_a_reply_of_another_shape_is_no_reply(task: Any) -> None:
 
 
 def test_scores_of_another_shape_are_none(task: Any) -> None:
-    method, expect = method_class("fedavg")(task), Expect(task, (6,))
-    like = expect.scores(method, TURN, question(method, task.w0, task.w0))
+    method, expect = method_class("fedavg")(task), ExpectedReplies(task, (6,))
+    like = expect.scores(method, TURN, evaluation_request(method, task.w0, task.w0))
     assert like["global"]["truth"].shape == (3,)
     with pytest.raises(WireError):
         Reply.read(Reply({"global": like["global"]}).pack(), like=like)
@@ -39,12 +39,12 @@ def test_scores_of_another_shape_are_none(task: Any) -> None:
 
 def test_where_a_blank_client_cannot_tell_nothing_is_expected(task: Any) -> None:
     method = method_class("fedavg")(task)
-    assert Expect(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], "no weights")) is None
-    assert Expect(task, (6,)).like(method, TURN, Ask(method.train, [], task.w0)) is None
+    assert ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], "no weights")) is None
+    assert ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, [], task.w0)) is None
 
 
 def test_a_verb_is_tried_once_for_each_form_of_what_is_sent(task: Any) -> None:
-    method, expect = method_class("fedavg")(task), Expect(task, (6,))
+    method, expect = method_class("fedavg")(task), ExpectedReplies(task, (6,))
     for scale in (1.0, 2.0, 3.0):
         expect.like(method, TURN, Ask(method.train, ["c00"], task.w0 * scale))
     assert len(expect.known) == 1

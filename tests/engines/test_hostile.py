@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from motet.client import Home, Task
+from motet.client import ClientData, Task
 from motet.core import Turn, collect, verb
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
@@ -27,22 +27,22 @@ class Talks(FedAvg):
         return {"word": "text", "loss": torch.tensor(2.0)}, keep
 
 
-def replies(engine: Any, how: Any, what: str, task: Task, homes: dict[str, Home]) -> Any:
+def replies(engine: Any, how: Any, what: str, task: Task, clients_data: dict[str, ClientData]) -> Any:
     """What everybody says honestly, and with c02 and c07 hostile."""
-    method, turn = Talks(task), Turn(3, sorted(homes), sorted(homes), 11)
-    honest, hostile = engine(homes), Hostile(engine(homes), ["c02", "c07"], how)
+    method, turn = Talks(task), Turn(3, sorted(clients_data), sorted(clients_data), 11)
+    honest, hostile = engine(clients_data), Hostile(engine(clients_data), ["c02", "c07"], how)
     found = []
     for e in (honest, hostile):
         e.begin(method, turn)
-        found.append(e.ask(collect(getattr(method, what), sorted(homes), task.w0)))
+        found.append(e.ask(collect(getattr(method, what), sorted(clients_data), task.w0)))
     return found
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 def test_a_flipped_update_is_the_mirror_image_of_the_honest_one(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    honest, found = replies(engine, "flip", "train", task, homes)
+    honest, found = replies(engine, "flip", "train", task, clients_data)
     for c, w in found.items():
         expected = task.w0 * 2.0 - honest[c] if c in ("c02", "c07") else honest[c]
         assert all(torch.equal(a, b) or torch.allclose(a, b, atol=1e-6) for a, b in zip(
@@ -51,23 +51,27 @@ def test_a_flipped_update_is_the_mirror_image_of_the_honest_one(
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 def test_a_reply_unlike_what_was_sent_is_itself_an_update(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    honest, found = replies(engine, "flip", "update", task, homes)
+    honest, found = replies(engine, "flip", "update", task, clients_data)
     assert torch.allclose(found["c02"]["step"], -honest["c02"]["step"])
     assert found["c02"]["rows"] == honest["c02"]["rows"]  # whole numbers are left alone
     assert torch.equal(found["c01"]["step"], honest["c01"]["step"])
 
 
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
-def test_zeros_are_zeros_and_nan_is_refused(engine: Any, task: Task, homes: dict[str, Home]) -> None:
-    _, found = replies(engine, "zero", "train", task, homes)
+def test_zeros_are_zeros_and_nan_is_refused(
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    _, found = replies(engine, "zero", "train", task, clients_data)
     assert all(not v.any() for v in leaves(found["c07"])) and any(v.any() for v in leaves(found["c06"]))
-    _, found = replies(engine, "nan", "train", task, homes)
-    assert set(found) == set(homes) - {"c02", "c07"}
+    _, found = replies(engine, "nan", "train", task, clients_data)
+    assert set(found) == set(clients_data) - {"c02", "c07"}
 
 
-def test_a_solo_verb_stays_one_and_its_words_are_left_alone(task: Task, homes: dict[str, Home]) -> None:
-    _, found = replies(Vmap, "flip", "aside", task, homes)
+def test_a_solo_verb_stays_one_and_its_words_are_left_alone(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    _, found = replies(Vmap, "flip", "aside", task, clients_data)
     assert (found["c02"]["word"], float(found["c02"]["loss"])) == ("text", -2.0)
     assert float(found["c03"]["loss"]) == 2.0

@@ -150,13 +150,13 @@ def test_private_boosting_answers_strangers_as_at_home(task: str) -> None:
     fresh[::5, 0] = np.nan
     if task == "classes":
         model = DPBoostingClassifier(**more).fit(X, Y)
-        home, classes = model.predict_proba(fresh), ("no", "yes")
+        client_data, classes = model.predict_proba(fresh), ("no", "yes")
         assert (model.predict(fresh) == truth).mean() > 0.6
     else:
         model = DPBoostingRegressor((0, 100), **more).fit(X, X[:, 0])
-        home, classes = model.predict(fresh)[:, None], ()
+        client_data, classes = model.predict(fresh)[:, None], ()
     made = publish(model, FEATURES, client="a", task=task, classes=classes, privacy=model.privacy)
-    np.testing.assert_allclose(predict([made], fresh, NAMES)[0]["a"], home, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(predict([made], fresh, NAMES)[0]["a"], client_data, atol=1e-5, rtol=1e-5)
     assert (made.manifest.privacy.mechanism, made.manifest.privacy.epsilon) == ("DP-EBM", 4.0)
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motet.core import NoReply
-from motet.engines.mean import Fold
-from motet.guard.gather import Gather, Robust, after_mixing, robust_mean
-from motet.guard.reply_rows import Rows
+from motet.engines.mean import RunningMean
+from motet.guard.gather import GatheredMean, Robust, after_mixing, robust_mean
+from motet.guard.reply_rows import ReplyRows
 from motet.guard.robust import krum, median, trimmed, whole
 from motet.vec import Vec, leaves, stack
 
@@ -27,7 +27,7 @@ rows_of_two = st.lists(st.tuples(numbers, numbers), min_size=5, max_size=12)
 
 
 def mean_of(robust: Robust, replies: list[Any], weights: list[float] | None = None) -> Any:
-    fold = Gather(robust)
+    fold = GatheredMean(robust)
     for reply, weight in zip(replies, weights or [1.0] * len(replies), strict=True):
         fold.add(reply, weight)
     return fold.mean()
@@ -66,7 +66,7 @@ def test_krum_takes_the_row_whose_neighbours_are_nearest() -> None:
 def test_mixing_brings_the_honest_together() -> None:
     # f = 1 of 5: each row gives way to the mean of itself and its three nearest.
     five = [[0.0], [1.0], [3.0], [-4.0], [90.0]]
-    mixed = Gather(partial(after_mixing, lambda rows: next(iter(rows.slices())).flatten(), 0.2))
+    mixed = GatheredMean(partial(after_mixing, lambda rows: next(iter(rows.slices())).flatten(), 0.2))
     for reply in five:
         mixed.add(torch.tensor(reply), 1.0)
     assert sorted(mixed.robust(mixed.rows).tolist()) == [0.0, 0.0, 0.0, 0.0, 23.5]
@@ -119,7 +119,7 @@ def test_replies_of_different_shape_have_no_mean() -> None:
 def test_stacked_replies_are_replies(name: str) -> None:
     draw = torch.Generator().manual_seed(3)
     replies = [Vec(a=torch.randn(4, generator=draw), b=torch.randn(2, 2, generator=draw)) for _ in range(9)]
-    fold = Gather(MEANS[name])
+    fold = GatheredMean(MEANS[name])
     fold.add_stacked(stack(replies[:4]), torch.ones(4))
     fold.add_stacked(stack(replies[4:]), torch.ones(5))
     assert fold.weight == 9
@@ -139,7 +139,7 @@ def test_what_does_not_fit_into_memory_goes_to_a_file_and_comes_out_the_same(
     draw = torch.Generator().manual_seed(1)
     replies = [torch.randn(33, generator=draw) for _ in range(8)]
     replies[5] = replies[2].clone()  # a tie
-    small, large = Gather(MEANS[name]), Gather(MEANS[name], memory=4 * 33 * 3)
+    small, large = GatheredMean(MEANS[name]), GatheredMean(MEANS[name], memory=4 * 33 * 3)
     for reply in replies:
         small.add(reply, 1.0)
         large.add(reply, 1.0)
@@ -150,7 +150,7 @@ def test_what_does_not_fit_into_memory_goes_to_a_file_and_comes_out_the_same(
 
 def test_a_row_that_is_not_there_is_told() -> None:
     with pytest.raises(IndexError, match="there is no row"):
-        Rows().digest(0)
+        ReplyRows().digest(0)
 
 
 # ---- whatever the replies ----
@@ -168,7 +168,7 @@ def test_the_order_of_replies_changes_no_bit(rows: list[Any], draw: Any, name: s
 
 @given(rows_of_two, st.lists(st.floats(0.5, 9), min_size=12, max_size=12))
 def test_without_trimming_it_is_the_weighted_mean(rows: list[Any], weights: list[float]) -> None:
-    plain = Fold()
+    plain = RunningMean()
     for r, w in zip(rows, weights, strict=False):
         plain.add(torch.tensor(r), w)
     found = row(partial(trimmed, share=0.0), rows, weights[: len(rows)])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from motet.client import Batch, Home, Task
+from motet.client import Batch, ClientData, Task
 from motet.core import Turn, average
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
@@ -70,13 +70,15 @@ def test_two_rounds_of_scaffold_by_hand(engine: Any) -> None:
     assert number(after(method, engine(TWO), 2)["x"]) == pytest.approx(0.7)
 
 
-def test_scaffolds_first_round_is_evenly_weighted_fedavg(task: Task, homes: dict[str, Home]) -> None:
-    a = after(Scaffold(task, epochs=2), Loop(homes), 1)["x"]
-    assert apart(a, after(Even(task, epochs=2), Loop(homes), 1)) < 1e-6
+def test_scaffolds_first_round_is_evenly_weighted_fedavg(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    a = after(Scaffold(task, epochs=2), Loop(clients_data), 1)["x"]
+    assert apart(a, after(Even(task, epochs=2), Loop(clients_data), 1)) < 1e-6
 
 
-def test_scaffold_with_one_client_is_fedavg(task: Task, homes: dict[str, Home]) -> None:
-    one = {"c05": homes["c05"]}
+def test_scaffold_with_one_client_is_fedavg(task: Task, clients_data: dict[str, ClientData]) -> None:
+    one = {"c05": clients_data["c05"]}
     assert apart(after(Scaffold(task), Loop(one), 4)["x"], after(FedAvg(task), Loop(one), 4)) < 1e-6
 
 
@@ -148,15 +150,15 @@ def test_a_round_of_ditto_by_hand(engine: Any) -> None:
     assert number(here.keeps.get("b")) == pytest.approx(0.2)
 
 
-def test_dittos_global_model_is_fedavgs(task: Task, homes: dict[str, Home]) -> None:
-    assert apart(after(Ditto(task), Loop(homes), 3), after(FedAvg(task), Loop(homes), 3)) == 0
+def test_dittos_global_model_is_fedavgs(task: Task, clients_data: dict[str, ClientData]) -> None:
+    assert apart(after(Ditto(task), Loop(clients_data), 3), after(FedAvg(task), Loop(clients_data), 3)) == 0
 
 
-def test_ditto_with_lam_zero_is_local_training(task: Task, homes: dict[str, Home]) -> None:
-    near, alone = Loop(homes), Loop(homes)
+def test_ditto_with_lam_zero_is_local_training(task: Task, clients_data: dict[str, ClientData]) -> None:
+    near, alone = Loop(clients_data), Loop(clients_data)
     after(Ditto(task, lam=0.0), near, 3)
     after(Local(task), alone, 3)
-    assert max(apart(near.keeps.get(c), alone.keeps.get(c)) for c in homes) < 1e-7
+    assert max(apart(near.keeps.get(c), alone.keeps.get(c)) for c in clients_data) < 1e-7
 
 
 # ---- FedALA ----
@@ -180,9 +182,11 @@ def test_fedalas_weights_stay_between_0_and_1() -> None:
     assert {number(here.keeps.get(c)["a"]) for c in TWO} <= {0.0, 1.0}
 
 
-def test_fedala_with_its_weights_frozen_at_one_is_fedavg(task: Task, homes: dict[str, Home]) -> None:
-    a = after(FedALA(task, mix_lr=1e-12), Loop(homes), 4)
-    assert apart(a, after(FedAvg(task), Loop(homes), 4)) < 1e-6
+def test_fedala_with_its_weights_frozen_at_one_is_fedavg(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    a = after(FedALA(task, mix_lr=1e-12), Loop(clients_data), 4)
+    assert apart(a, after(FedAvg(task), Loop(clients_data), 4)) < 1e-6
 
 
 # ---- Fed-ROD ----
@@ -206,7 +210,7 @@ def test_fedrods_generic_head_learns_no_class_sizes_and_its_personal_head_does()
     for p in net.parameters():
         nn.init.zeros_(p)
     x, y = torch.zeros(4, 1), torch.tensor([0, 0, 0, 1])  # nothing to see, classes 3 : 1, the third is absent
-    here = Loop({"a": Home(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))})
+    here = Loop({"a": ClientData(Batch.of(x, y), Batch.of(x, y), Batch.of(x, y))})
     w = after(FedROD(Task(net, "classes", 3), lr=0.1, batch=4), here, 1)
     # softmax(log n) is the share of each class, so the balanced loss has no slope at 0
     assert w["bias"].tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
@@ -234,13 +238,13 @@ def test_a_round_of_fedper_with_alternation_by_hand(engine: Any) -> None:
     assert number(body) == pytest.approx((1.448 + 3 * 0.968) / 4)
 
 
-def test_fedper_with_an_empty_head_is_fedavg(task: Task, homes: dict[str, Home]) -> None:
+def test_fedper_with_an_empty_head_is_fedavg(task: Task, clients_data: dict[str, ClientData]) -> None:
     headless = copy.copy(task)
     headless.head = ()
     method = FedPer(headless)
-    w = after(method, Loop(homes), 3)
-    assert apart(w, after(FedAvg(task), Loop(homes), 3)) == 0
-    assert method.general(w) is w
+    w = after(method, Loop(clients_data), 3)
+    assert apart(w, after(FedAvg(task), Loop(clients_data), 3)) == 0
+    assert method.global_model(w) is w
 
 
 def test_fedper_of_one_layer_is_local() -> None:

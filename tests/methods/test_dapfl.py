@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from motet.client import Home, Task, seed_of
+from motet.client import ClientData, Task, seed_of
 from motet.engines.loop import Loop, VerbFailed
 from motet.engines.vmap import Vmap
 from motet.methods.dapfl import DapFL
@@ -56,17 +56,19 @@ def test_the_second_round_remembers_what_the_first_one_led_to(engine: Any) -> No
 
 @pytest.mark.parametrize("engine", [Loop, Vmap])
 def test_with_one_learning_rate_and_one_epoch_it_is_fedavg(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    free = after(DapFL(task, lr_min=0.1, lr_max=0.1, epochs_max=1), engine(homes), 4)
-    fixed = after(FedAvg(task, lr=0.1, epochs=1), engine(homes), 4)
+    free = after(DapFL(task, lr_min=0.1, lr_max=0.1, epochs_max=1), engine(clients_data), 4)
+    fixed = after(FedAvg(task, lr=0.1, epochs=1), engine(clients_data), 4)
     assert float((free - fixed).sq()) == 0
 
 
-def test_the_state_is_loss_and_accuracy_on_training_examples(task: Task, homes: dict[str, Home]) -> None:
-    data = Loop(homes)
+def test_the_state_is_loss_and_accuracy_on_training_examples(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    data = Loop(clients_data)
     data.begin(DapFL(task), turn(data, 0))
-    train = homes["c03"].train.take()
+    train = clients_data["c03"].train.take()
     right = task.predict(task.w0, train.x).argmax(-1) == train.y
     found = DapFL(task).state(task.w0, data.data("c03"))
     assert found.tolist() == pytest.approx([task.loss(task.w0, train).item(), right.float().mean().item()])
@@ -80,9 +82,9 @@ def test_actions_span_the_ranges(task: Task) -> None:
 
 
 def test_agents_learn_from_the_third_round_on_with_the_papers_networks(
-    task: Task, homes: dict[str, Home]
+    task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    engine = Loop(homes)
+    engine = Loop(clients_data)
     method = DapFL(task, actor=(10, 5), critic=(5,), meet=0, hidden="tanh", actor_lr=1e-5, critic_lr=1e-4)
     after(method, engine, 5)
     agent = engine.keeps.get("c00")["agent"]

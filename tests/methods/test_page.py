@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from motet.client import Batch, Home, Task, seed_of
-from motet.core import Turn, Unfit, average
+from motet.client import Batch, ClientData, Task, seed_of
+from motet.core import MethodUnfit, Turn, average
 from motet.engines.driver import play, training
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
@@ -18,9 +18,9 @@ from motet.methods.page import PAGE
 from motet.parts import agents
 from motet.parts import games as game
 from motet.runs.recipe import read
-from motet.runs.trainer import settle
+from motet.runs.trainer import resolve
 from motet.vec import leaves
-from rounds import TWO, after, apart, one_number, server_examples, turn
+from rounds import TWO, after, apart, evaluate_server_testples, one_number, turn
 
 engines = pytest.mark.parametrize("engine", [Loop, Vmap])
 ONE = Batch.of(torch.tensor([[1.0]]), torch.tensor([1.0]))  # the server's example (1, 1): loss (w - 1)^2
@@ -37,7 +37,7 @@ RANGE: dict[str, Any] = PAPER | {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6,
 QUICK: dict[str, Any] = PAPER | {"warm_up": 2, "recall": 2, "epochs_max": 4}
 
 
-def drawn(settings: agents.Settings, seed: int) -> torch.Tensor:
+def drawn(settings: agents.AgentSettings, seed: int) -> torch.Tensor:
     """The first action, whatever the state."""
     return agents.act(agents.born(settings, 0), torch.zeros(settings.states), seed, settings)[0]
 
@@ -115,12 +115,14 @@ def test_rewards_are_scaled_or_mixed() -> None:
     assert earned.item() == pytest.approx(3 * sum(rewards[0]) / 2, rel=1e-4)
 
 
-def test_a_scale_changes_nothing_where_rewards_are_steadied(task: Task, homes: dict[str, Home]) -> None:
+def test_a_scale_changes_nothing_where_rewards_are_steadied(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
     found = []
     for scale in (1.0, 8.0):
         how = QUICK | {"steady": True, "looks": 3}
         method = PAGE(task, client_scale=scale, server_scale=scale, **how)
-        s = after(method, Loop(homes), 6, server_examples())
+        s = after(method, Loop(clients_data), 6, evaluate_server_testples())
         assert s["agent"]["learned"] > 0
         found.append(s)
     assert torch.equal(found[0]["a"], found[1]["a"]) and apart(found[0]["w"], found[1]["w"]) == 0
@@ -144,21 +146,21 @@ def test_weights_sum_to_one_and_the_absent_have_none() -> None:
 
 @engines
 def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
-    engine: Any, task: Task, homes: dict[str, Home]
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     found = []
     for private in (False, True):
-        here = engine(homes)
-        s = after(PAGE(task, private=private, server_mix=0.5, **QUICK), here, 5, server_examples())
-        found.append([*leaves(s), *(v for c in homes for v in leaves(here.keeps.get(c)))])
+        here = engine(clients_data)
+        s = after(PAGE(task, private=private, server_mix=0.5, **QUICK), here, 5, evaluate_server_testples())
+        found.append([*leaves(s), *(v for c in clients_data for v in leaves(here.keeps.get(c)))])
     pairs = [[torch.as_tensor(v) for v in pair] for pair in zip(*found, strict=True)]
     assert max(float((p - q).abs().max()) for p, q in pairs if p.numel()) < 1e-6
 
 
-def test_private_collects_two_numbers_of_each_client(task: Task, homes: dict[str, Home]) -> None:
-    method, here = PAGE(task, private=True, looks=1), Loop(homes)
-    before = method.start(turn(here, -1, server_examples()))
-    talk: Any = method.round(before, turn(here, 0, server_examples()))
+def test_private_collects_two_numbers_of_each_client(task: Task, clients_data: dict[str, ClientData]) -> None:
+    method, here = PAGE(task, private=True, looks=1), Loop(clients_data)
+    before = method.start(turn(here, -1, evaluate_server_testples()))
+    talk: Any = method.round(before, turn(here, 0, evaluate_server_testples()))
     ask = next(talk)
     said = {"score": torch.tensor(0.5), "f": torch.tensor(1.0), "late": torch.tensor(False)}
     second = talk.send({c: said for c in ask.to})
@@ -176,35 +178,38 @@ class Even(FedAvg):
 @engines
 @pytest.mark.parametrize("private", [False, True])
 def test_with_everything_fixed_it_is_even_fedavg_at_the_upper_ends(
-    engine: Any, private: bool, task: Task, homes: dict[str, Home]
+    engine: Any, private: bool, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     method = PAGE(task, lr_max=0.2, epochs_max=3, fixed=("eta", "alpha", "p"), private=private)
-    fixed = after(method, engine(homes), 4, server_examples())
-    assert apart(fixed["w"], after(Even(task, lr=0.2, epochs=3), engine(homes), 4)) < 1e-6
+    fixed = after(method, engine(clients_data), 4, evaluate_server_testples())
+    assert apart(fixed["w"], after(Even(task, lr=0.2, epochs=3), engine(clients_data), 4)) < 1e-6
 
 
 @engines
-def test_agents_learn_and_engines_agree(engine: Any, task: Task, homes: dict[str, Home]) -> None:
-    here, loop = engine(homes), Loop(homes)
-    s, t = (after(PAGE(task, **QUICK), e, 6, server_examples()) for e in (here, loop))
+def test_agents_learn_and_engines_agree(engine: Any, task: Task, clients_data: dict[str, ClientData]) -> None:
+    here, loop = engine(clients_data), Loop(clients_data)
+    s, t = (after(PAGE(task, **QUICK), e, 6, evaluate_server_testples()) for e in (here, loop))
     assert s["agent"]["learned"] == 4 and here.keeps.get("c03")["agent"]["learned"] == 3
     assert apart(s["w"], t["w"]) < 2e-5
 
 
-def test_random_actions_are_drawn_for_good(task: Task, homes: dict[str, Home]) -> None:
-    here = Loop(homes)
-    s = after(PAGE(task, random=True, **QUICK), here, 5, server_examples())
+def test_random_actions_are_drawn_for_good(task: Task, clients_data: dict[str, ClientData]) -> None:
+    here = Loop(clients_data)
+    s = after(PAGE(task, random=True, **QUICK), here, 5, evaluate_server_testples())
     assert s["agent"]["learned"] == 0 and here.keeps.get("c03")["agent"]["learned"] == 0
     method = PAGE(task, **QUICK)
     assert torch.equal(s["a"], drawn(method.server(24).mind, seed_of(0, 4)))
 
 
 def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
-    task: Task, homes: dict[str, Home]
+    task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    method, here = PAGE(task, **QUICK), Faulty(Loop(homes), lambda c, number: c == "c04" and number == 1)
-    before = after(method, here, 1, server_examples())
-    s = play(here, method, before, turn(here, 1, server_examples()))
+    method, here = (
+        PAGE(task, **QUICK),
+        Faulty(Loop(clients_data), lambda c, number: c == "c04" and number == 1),
+    )
+    before = after(method, here, 1, evaluate_server_testples())
+    s = play(here, method, before, turn(here, 1, evaluate_server_testples()))
     assert s["s"][s["seats"]["c04"]] == before["s"][4] != 0 and s["now"][4] == before["now"][4]
     u = torch.stack([(s["a"][k] + 1) / 2 for c, k in s["seats"].items() if c != "c04"])
     models = [here.keeps.get(c)["w"] for c in s["seats"] if c != "c04"]
@@ -214,33 +219,41 @@ def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
     assert apart(total, s["w"]) < 1e-6
 
 
-def test_a_late_client_gets_a_seat_while_there_are_any(task: Task, homes: dict[str, Home]) -> None:
-    few = {c: homes[c] for c in ("c00", "c01")}
+def test_a_late_client_gets_a_seat_while_there_are_any(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    few = {c: clients_data[c] for c in ("c00", "c01")}
     method = PAGE(task, capacity=3, **QUICK)
-    s = after(method, Loop(few), 2, server_examples())
+    s = after(method, Loop(few), 2, evaluate_server_testples())
     assert s["seats"] == {"c00": 0, "c01": 1}
-    more = Loop(few | {"b00": homes["c02"]})
-    s = play(more, method, s, turn(more, 2, server_examples()))
+    more = Loop(few | {"b00": clients_data["c02"]})
+    s = play(more, method, s, turn(more, 2, evaluate_server_testples()))
     assert s["seats"] == {"c00": 0, "c01": 1, "b00": 2} and s["s"].shape == (3,)
-    full = Loop(few | {"b00": homes["c02"], "b01": homes["c03"]})
-    with pytest.raises(Unfit, match="has 3 seats for clients, and there are 4.\nhint: method.capacity=8"):
-        play(full, method, s, turn(full, 3, server_examples()))
-    moved = Loop({"c01": homes["c01"], "b00": homes["c02"], "b01": homes["c03"]})  # c00 has left
-    assert play(moved, method, s, turn(moved, 3, server_examples()))["seats"]["b01"] == 0
+    full = Loop(few | {"b00": clients_data["c02"], "b01": clients_data["c03"]})
+    with pytest.raises(
+        MethodUnfit, match="has 3 seats for clients, and there are 4.\nhint: method.capacity=8"
+    ):
+        play(full, method, s, turn(full, 3, evaluate_server_testples()))
+    moved = Loop(
+        {"c01": clients_data["c01"], "b00": clients_data["c02"], "b01": clients_data["c03"]}
+    )  # c00 has left
+    assert play(moved, method, s, turn(moved, 3, evaluate_server_testples()))["seats"]["b01"] == 0
 
 
-def test_a_budget_bounds_what_a_client_chooses(task: Task, homes: dict[str, Home]) -> None:
-    here = Loop(homes)
+def test_a_budget_bounds_what_a_client_chooses(task: Task, clients_data: dict[str, ClientData]) -> None:
+    here = Loop(clients_data)
     method = PAGE(task, epochs_max=8, budget=(1, 5, 40))
-    after(method, here, 1, server_examples())
-    most = {c: int(here.keeps.get(c)["most"]) for c in homes}
+    after(method, here, 1, evaluate_server_testples())
+    most = {c: int(here.keeps.get(c)["most"]) for c in clients_data}
     assert set(most.values()) == {1, 5, 8}
     assert method.client.choice(torch.ones(2), {"most": torch.tensor(5)})[1] == 5
 
 
-def test_who_has_not_trained_yet_has_the_global_model(task: Task, homes: dict[str, Home]) -> None:
-    method, here = PAGE(task, **QUICK), Loop(homes)
-    s = after(method, here, 1, server_examples())
+def test_who_has_not_trained_yet_has_the_global_model(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    method, here = PAGE(task, **QUICK), Loop(clients_data)
+    s = after(method, here, 1, evaluate_server_testples())
     data = here.data("c00")
     x = data.x
     assert torch.equal(method.personal(s["w"], method.join(data), data)(x), task.predict(s["w"], x))
@@ -251,14 +264,17 @@ def test_who_has_not_trained_yet_has_the_global_model(task: Task, homes: dict[st
 @engines
 @pytest.mark.parametrize("private", [False, True])
 def test_local_scores_are_those_of_the_personal_models(
-    engine: Any, private: bool, task: Task, homes: dict[str, Home]
+    engine: Any, private: bool, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    method, here = PAGE(task, private=private, **QUICK), engine(homes)
-    before, now = after(method, here, 2, server_examples()), turn(here, 2, server_examples())
+    method, here = PAGE(task, private=private, **QUICK), engine(clients_data)
+    before, now = (
+        after(method, here, 2, evaluate_server_testples()),
+        turn(here, 2, evaluate_server_testples()),
+    )
     asks = training(method, before, now)
     s = play(here, method, before, now)
-    names, local = here.rehearse(method, asks, now)
-    others, scores = here.judge(method, s, now, "test")
+    names, local = here.evaluate_trained(method, asks, now)
+    others, scores = here.evaluate(method, s, now, "test")
     own = dict(zip(others, scores["personal"]["loss"], strict=True))
     assert sum(local["test"]["loss"]).item() == pytest.approx(sum(own[c] for c in names).item(), rel=1e-5)
 
@@ -288,9 +304,9 @@ def test_a_look_goes_up_the_slope_by_a_stride() -> None:
     assert third[1].item() == pytest.approx(3 * 1.2 / 2)
 
 
-def test_private_cannot_look(task: Task, homes: dict[str, Home]) -> None:
-    with pytest.raises(Unfit, match="sees no models to look with.\nhint: method.looks=1"):
-        after(PAGE(task, private=True), Loop(homes), 1, server_examples())
+def test_private_cannot_look(task: Task, clients_data: dict[str, ClientData]) -> None:
+    with pytest.raises(MethodUnfit, match="sees no models to look with.\nhint: method.looks=1"):
+        after(PAGE(task, private=True), Loop(clients_data), 1, evaluate_server_testples())
 
 
 def test_who_misses_the_deadline_is_absent_earns_nothing_and_keeps_its_accuracy() -> None:
@@ -341,10 +357,14 @@ def test_as_published_agents_end_up_at_the_upper_ends() -> None:
 
 
 def test_memory_is_as_long_as_the_run(task: Task) -> None:
-    recipe, _ = settle(read(None, ["data.name=wine", "method.name=page", "data.exam=0.2", "data.proxy=0.5"]))
+    recipe, _ = resolve(
+        read(None, ["data.name=wine", "method.name=page", "data.server_test=0.2", "data.proxy=0.5"])
+    )
     assert recipe["method"]["memory"] == recipe.train.rounds
 
 
-def test_a_server_without_examples_is_told_how_to_get_some(task: Task, homes: dict[str, Home]) -> None:
-    with pytest.raises(Unfit, match="it has none.\nhint: data.proxy=0.2"):
-        after(PAGE(task), Loop(homes), 1)
+def test_a_server_without_examples_is_told_how_to_get_some(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    with pytest.raises(MethodUnfit, match="it has none.\nhint: data.proxy=0.2"):
+        after(PAGE(task), Loop(clients_data), 1)

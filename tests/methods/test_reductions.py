@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from motet.client import Home, Task, descend
+from motet.client import ClientData, Task, descend
 from motet.core import Turn
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
@@ -45,47 +45,51 @@ def test_weights_can_be_given_instead_of_numbers_of_examples() -> None:
     assert after(Even(one_number(), lr=0.1, batch=4), Loop(TWO), 1)["weight"].item() == pytest.approx(0.8)
 
 
-def test_fedprox_with_mu_zero_is_fedavg(task: Task, homes: dict[str, Home]) -> None:
-    a, b = after(FedAvg(task), Loop(homes), 3), after(FedProx(task, mu=0.0), Loop(homes), 3)
+def test_fedprox_with_mu_zero_is_fedavg(task: Task, clients_data: dict[str, ClientData]) -> None:
+    a, b = after(FedAvg(task), Loop(clients_data), 3), after(FedProx(task, mu=0.0), Loop(clients_data), 3)
     assert apart(a, b) == 0
 
 
-def test_fedprox_with_a_larger_mu_stays_nearer_to_the_start(task: Task, homes: dict[str, Home]) -> None:
-    ways = [after(FedProx(task, mu=mu, epochs=5), Loop(homes), 1) for mu in (0.0, 1.0, 5.0)]
+def test_fedprox_with_a_larger_mu_stays_nearer_to_the_start(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    ways = [after(FedProx(task, mu=mu, epochs=5), Loop(clients_data), 1) for mu in (0.0, 1.0, 5.0)]
     far = [apart(w, task.w0) for w in ways]
     assert far[0] > far[1] > far[2] > 0
 
 
-def test_fedavg_with_one_client_is_training_alone(task: Task, homes: dict[str, Home]) -> None:
-    one = {"c05": homes["c05"]}
+def test_fedavg_with_one_client_is_training_alone(task: Task, clients_data: dict[str, ClientData]) -> None:
+    one = {"c05": clients_data["c05"]}
     shared, alone = Loop(one), Loop(one)
     w = after(FedAvg(task), shared, 3)
     after(Local(task), alone, 3)
     assert apart(w, alone.keeps.get("c05")) < 1e-7
 
 
-def test_centralised_is_fedavg_with_one_client(task: Task, homes: dict[str, Home]) -> None:
-    one = {"everyone": homes["c05"]}
+def test_centralised_is_fedavg_with_one_client(task: Task, clients_data: dict[str, ClientData]) -> None:
+    one = {"everyone": clients_data["c05"]}
     assert apart(after(Centralised(task), Loop(one), 2), after(FedAvg(task), Loop(one), 2)) == 0
 
 
-def test_finetune_trains_on_from_fedavgs_model(task: Task, homes: dict[str, Home]) -> None:
-    engine = Loop(homes)
+def test_finetune_trains_on_from_fedavgs_model(task: Task, clients_data: dict[str, ClientData]) -> None:
+    engine = Loop(clients_data)
     w = after(FineTune(task, tune=3), engine, 2)
-    assert apart(w, after(FedAvg(task), Loop(homes), 2)) == 0
+    assert apart(w, after(FedAvg(task), Loop(clients_data), 2)) == 0
     data = engine.data("c03")
     (personal,) = FineTune(task, tune=3).personal(w, (), data).args
     assert apart(personal, descend(task.loss, w, data, lr=0.1, epochs=3, batch=16)) == 0
 
 
-def test_nobody_hears_anything_from_local(task: Task, homes: dict[str, Home]) -> None:
-    engine = Loop(homes)
+def test_nobody_hears_anything_from_local(task: Task, clients_data: dict[str, ClientData]) -> None:
+    engine = Loop(clients_data)
     assert after(Local(task), engine, 2) == ()
-    assert Local(task).general(()) is None
+    assert Local(task).global_model(()) is None
 
 
-def test_a_client_that_never_took_part_has_the_common_start(task: Task, homes: dict[str, Home]) -> None:
-    engine = Loop(homes)
+def test_a_client_that_never_took_part_has_the_common_start(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    engine = Loop(clients_data)
     engine.begin(Local(task), turn(engine, -1))
     assert apart(engine.keep("c00"), task.w0) == 0
 

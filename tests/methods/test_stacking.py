@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import make_homes
+from conftest import make_clients_data
 from motet.client import (
     Batch,
+    ClientData,
     Column,
     Data,
-    Home,
     Task,
     seed_of,
 )
-from motet.client.task import marks
+from motet.client.task import metrics_of
 from motet.core import Turn
 from motet.engines.driver import play
 from motet.engines.loop import Loop
@@ -38,13 +38,13 @@ class Counting(Loop):
         return super().replies(ask)
 
 
-def federation(many: int = 4, size: int = 60) -> dict[str, Home]:
-    return make_homes([size] * many)
+def federation(many: int = 4, size: int = 60) -> dict[str, ClientData]:
+    return make_clients_data([size] * many)
 
 
 def accuracy(method: Any, engine: Loop, state: Any) -> float:
-    _, sums = engine.judge(method, state, turn(engine, 0), "test")
-    return float(marks("classes", sums["personal"])["accuracy"].mean())
+    _, sums = engine.evaluate(method, state, turn(engine, 0), "test")
+    return float(metrics_of("classes", sums["personal"])["accuracy"].mean())
 
 
 def first(state: Any) -> dict[str, Published]:
@@ -59,10 +59,10 @@ def test_everyone_publishes_once_and_stacks_again_only_when_models_changed(task:
 
 
 def test_a_model_of_noise_is_trusted_least(task: Task) -> None:
-    homes = federation(5, 150)
-    h = homes["c02"]
+    clients_data = federation(5, 150)
+    h = clients_data["c02"]
     dice = torch.randint(0, 3, (h.n,), generator=torch.Generator().manual_seed(1))
-    engine = Loop(homes | {"c02": Home(Batch.of(h.train.take().x, dice), h.val, h.test)})
+    engine = Loop(clients_data | {"c02": ClientData(Batch.of(h.train.take().x, dice), h.val, h.test)})
     method = Stacking(task, trees=30)
     state = after(method, engine, 1)
     assert all(sum(row.values()) == pytest.approx(1) for row in state["trust"].values())
@@ -72,21 +72,21 @@ def test_a_model_of_noise_is_trusted_least(task: Task) -> None:
 
 
 def test_a_newcomer_publishes_and_stacks_and_the_others_stack_again(task: Task) -> None:
-    homes = federation(4)
-    few = Loop({c: h for c, h in homes.items() if c != "c03"})
+    clients_data = federation(4)
+    few = Loop({c: h for c, h in clients_data.items() if c != "c03"})
     method = Stacking(task)
     state = after(method, few, 1)
-    engine = Counting(homes, few.keeps)
+    engine = Counting(clients_data, few.keeps)
     state = play(engine, method, state, turn(engine, 1))
     assert engine.asked == [("publish", ["c03"]), ("stack", engine.clients)]
-    assert set(state["catalogue"]) == set(homes) and "c03" in state["trust"]["c00"]
+    assert set(state["catalogue"]) == set(clients_data) and "c03" in state["trust"]["c00"]
 
 
 def test_the_model_of_a_client_that_left_is_in_no_stack_of_the_next_round(task: Task) -> None:
-    homes = federation(4)
-    method, full = Stacking(task), Loop(homes)
+    clients_data = federation(4)
+    method, full = Stacking(task), Loop(clients_data)
     state = after(method, full, 1)
-    engine = Loop({c: h for c, h in homes.items() if c != "c03"}, full.keeps)
+    engine = Loop({c: h for c, h in clients_data.items() if c != "c03"}, full.keeps)
     state = play(engine, method, state, turn(engine, 1))
     assert "c03" not in state["catalogue"] and "c03" not in state["trust"]
     assert all("c03" not in row for row in state["trust"].values())
@@ -129,7 +129,7 @@ def test_a_bad_model_is_refused_by_its_owners_name_and_the_stacks_go_on(task: Ta
     state = after(method, engine, 1)
     assert state["refused"]["c01"].startswith("client c01: ")
     assert "c01" not in state["trust"]["c00"] and "c02" in state["trust"]["c00"]
-    assert method.record(state)["refused"] == state["refused"]
+    assert method.summary(state)["refused"] == state["refused"]
     assert accuracy(method, engine, state) > 0.4
 
 
@@ -144,7 +144,7 @@ def test_a_budget_of_bytes_limits_what_is_served(task: Task) -> None:
     state = after(method, engine, 1)
     sizes = sorted(len(m[0]["model"]) for m in state["catalogue"].values())
     small = replace(method, budget=(sizes[-1] + sizes[-2]) / 1e6)
-    menu = small.view(state, "c00")
+    menu = small.download(state, "c00")
     assert 1 <= len(menu) < 4 and "c00" not in menu
     assert sum(len(m["model"]) for m in menu.values()) <= sizes[-1] + sizes[-2]
 
@@ -152,7 +152,7 @@ def test_a_budget_of_bytes_limits_what_is_served(task: Task) -> None:
 def test_who_contributes_too_little_is_served_nothing_and_still_has_a_model(task: Task) -> None:
     method, engine = Stacking(task, trees=5, threshold=0.9), Loop(federation(4))
     state = after(method, engine, 3)
-    served = [c for c in engine.clients if method.view(state, c)]
+    served = [c for c in engine.clients if method.download(state, c)]
     assert served == contribution.served(state["trust"], engine.clients, 0.9)
     assert 0 < len(served) < 4
     assert 0 < accuracy(method, engine, state) <= 1
@@ -178,7 +178,7 @@ def test_other_families_are_published_and_stacked(task: Task, family: Any) -> No
     assert accuracy(method, engine, state) > 0.4
 
 
-def numbers() -> tuple[Task, dict[str, Home]]:
+def numbers() -> tuple[Task, dict[str, ClientData]]:
     g = torch.Generator().manual_seed(3)
 
     def rows(many: int) -> Batch:
@@ -186,24 +186,26 @@ def numbers() -> tuple[Task, dict[str, Home]]:
         return Batch.of(x, x[:, 0] - 2 * x[:, 1])
 
     task = Task(torch.nn.Linear(3, 1), "numbers", 1)
-    return task, {f"c{k}": Home(rows(150), rows(10), rows(50)) for k in range(3)}
+    return task, {f"c{k}": ClientData(rows(150), rows(10), rows(50)) for k in range(3)}
 
 
 def test_numbers_are_predicted_too() -> None:
-    task, homes = numbers()
-    method, engine = Stacking(task, trees=30), Loop(homes)
-    _, sums = engine.judge(method, after(method, engine, 1), turn(engine, 0), "test")
-    assert (marks("numbers", sums["personal"])["r2"] > 0.7).all()
+    task, clients_data = numbers()
+    method, engine = Stacking(task, trees=30), Loop(clients_data)
+    _, sums = engine.evaluate(method, after(method, engine, 1), turn(engine, 0), "test")
+    assert (metrics_of("numbers", sums["personal"])["r2"] > 0.7).all()
 
 
 def test_columns_that_a_client_lacks_are_not_in_its_models(task: Task) -> None:
     names = [Column(f"f{k}") for k in range(6)]
-    homes = {}
+    clients_data = {}
     for k, (c, h) in enumerate(federation(3).items()):
         columns = tuple(replace(n, here=i % 3 != k) for i, n in enumerate(names))
         here = torch.tensor([n.here for n in columns]).float()
-        homes[c] = Home(*(Batch(b.x * here, b.y, b.live) for b in (h.train, h.val, h.test)), columns)
-    method, engine = Stacking(task), Loop(homes)
+        clients_data[c] = ClientData(
+            *(Batch(b.x * here, b.y, b.live) for b in (h.train, h.val, h.test)), columns
+        )
+    method, engine = Stacking(task), Loop(clients_data)
     state = after(method, engine, 1)
     read = {c: m.manifest.names for c, m in first(state).items()}
     assert read["c00"] == ("f1", "f2", "f4", "f5") and read["c01"] == ("f0", "f2", "f3", "f5")
@@ -213,27 +215,29 @@ def test_columns_that_a_client_lacks_are_not_in_its_models(task: Task) -> None:
 def test_the_state_says_what_it_tells(task: Task) -> None:
     method, engine = Stacking(task, trees=5), Loop(federation(3))
     state = unpack(pack(after(method, engine, 1)))
-    told = method.told(state)
+    told = method.metrics(state)
     assert told["models"] == 3 and 0 < told["self_importance"] < 1 and told["free_riders"] == 0
-    assert set(method.record(state)["trust"]) == set(engine.clients)
-    assert digest(method.view(state, "c00")) == state["stacked"]["c00"]
+    assert set(method.summary(state)["trust"]) == set(engine.clients)
+    assert digest(method.download(state, "c00")) == state["stacked"]["c00"]
 
 
 def test_a_client_of_one_class_takes_the_mean_of_all_models(task: Task) -> None:
-    homes = federation(3)
-    h = homes["c00"]
-    one = Home(Batch.of(h.train.x[:20], torch.ones(20, dtype=torch.int64)), h.val, h.test)
-    method, engine = Stacking(task), Loop(homes | {"c00": one})
+    clients_data = federation(3)
+    h = clients_data["c00"]
+    one = ClientData(Batch.of(h.train.x[:20], torch.ones(20, dtype=torch.int64)), h.val, h.test)
+    method, engine = Stacking(task), Loop(clients_data | {"c00": one})
     state = after(method, engine, 1)
     keep: Any = engine.keeps.get("c00")
     assert keep["meta"] == () and state["trust"]["c00"]["c01"] == pytest.approx(1 / 3)
-    model = method.personal(method.view(state, "c00"), keep, data_of(one))
+    model = method.personal(method.download(state, "c00"), keep, data_of(one))
     assert torch.allclose(model(h.test.x).exp().sum(1), torch.ones(len(h.test.x)), atol=1e-4)
 
 
-def data_of(home: Home) -> Data:
-    train = home.train.take()
-    return Data(train.x, train.y, torch.tensor(home.n), torch.tensor(seed_of(0, "c00")), home.val.take())
+def data_of(client_data: ClientData) -> Data:
+    train = client_data.train.take()
+    return Data(
+        train.x, train.y, torch.tensor(client_data.n), torch.tensor(seed_of(0, "c00")), client_data.val.take()
+    )
 
 
 def test_a_round_in_which_nobody_takes_part_changes_no_model(task: Task) -> None:
@@ -245,13 +249,13 @@ def test_a_round_in_which_nobody_takes_part_changes_no_model(task: Task) -> None
 
 def test_who_contributes_more_is_served_a_version_with_more_privacy_budget(task: Task) -> None:
     pytest.importorskip("opacus")
-    homes = federation(3, 120)
-    method, engine = Stacking(task, trees=5, public="dp-linear", epsilon=0.5, versions=3), Loop(homes)
+    clients_data = federation(3, 120)
+    method, engine = Stacking(task, trees=5, public="dp-linear", epsilon=0.5, versions=3), Loop(clients_data)
     state = after(method, engine, 1)
     trust = {"c00": {"c01": 0.9, "c02": 0.1}, "c01": {"c02": 1.0}, "c02": {"c01": 1.0}}
     earned = {}
-    for c in homes:
-        served, _ = fetched(method.view(state | {"trust": trust}, c))
+    for c in clients_data:
+        served, _ = fetched(method.download(state | {"trust": trust}, c))
         earned[c] = {m.manifest.privacy.epsilon for m in served}
     assert all(len(e) == 1 for e in earned.values())
     budget = {c: e.pop() or 0 for c, e in earned.items()}

@@ -13,8 +13,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from motet.client import Batch, Data, Home, Task, seed_of
-from motet.core import Unfit
+from motet.client import Batch, ClientData, Data, Task, seed_of
+from motet.core import MethodUnfit
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.pulse import pulse
@@ -32,11 +32,11 @@ from rounds import TWO, after, one_number, turn
 engines = pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 
 
-def home_of(x: Tensor, y: Tensor) -> Home:
-    return Home(Batch.of(x, y), Batch.of(x[:0], y[:0]), Batch.of(x[:0], y[:0]))
+def home_of(x: Tensor, y: Tensor) -> ClientData:
+    return ClientData(Batch.of(x, y), Batch.of(x[:0], y[:0]), Batch.of(x[:0], y[:0]))
 
 
-def dealt(x: Tensor, y: Tensor, owner: Tensor) -> dict[str, Home]:
+def dealt(x: Tensor, y: Tensor, owner: Tensor) -> dict[str, ClientData]:
     return {f"c{int(o)}": home_of(x[owner == o], y[owner == o]) for o in owner.unique()}
 
 
@@ -124,7 +124,7 @@ def test_draws_go_on_where_they_were(first: int, then: int) -> None:
     "consecutive, lengths", [(False, [1, 2, 2, 4, 4, 2, 2]), (True, [1, 2, 2, 4, 4, 4, 2])]
 )
 def test_alpha_doubles_on_success_and_halves_after_failures(consecutive: bool, lengths: list[int]) -> None:
-    rule = swarms.Rule(failures=3, consecutive=consecutive)
+    rule = swarms.SwarmRule(failures=3, consecutive=consecutive)
     alpha, failures, seen = np.ones(1), np.zeros(1, int), [1]
     for fell in (True, False, True, False, False, False):  # cumulative: the third failure is the fifth epoch
         swarms.adapted(alpha, failures, np.array([fell]), rule)
@@ -134,7 +134,7 @@ def test_alpha_doubles_on_success_and_halves_after_failures(consecutive: bool, l
 
 def test_alpha_has_a_cap_or_is_fixed() -> None:
     alpha, none, fell = np.full(2, 3.0), np.zeros(2, int), np.array([True, True])
-    swarms.adapted(alpha, none, fell, swarms.Rule(adapt=np.array([True, False]), cap=4.0))
+    swarms.adapted(alpha, none, fell, swarms.SwarmRule(adapt=np.array([True, False]), cap=4.0))
     assert alpha.tolist() == [4, 3]
 
 
@@ -164,8 +164,8 @@ def test_how_many_epochs_a_round_has_changes_nothing() -> None:
 
 def test_swarms_side_by_side_know_nothing_of_each_other_and_the_best_counts() -> None:
     x, y = line()
-    homes = dealt(x, y, torch.arange(60) % 4)
-    alone, s = (after(Swarm(linear(4, 1), swarms=n, stretch=50), Vmap(homes), 1) for n in (1, 3))
+    clients_data = dealt(x, y, torch.arange(60) % 4)
+    alone, s = (after(Swarm(linear(4, 1), swarms=n, stretch=50), Vmap(clients_data), 1) for n in (1, 3))
     assert all(same(alone[k][0], s[k][0]) < 1e-12 for k in ("theta", "loss", "alpha"))
     assert not torch.equal(s["theta"][0], s["theta"][1])
     best = torch.cat([v.flatten() for v in s["best"].values()])
@@ -176,18 +176,18 @@ def test_swarms_side_by_side_know_nothing_of_each_other_and_the_best_counts() ->
 def test_settings_side_by_side_know_nothing_of_each_other() -> None:
     """Each of three settings, twice; each is what it is alone."""
     x, y = line()
-    homes = dealt(x, y, torch.arange(60) % 4)
+    clients_data = dealt(x, y, torch.arange(60) % 4)
     lists = {
         "w1": [0.5, 0.0, 0.2],
         "w2": [0.1, 0.3, 0.8],
         "alpha": [0.1, 2.0, 1.0],
         "adapt": [True, False, True],
     }
-    s = after(Swarm(linear(4, 1), swarms=2, stretch=50, **lists), Loop(homes), 1)  # type: ignore[arg-type]
+    s = after(Swarm(linear(4, 1), swarms=2, stretch=50, **lists), Loop(clients_data), 1)  # type: ignore[arg-type]
     assert s["theta"].shape == (6, 20, 5)
     for i in range(3):
         own = {k: v[i] for k, v in lists.items()}
-        alone = after(Swarm(linear(4, 1), swarms=2, stretch=50, **own), Loop(homes), 1)  # type: ignore[arg-type]
+        alone = after(Swarm(linear(4, 1), swarms=2, stretch=50, **own), Loop(clients_data), 1)  # type: ignore[arg-type]
         assert all(same(alone[k], s[k][2 * i : 2 * i + 2]) < 1e-12 for k in ("theta", "loss", "alpha"))
         assert torch.equal(alone["source"], s["source"])
     assert s["alpha"][2:4].tolist() == [2.0, 2.0]  # it does not learn
@@ -240,7 +240,7 @@ def test_a_trail_remembers_the_best_particles_and_their_losses() -> None:
     assert trail.shape == (3, 2, 6)  # before the first round, and after the second and the fourth
     assert torch.equal(trail[-1, :, -1], s["loss"].amin(1))
     assert torch.equal(trail[-1, :, :-1], swarms.leaders(s)[:, 0])
-    assert method.record(s)["trail"] == trail.tolist() and method.record(s)["epochs"] == 40
+    assert method.summary(s)["trail"] == trail.tolist() and method.summary(s)["epochs"] == 40
 
 
 def test_conventional_pso_goes_everywhere_and_remembers_each_particles_best() -> None:
@@ -326,7 +326,7 @@ def test_swarms_of_classes_are_put_together_to_one_network() -> None:
     here = Vmap(dealt(x, y, y))  # one class a client
     method = Swarm(task, loss="one_vs_all", stretch=300)
     s = after(method, here, 1)
-    assert float((task.predict(method.general(s), x).argmax(1) == y).float().mean()) > 0.9
+    assert float((task.predict(method.global_model(s), x).argmax(1) == y).float().mean()) > 0.9
 
 
 def test_what_has_no_gradient_can_be_trained() -> None:
@@ -381,9 +381,13 @@ def test_a_quantile_can_be_trained() -> None:
 
 def test_a_penalty_on_unfairness_sees_features_and_works() -> None:
     x, y = two_classes()
-    homes = dealt(x, y, torch.arange(120) % 2)
+    clients_data = dealt(x, y, torch.arange(120) % 2)
     unfair, fair = (
-        after(Swarm(linear(4, 2, "classes"), loss=f"{__name__}:{f}", stretch=80, spread=1.0), Loop(homes), 1)
+        after(
+            Swarm(linear(4, 2, "classes"), loss=f"{__name__}:{f}", stretch=80, spread=1.0),
+            Loop(clients_data),
+            1,
+        )
         for f in ("wrong_answers", "even_handed")
     )
     task = linear(4, 2, "classes")
@@ -398,12 +402,12 @@ def test_a_penalty_on_unfairness_sees_features_and_works() -> None:
 @engines
 def test_a_client_whose_losses_are_no_numbers_is_left_out(engine: Any) -> None:
     x, y = line()
-    homes = dealt(x, y, torch.arange(60) % 4)
-    broken = homes | {"bad": home_of(x[:5] * torch.nan, y[:5])}
+    clients_data = dealt(x, y, torch.arange(60) % 4)
+    broken = clients_data | {"bad": home_of(x[:5] * torch.nan, y[:5])}
     method = Swarm(linear(4, 1), stretch=20)
     here = engine(broken)
     s = after(method, here, 2)
-    assert same(s, after(method, engine(homes), 2)) < 1e-9
+    assert same(s, after(method, engine(clients_data), 2)) < 1e-9
     assert {(c, v) for c, v, _ in here.refused} == {("bad", "tell")}
 
 
@@ -484,9 +488,11 @@ def test_noise_is_laplaces_and_its_scale_is_that_of_one_example() -> None:
         ({"epsilon": 1.0}, "set method.clip"),
     ],
 )
-def test_what_cannot_work_is_refused(how: Any, says: str, task: Task, homes: dict[str, Home]) -> None:
-    with pytest.raises(Unfit, match=says):
-        after(Swarm(task, **how), Loop(homes), 0)
+def test_what_cannot_work_is_refused(
+    how: Any, says: str, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    with pytest.raises(MethodUnfit, match=says):
+        after(Swarm(task, **how), Loop(clients_data), 0)
 
 
 # ---- Boston ----
@@ -537,9 +543,10 @@ def test_a_particle_takes_the_best_of_its_tries() -> None:
 
 def test_more_tries_need_fewer_messages() -> None:
     x, y = line()
-    homes = dealt(x, y, torch.arange(60) % 4)
+    clients_data = dealt(x, y, torch.arange(60) % 4)
     one, eight = (
-        after(Swarm(linear(4, 1), particles=5, tries=n, stretch=60, w2=0.2), Loop(homes), 1) for n in (1, 8)
+        after(Swarm(linear(4, 1), particles=5, tries=n, stretch=60, w2=0.2), Loop(clients_data), 1)
+        for n in (1, 8)
     )
     assert float(eight["loss"].min()) < float(one["loss"].min())
 
@@ -557,7 +564,9 @@ def test_tries_are_proposed_from_the_time_that_asks_take() -> None:
     here, method = Far(Loop(TWO)), Swarm(one_number())
     here.begin(method, turn(here, 0))
     found = pulse(
-        here, lambda n: method.question(torch.zeros(1, n, 1).double(), 0, here.clients), clock=lambda: now[0]
+        here,
+        lambda n: method.evaluation_request(torch.zeros(1, n, 1).double(), 0, here.clients),
+        clock=lambda: now[0],
     )
     assert (found.wait, found.each) == (pytest.approx(0.2), pytest.approx(0.001))
     assert found.tries(particles=20) == 10 and found.tries(particles=1000) == 1

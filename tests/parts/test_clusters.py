@@ -253,7 +253,9 @@ def test_kmeans_and_links_find_what_is_there() -> None:
     assert clusters.kmeans(rows, 3, seed=1).tolist() == truth.tolist()
     assert clusters.linked(rows, 0.2).tolist() == truth.tolist()
     assert clusters.best_k(rows, seed=1) == 3
-    assert clusters.silhouette(rows, truth) > 0.9 > clusters.silhouette(rows, clusters.dealt(15, 3, 0))
+    assert (
+        clusters.silhouette(rows, truth) > 0.9 > clusters.silhouette(rows, clusters.random_groups(15, 3, 0))
+    )
 
 
 def test_links_chain() -> None:
@@ -270,9 +272,9 @@ def test_few_rows_make_few_groups() -> None:
 
 
 def test_random_groups_are_of_one_size() -> None:
-    labels = clusters.dealt(20, 4, seed=3)
+    labels = clusters.random_groups(20, 4, seed=3)
     assert np.bincount(labels).tolist() == [5, 5, 5, 5]
-    assert labels.tolist() != clusters.dealt(20, 4, seed=4).tolist()
+    assert labels.tolist() != clusters.random_groups(20, 4, seed=4).tolist()
 
 
 def test_the_nearest_centre() -> None:

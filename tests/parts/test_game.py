@@ -7,31 +7,31 @@ from functools import partial
 import pytest
 import torch
 
-from motet.client import Batch, Home, Task
+from motet.client import Batch, ClientData, Task
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
 from motet.methods.page import PAGE
 from motet.parts import games as game
 from motet.vec import stack
-from rounds import after, server_examples, turn
+from rounds import after, evaluate_server_testples, turn
 
 
 def test_a_client_sees_its_validation_examples_or_else_those_it_trains_on(
-    task: Task, homes: dict[str, Home]
+    task: Task, clients_data: dict[str, ClientData]
 ) -> None:
-    h = homes["c03"]
-    homes["c03"] = Home(h.train, Batch.of(h.val.x[:0], h.val.y[:0]), h.test)
-    here = Loop(homes)
+    h = clients_data["c03"]
+    clients_data["c03"] = ClientData(h.train, Batch.of(h.val.x[:0], h.val.y[:0]), h.test)
+    here = Loop(clients_data)
     here.begin(PAGE(task), turn(here, 0))
-    for client, part in (("c02", homes["c02"].val), ("c03", h.train)):
+    for client, part in (("c02", clients_data["c02"].val), ("c03", h.train)):
         exam = part.take()
         right = task.predict(task.w0, exam.x).argmax(-1) == exam.y
         found = game.outlook_at_home(task, task.w0, here.data(client)).tolist()
         assert found == pytest.approx([task.loss(task.w0, exam).item(), right.float().mean().item()])
 
 
-def test_stacked_models_score_as_one_by_one(task: Task, homes: dict[str, Home]) -> None:
-    here, exam = Vmap(homes), server_examples(40)
+def test_stacked_models_score_as_one_by_one(task: Task, clients_data: dict[str, ClientData]) -> None:
+    here, exam = Vmap(clients_data), evaluate_server_testples(40)
     after(PAGE(task, epochs_max=3), here, 1, exam)
     models = [here.keeps.get(c)["w"] for c in here.clients]
     alone = [game.outlook(task, partial(task.predict, w), exam)[1] for w in models]
@@ -40,7 +40,7 @@ def test_stacked_models_score_as_one_by_one(task: Task, homes: dict[str, Home]) 
 
 
 def test_a_glance_is_evenly_spaced_and_no_longer_than_asked() -> None:
-    exam = server_examples(10)
+    exam = evaluate_server_testples(10)
     assert [len(game.every(exam, most)) for most in (0, 3, 4, 10, 99)] == [10, 3, 4, 10, 10]
     assert torch.equal(game.every(exam, 3).x, exam.x[::4])
 

@@ -34,9 +34,9 @@ from sklearn.preprocessing import StandardScaler  # noqa: E402
 from motet.published import (  # noqa: E402
     Feature,
     Manifest,
+    ModelRefused,
     Privacy,
     Published,
-    Refused,
     defaults,
     predict,
     publish,
@@ -132,8 +132,8 @@ def test_boosted_trees_answer_strangers_as_at_home(library: str, y_kind: str) ->
     more = {"verbose": -1} if library == "lightgbm" else {}
     model = getattr(module, kind)(n_estimators=12, n_jobs=1, **more).fit(X, y)
     fresh = table(seed=1)
-    home = model.predict(fresh)[:, None] if y_kind == "number" else model.predict_proba(fresh)
-    np.testing.assert_allclose(asked(model, y_kind, fresh), home, atol=1e-5, rtol=1e-5)
+    client_data = model.predict(fresh)[:, None] if y_kind == "number" else model.predict_proba(fresh)
+    np.testing.assert_allclose(asked(model, y_kind, fresh), client_data, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["RandomForestClassifier", "ExtraTreesClassifier", "RandomForestRegressor"])
@@ -142,15 +142,17 @@ def test_a_forest_of_scikit_learn_intelex_is_published_by_its_trees(kind: str) -
     x, fresh = X.round(0), table(seed=1).round(0)  # equal rows of both classes: leaves that are not pure
     number = kind.endswith("Regressor")
     model = getattr(fast, kind)(12, random_state=0).fit(x, NUMBER if number else THREE > 0)
-    home = model.predict(fresh)[:, None] if number else model.predict_proba(fresh)
-    assert number or ((home > 0.3) & (home < 0.7)).any()
-    np.testing.assert_allclose(asked(model, "number" if number else "two", fresh), home, atol=1e-5, rtol=1e-5)
+    client_data = model.predict(fresh)[:, None] if number else model.predict_proba(fresh)
+    assert number or ((client_data > 0.3) & (client_data < 0.7)).any()
+    np.testing.assert_allclose(
+        asked(model, "number" if number else "two", fresh), client_data, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_what_would_answer_otherwise_than_at_home_is_not_published() -> None:
     model = linear_model.LogisticRegression().fit(X, TWO)
-    home = model.predict_proba
-    model.predict_proba = lambda x: home(x)[:, ::-1]
+    client_data = model.predict_proba
+    model.predict_proba = lambda x: client_data(x)[:, ::-1]
     with pytest.raises(ValueError, match="would answer otherwise than the model"):
         asked(model, "two")
 
@@ -172,14 +174,14 @@ def plain(outputs: int) -> nn.Module:
 
 @pytest.mark.parametrize("net", [plain(3), Residual()], ids=["plain", "residual"])
 def test_a_network_answers_strangers_with_its_probabilities(net: nn.Module) -> None:
-    home = net(torch.tensor(X)).softmax(1).detach().numpy()
-    np.testing.assert_allclose(asked(net, "three"), home, atol=1e-5)
+    client_data = net(torch.tensor(X)).softmax(1).detach().numpy()
+    np.testing.assert_allclose(asked(net, "three"), client_data, atol=1e-5)
 
 
 def test_a_network_with_one_score_is_of_two_classes() -> None:
     net = plain(1)
-    home = net(torch.tensor(X)).sigmoid().detach().numpy()
-    np.testing.assert_allclose(asked(net, "two")[:, 1:], home, atol=1e-5)
+    client_data = net(torch.tensor(X)).sigmoid().detach().numpy()
+    np.testing.assert_allclose(asked(net, "two")[:, 1:], client_data, atol=1e-5)
 
 
 def test_a_network_of_numbers_answers_with_numbers() -> None:
@@ -274,7 +276,7 @@ def test_a_published_model_travels_as_plain_data() -> None:
 
 
 def test_a_manifest_is_of_the_client_that_sent_it() -> None:
-    with pytest.raises(Refused, match="client b: its manifest says that it is of 'a'"):
+    with pytest.raises(ModelRefused, match="client b: its manifest says that it is of 'a'"):
         Published.from_tree(made().tree(), "b")
 
 
@@ -284,7 +286,7 @@ def test_a_manifest_that_lies_about_bytes_is_refused_by_name() -> None:
         (replace(one.manifest, sha256="0" * 64), "sha256"),
         (replace(one.manifest, size=1), "says 1"),
     ):
-        with pytest.raises(Refused, match=f"client a: .*{words}"):
+        with pytest.raises(ModelRefused, match=f"client a: .*{words}"):
             Published.checked(lie.to_json(), one.model, "a")
 
 
@@ -314,13 +316,13 @@ def test_a_manifest_that_lies_about_bytes_is_refused_by_name() -> None:
 )
 def test_a_malformed_manifest_is_refused_with_the_field(change: dict[str, Any], words: str) -> None:
     said = json.loads(made().manifest.to_json()) | change
-    with pytest.raises(Refused, match=f"client a: its manifest is malformed: .*{words}"):
+    with pytest.raises(ModelRefused, match=f"client a: its manifest is malformed: .*{words}"):
         Manifest.from_json(json.dumps(said), "a")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "nul", "[" * 100_000, '{"size": NaN}', b"\xff\xfe\xff"])
 def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
-    with pytest.raises(Refused, match="client a: its manifest is malformed"):
+    with pytest.raises(ModelRefused, match="client a: its manifest is malformed"):
         Manifest.from_json(text, "a")
 
 
@@ -331,7 +333,7 @@ def test_any_value_in_any_field_is_read_or_refused(value: Any) -> None:
     for field in said:
         try:
             Manifest.from_json(json.dumps(said | {field: value}), "a")
-        except Refused as e:
+        except ModelRefused as e:
             assert str(e).startswith("client a: ")
 
 
@@ -342,7 +344,7 @@ MANIFEST = made().manifest.to_json()
     "tree_", [{}, {"manifest": 3, "model": 4}, {"manifest": torch.zeros(3), "model": torch.zeros(3)}]
 )
 def test_what_is_no_published_model_is_refused(tree_: Any) -> None:
-    with pytest.raises(Refused, match="client a: what it published"):
+    with pytest.raises(ModelRefused, match="client a: what it published"):
         Published.from_tree(tree_, "a")
 
 

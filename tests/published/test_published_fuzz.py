@@ -17,8 +17,8 @@ pytest.importorskip("onnxruntime")
 
 from motet.published import (  # noqa: E402
     Manifest,
+    ModelRefused,
     Published,
-    Refused,
     Runner,
     predict,
     publish,
@@ -131,6 +131,6 @@ def test_mutated_manifests_are_read_or_refused() -> None:
     for _ in range(2000):
         try:
             Manifest.from_json(mutated(text, rng), "honest")
-        except Refused as e:
+        except ModelRefused as e:
             assert str(e).startswith("client honest: ")
     assert json.loads(text)["client"] == "honest"

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from motet.published import Published, Refused, Runner, predict
+from motet.published import ModelRefused, Published, Runner, predict
 from motet.published.folder import load, save
 from strangers import HOSTILE, LIMITS, NAMES, X, honest, stalling
 
@@ -62,7 +62,7 @@ def test_a_file_of_2_gb_is_not_read(tmp_path: Any) -> None:
     save(honest(), tmp_path)
     with open(tmp_path / "honest.onnx", "r+b") as f:
         f.truncate(2 << 30)  # a sparse file: no 2 GB are written
-    with pytest.raises(Refused, match="client honest: its model's file has 2147483648 bytes"):
+    with pytest.raises(ModelRefused, match="client honest: its model's file has 2147483648 bytes"):
         load(tmp_path, "honest")
 
 

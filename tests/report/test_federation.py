@@ -36,7 +36,7 @@ def survey(clients: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         "name": "toy", "kind": "classes", "features": "table", "shape": [2], "columns": 2,
         "labels": [f"k{i}" for i in range(len(counts))], "counts": counts, "target": {}, "clients": clients,
         "rows": RANGE, "entropy": RANGE, "evenness": RANGE, "distance": RANGE, "gini": 0.125, "twins": twins,
-        "missing": 0, "proxy": None, "exam": None, "notes": [],
+        "missing": 0, "proxy": None, "server_test": None, "notes": [],
     }  # fmt: skip
     return plain | more
 
@@ -84,7 +84,7 @@ def test_classes_are_stacked_as_long_as_there_are_colours() -> None:
 def test_a_matrix_writes_its_counts_and_stars_the_unseen() -> None:
     text = svg_of(few(8))
     assert ">c10 *</text>" in text and ">all clients</text>" in text and ">k7</text>" in text
-    assert "A star marks" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
+    assert "A star metrics_of" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
 
 
 def test_unseen_clients_come_last_and_names_are_in_natural_order() -> None:
@@ -96,7 +96,9 @@ def test_unseen_clients_come_last_and_names_are_in_natural_order() -> None:
 def test_sentences_count_what_is_wrong() -> None:
     shared = {"rows": 1200, "clients": 2, "most": [["a", 700], ["b", 500]]}
     leaked = {"rows": 3, "clients": 1, "most": [["a", 3]]}
-    plain = survey([client("a", [3, 0], missing=7), client("b", [0, 4])], missing=7, proxy=10, exam=2000)
+    plain = survey(
+        [client("a", [3, 0], missing=7), client("b", [0, 4])], missing=7, proxy=10, server_test=2000
+    )
     plain["twins"] |= {"shared": shared, "leaked": leaked, "leaked_with_target": leaked, "column_sets": 2}
     told = dict(federation_words.facts(plain))
     assert told["equal rows"].startswith(

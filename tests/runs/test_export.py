@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import motet
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.runs.export import export
 from motet.runs.recipe import Recipe, read
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
-from motet.runs.trainer import Course
+from motet.runs.trainer import Trainer
 
 
 @pytest.fixture(scope="module", params=["wine", "diabetes"])
@@ -27,17 +27,19 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def predictions(done: motet.Run, client: str) -> tuple[np.ndarray, np.ndarray]:
     """Raw test rows of a client, and what its personal model says about them in the target's unit."""
     store = Store(done.folder, writing=True)  # never committed
-    course = Course(Recipe(done.facts["settings"]), store)
-    course.load()
-    best = course.reported()
-    with calm():
-        models = dict(course.bench.portraits(course.method, best.state, course.turn(best.round)))
-        home, f = course.federation.homes[client], course.federation
+    trainer = Trainer(Recipe(done.facts["settings"]), store)
+    trainer.load()
+    best = trainer.reported()
+    with single_threaded():
+        models = dict(trainer.bench.personal_models(trainer.method, best.state, trainer.turn(best.round)))
+        client_data, f = trainer.federation.clients_data[client], trainer.federation
         (w,) = models[client]
-        said = torch.func.functional_call(course.task.net, dict(w), (home.test.x,)) * f.scale + f.offset
+        said = (
+            torch.func.functional_call(trainer.task.net, dict(w), (client_data.test.x,)) * f.scale + f.offset
+        )
     ruler = f.rulers[client]
     store.close()
-    return home.test.x.numpy() * ruler.spread + ruler.middle, said.numpy()
+    return client_data.test.x.numpy() * ruler.spread + ruler.middle, said.numpy()
 
 
 def test_onnx_takes_raw_rows_and_says_the_same(done: motet.Run, tmp_path: Path) -> None:

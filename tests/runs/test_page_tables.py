@@ -17,9 +17,9 @@ def procedure(name: str) -> Any:
 
 def test_a_run_has_converged_at_its_best_round_before_patience_runs_out() -> None:
     sets = procedure("page/table2").sets
-    assert sets.settled({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
-    assert sets.settled({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
-    assert sets.settled({4: 0.5}, patience=1) == 4
+    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
+    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
+    assert sets.resolved({4: 0.5}, patience=1) == 4
 
 
 def test_table_2_goes_by_the_global_model_for_global_methods_and_by_both_for_page() -> None:

@@ -18,7 +18,7 @@ from motet.runs.export import export
 from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
-from motet.runs.trainer import Course
+from motet.runs.trainer import Trainer
 from motet.wire import pack, unpack
 
 
@@ -56,16 +56,16 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def own_scores(folder: Path, client: str) -> np.ndarray:
     """What the client's personal model of the run makes of all its rows, in some order."""
     store = Store(folder)
-    course = Course(recipes.Recipe(store.facts()["settings"]), store)
-    method, engine, turn = course.method, course.bench, course.turn(store.facts()["reported"])
+    trainer = Trainer(recipes.Recipe(store.facts()["settings"]), store)
+    method, engine, turn = trainer.method, trainer.bench, trainer.turn(store.facts()["reported"])
     engine.method, engine.turn = method, turn
     view = method.view(unpack(store.state(turn.number)), client)
     own: Any = method.personal(view, engine.keep(client), engine.data(client))
-    home = course.federation.homes[client]
-    x = torch.cat([part.take().x for part in (home.train, home.val, home.test)])
+    client_data = trainer.federation.clients_data[client]
+    x = torch.cat([part.take().x for part in (client_data.train, client_data.val, client_data.test)])
     scores = own(x)
-    if course.federation.kind == "numbers":
-        return np.sort((scores * course.federation.scale + course.federation.offset).numpy())
+    if trainer.federation.kind == "numbers":
+        return np.sort((scores * trainer.federation.scale + trainer.federation.offset).numpy())
     return np.sort(torch.softmax(scores.double(), -1)[:, 1].numpy())
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from motet.runs import compare, recipe
-from motet.runs.recipe import Guard, Recipe, RecipeError, parse_word, read
+from motet.runs.recipe import GuardSettings, Recipe, RecipeError, parse_word, read
 
 
 def test_a_recipe_has_a_comment_behind_every_value_and_reads_back_the_same() -> None:
@@ -105,7 +105,7 @@ def test_the_word_nan_is_a_word() -> None:
 def test_a_recipe_of_the_version_before_guards_is_the_same_recipe() -> None:
     now = read()
     before = Recipe({k: v for k, v in now.settings.items() if k != "guard"})
-    assert before.identity() == now.identity() and before.guard == Guard()
+    assert before.identity() == now.identity() and before.guard == GuardSettings()
     assert before.toml() == now.toml() and before.digest() == now.digest()
 
 

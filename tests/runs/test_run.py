@@ -64,21 +64,21 @@ def test_the_reported_round_is_the_best_on_validation(tmp_path: Path) -> None:
 
 
 def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from motet.runs import trainer as course
+    from motet.runs import trainer as trainer
 
     before = small(tmp_path / "a")
-    course._federation.cache_clear()
-    real = course.load
+    trainer._federation.cache_clear()
+    real = trainer.load
 
     def ruined(*args: Any, **kwargs: Any) -> Any:
         federation = real(*args, **kwargs)
-        for home in federation.homes.values():
-            home.test.y = (home.test.y + 1) % 3
+        for client_data in federation.clients_data.values():
+            client_data.test.y = (client_data.test.y + 1) % 3
         return federation
 
-    monkeypatch.setattr(course, "load", ruined)
+    monkeypatch.setattr(trainer, "load", ruined)
     after = small(tmp_path / "b")
-    course._federation.cache_clear()
+    trainer._federation.cache_clear()
     assert before.facts["reported"] == after.facts["reported"]
     found = same(before.folder, after.folder)
     assert all(f.startswith("scores") for f in found) and found
@@ -136,9 +136,9 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [(), ("engine.keep=disk",), ("engine.name=threads",)], ids=str)
 def test_stopping_and_going_on_ends_with_the_same_bits(tmp_path: Path, words: tuple[str, ...]) -> None:
-    from motet.runs.run import Quiet, Stopped
+    from motet.runs.run import NoProgress, Stopped
 
-    class Impatient(Quiet):
+    class Impatient(NoProgress):
         rounds = 0
 
         def stop(self) -> bool:
@@ -277,10 +277,10 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
-    from motet.runs import trainer as course
-    from motet.runs.run import Quiet, Stopped
+    from motet.runs import trainer as trainer
+    from motet.runs.run import NoProgress, Stopped
 
-    class AtOnce(Quiet):
+    class AtOnce(NoProgress):
         def stop(self) -> bool:
             return True
 
@@ -291,13 +291,13 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(recipe, tmp_path / "r", AtOnce())
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    course._federation.cache_clear()
+    trainer._federation.cache_clear()
     with pytest.raises(RunError, match="(?s)changed since this run started.*hint:"):
         run(recipe, tmp_path / "r")
 
 
 def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path) -> None:
-    from motet.runs import trainer as course
+    from motet.runs import trainer as trainer
 
     csv = tmp_path / "d.csv"
     rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
@@ -306,7 +306,7 @@ def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path)
     first = run(recipe, base=tmp_path)
     assert run(recipe, base=tmp_path).folder == first.folder
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    course._federation.cache_clear()
+    trainer._federation.cache_clear()
     assert run(recipe, base=tmp_path).folder != first.folder
     with pytest.raises(RunError, match="changed since this run started"):
         run(recipe, first.folder)
@@ -399,10 +399,10 @@ def test_local_scores_are_those_of_the_very_models_that_left(tmp_path, engine):
     """With one client, what leaves is what the server has afterwards; with Local, it is what stays."""
     for method, side in (("fedavg", "global"), ("local", "personal"), ("scaffold", "global")):
         settings = {"data": {"name": "digits", "clients": 1, "unseen": 0.0}, "engine": engine, "rounds": 3}
-        run = motet.run(method=method, local=True, out=tmp_path / method, **settings)
+        run = motet.run(method=method, after_training=True, out=tmp_path / method, **settings)
         for part in ("val", "test"):
             rows = run.scores[run.scores["part"] == part].set_index(["round", "side"])["loss"]
-            local = rows.xs("local", level="side")
+            local = rows.xs("after_training", level="side")
             assert len(local) == (3 if part == "val" else 1)
             other = rows.xs(side, level="side")[local.index]
             assert local.tolist() == pytest.approx(other.tolist(), rel=1e-5)
@@ -411,10 +411,10 @@ def test_local_scores_are_those_of_the_very_models_that_left(tmp_path, engine):
 def test_scoring_local_models_changes_nothing_else(tmp_path):
     settings = {"data": {"name": "digits", "clients": 4}, "rounds": 3, "method": "ditto"}
     plain = motet.run(out=tmp_path / "a", **settings)
-    more = motet.run(out=tmp_path / "b", local=True, **settings)
-    rest = more.scores[more.scores["side"] != "local"].reset_index(drop=True)
+    more = motet.run(out=tmp_path / "b", after_training=True, **settings)
+    rest = more.scores[more.scores["side"] != "after_training"].reset_index(drop=True)
     assert rest.equals(plain.scores)
-    assert set(more.test["side"]) == set(plain.test["side"]) | {"local"}
+    assert set(more.test["side"]) == set(plain.test["side"]) | {"after_training"}
 
 
 def test_models_of_two_parts_are_saved_with_both(tmp_path):

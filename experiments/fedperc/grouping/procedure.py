@@ -50,8 +50,8 @@ def images(extractor: dict[str, Any], seed: int, out: Path) -> tuple[np.ndarray,
     words = "-".join(str(v) for v in extractor.values())
     file = out / f"{words}-seed{seed}.npz"
     if not file.exists():
-        task, homes, w = trained(extractor, seed)
-        found = [measured(task, w, home) for home in homes.values()]
+        task, clients_data, w = trained(extractor, seed)
+        found = [measured(task, w, client_data) for client_data in clients_data.values()]
         who = np.repeat(np.arange(len(found)), [len(f[0]) for f in found])
         layers = {f"layer{i}": np.concatenate([f[i] for f in found]) for i in range(LAYERS)}
         np.savez(file, who=who, **layers)
@@ -64,16 +64,16 @@ def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any],
     net = nets.build("vgg11", {"width": extractor["width"]}, f.shape, f.outputs, f.kind, seed)
     task = Task(net, f.kind, f.outputs, f.scale, f.pixels)
     method = FedAvg(task, lr=extractor.get("lr", 0.05), epochs=2, batch=64, momentum=0.5)
-    engine, w = Loop(f.homes), task.w0
+    engine, w = Loop(f.clients_data), task.w0
     for number in range(extractor["rounds"]):
         turn = Turn(number, engine.clients, engine.clients, seed_of(seed, "turn", number))
         w = play(engine, method, w, turn)
-    return task, f.homes, w
+    return task, f.clients_data, w
 
 
-def measured(task: Task, w: Any, home: Any) -> list[np.ndarray]:
+def measured(task: Task, w: Any, client_data: Any) -> list[np.ndarray]:
     """Of a client's images, those for validation among them: each layer's (images, channels), in half precision."""
-    x = torch.cat([home.train.take().x, home.val.take().x])
+    x = torch.cat([client_data.train.take().x, client_data.val.take().x])
     parts = [[s.float().flatten(2).mean(-1) for s in task.silent(w, some, LAYERS)] for some in x.split(128)]
     return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(LAYERS)]
 

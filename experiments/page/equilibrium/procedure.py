@@ -25,7 +25,7 @@ from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.run import run
 from motet.runs.store import Store
-from motet.runs.trainer import Course
+from motet.runs.trainer import Trainer
 from motet.vec import stack
 
 ACTIONS = [*product((-1.0, 0.0, 1.0), repeat=2)]  # of eta and alpha, in their ranges
@@ -38,7 +38,7 @@ class Told(PAGE):
 
     def lead(self, sent: Any, keep: Any, bonus: Any, seed: Any) -> Any:
         own, keep = super().lead(sent, keep, bonus, seed)
-        a = torch.where(sent["told"].isnan(), own, sent["told"])
+        a = torch.where(sent["metrics"].isnan(), own, sent["metrics"])
         return a, keep | {"a": a}
 
 
@@ -52,7 +52,7 @@ class Teller:
         self.engine.begin(method, turn)
 
     def ask(self, ask: Ask) -> Any:
-        return self.engine.ask(replace(ask, send=ask.send | {"told": self.action}))
+        return self.engine.ask(replace(ask, send=ask.send | {"metrics": self.action}))
 
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -73,17 +73,17 @@ def tried(folder: Path) -> list[dict[str, float]]:
     """How each player fares that deviates from the run's last state: clients, by luck alone, the server."""
     store = Store(folder, writing=True)
     try:
-        course = Course(Recipe(store.facts()["settings"]), store)
-        course.load()
-        since = float(store.facts().get("equilibrium", course.number) + 1)
-        stage = Stage(course)
+        trainer = Trainer(Recipe(store.facts()["settings"]), store)
+        trainer.load()
+        since = float(store.facts().get("equilibrium", trainer.number) + 1)
+        stage = Stage(trainer)
         base, models, after = stage.played(OWN)
         others = np.array([stage.played(a)[0] for a in ACTIONS])
         lucky = np.array([stage.played(OWN, 1 + k)[0] for k in range(TRIALS)])
         server = np.array([stage.earned(models, p) for p in shares(stage.weights(after))])
     finally:
         store.close()
-    best = np.array([float(after["told"]["server"])])
+    best = np.array([float(after["metrics"]["server"])])
     found = [rise(base, others), rise(base, lucky), rise(best, server[:, None])]
     return [one | {"round": since} for one in found]
 
@@ -91,15 +91,15 @@ def tried(folder: Path) -> list[dict[str, float]]:
 class Stage:
     """The round after a run's last one, which can be played again and again."""
 
-    def __init__(self, course: Course) -> None:
-        m = course.method
+    def __init__(self, trainer: Trainer) -> None:
+        m = trainer.method
         self.method = Told(**{f.name: getattr(m, f.name) for f in fields(m)})  # type: ignore[arg-type]
-        self.course, self.engine, self.now = course, course.engine.engine, course.number
+        self.trainer, self.engine, self.now = trainer, trainer.engine.engine, trainer.number
 
     def played(self, action: tuple[float, float], order: int = 0) -> tuple[np.ndarray, Any, Any]:
         """Clients' pay-offs, their models, and the server's state, with another order of examples if asked."""
-        turn = replace(self.course.turn(self.now + 1), seed=self.course.turn(self.now + 1 + order).seed)
-        after = play(Teller(self.engine, action), self.method, self.course.state, turn)
+        turn = replace(self.trainer.turn(self.now + 1), seed=self.trainer.turn(self.now + 1 + order).seed)
+        after = play(Teller(self.engine, action), self.method, self.trainer.state, turn)
         kept = [self.engine.keeps.get(c) for c in self.engine.clients]
         self.engine.keeps.rewind(self.now)
         return np.array([float(k["r"]) for k in kept]), stack([k["w"] for k in kept]), after
@@ -110,7 +110,7 @@ class Stage:
 
     def earned(self, models: Any, p: torch.Tensor) -> float:
         w = game.mixture(models, p)
-        return float(self.method.earned(w, p, torch.zeros(len(p)), self.course.proxy))
+        return float(self.method.earned(w, p, torch.zeros(len(p)), self.trainer.proxy))
 
 
 def shares(p: torch.Tensor) -> list[torch.Tensor]:

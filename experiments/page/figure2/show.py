@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.report import figures
-from motet.report.read import Run, read
+from motet.report.read import ReportedRun, read
 
 
 def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
@@ -16,14 +16,14 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
     return [f"figure: {path}", *(line for row, run in runs.items() for line in rises(row, run))]
 
 
-def draw(figure: Any, runs: dict[str, Run]) -> None:
+def draw(figure: Any, runs: dict[str, ReportedRun]) -> None:
     figure.subplots_adjust(wspace=0.5)
-    for place, (side, player) in enumerate((("global", "server"), ("local", "clients")), 1):
+    for place, (side, player) in enumerate((("global", "server"), ("after_training", "clients")), 1):
         left = figure.add_subplot(1, 2, place)
         right = left.twinx()
         for colour, (row, run) in zip(figures.PALETTE, runs.items(), strict=False):
             past = run.val[run.val["side"] == side].sort_values("round")
-            earned = run.told[run.told["name"] == player].sort_values("round")
+            earned = run.metrics[run.metrics["name"] == player].sort_values("round")
             left.plot(past["round"], 100 * past["score"], color=colour, label=f"{row}: accuracy")
             right.plot(earned["round"], earned["value"], color=colour, linestyle=":", label=f"{row}: reward")
         left.set(xlabel="round", ylabel=f"{side} accuracy, validation, %", title=f"{side} model, {player}")
@@ -32,11 +32,11 @@ def draw(figure: Any, runs: dict[str, Run]) -> None:
         left.legend(loc="lower right", fontsize=7)
 
 
-def rises(row: str, run: Run) -> list[str]:
+def rises(row: str, run: ReportedRun) -> list[str]:
     """Mean rewards of the first and of the last tenth of the rounds."""
     lines = []
     for player in ("server", "clients"):
-        value = run.told[run.told["name"] == player].sort_values("round")["value"]
+        value = run.metrics[run.metrics["name"] == player].sort_values("round")["value"]
         tenth = max(1, len(value) // 10)
         lines.append(
             f"{row}, {player}: reward {value[:tenth].mean():.2f} at first, {value[-tenth:].mean():.2f} at last"

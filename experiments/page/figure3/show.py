@@ -18,7 +18,7 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
 
 def draw(figure: Any, runs: dict[str, Any]) -> None:
     look = figures.looks(list(runs))
-    for place, side in enumerate(("global", "local"), 1):
+    for place, side in enumerate(("global", "after_training"), 1):
         axes = figure.add_subplot(1, 2, place)
         for row, run in runs.items():
             past = run.val[run.val["side"] == side].sort_values("round")

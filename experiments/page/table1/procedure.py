@@ -27,6 +27,8 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
                 f"page/table1-{name}", settings["scale"], wanted, settings["seeds"], [], out, jobs, say
             )
             rows |= sets.scores(
-                done, lambda row, title=title: f"{title}: {row}", {"global": "exam", "local": "local"}
+                done,
+                lambda row, title=title: f"{title}: {row}",
+                {"global": "server_test", "local": "after_training"},
             )
     return rows

@@ -21,7 +21,7 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
     done = sets.ran(
         "page/table1-synthetic", "desk", settings["rows"], settings["seeds"], words, out, jobs, say
     )
-    rows = sets.scores(done, str, {"global": "exam", "local": "local"})
+    rows = sets.scores(done, str, {"global": "server_test", "local": "after_training"})
     for one in done:
         if not one.failure:
             ends = [sets.converged(one.folder, side, settings["patience"]) for side in sides(one.planned.row)]

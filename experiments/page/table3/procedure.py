@@ -23,6 +23,8 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
             "page/table1-cifar100", settings["scale"], wanted, settings["seeds"], split, out / skew, jobs, say
         )
         rows |= sets.scores(
-            done, lambda row, skew=skew: f"{skew}: {row}", {"global": "exam", "local": "local"}
+            done,
+            lambda row, skew=skew: f"{skew}: {row}",
+            {"global": "server_test", "local": "after_training"},
         )
     return rows

@@ -18,12 +18,12 @@ from motet.client import seed_of
 from motet.core import Turn
 from motet.engines.choose import Choice
 from motet.engines.driver import play, start
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import games as game
 from motet.runs import recipe as recipes
-from motet.runs.trainer import federation_of, settle, task_of
+from motet.runs.trainer import federation_of, resolve, task_of
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
@@ -33,7 +33,7 @@ WARM = 2  # rounds before anything is timed; agents that are not to learn yet ta
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     rows: dict[str, Any] = {row: {"values": {}, "failures": []} for row in settings["rows"]}
     for seed in settings["seeds"]:
-        with calm():
+        with single_threaded():
             found = Timed(seed, settings["clients"]).parts(settings["rounds"])
         for row in rows:
             values = {"seconds": found[row], "relative to training": found[row] / found["local training"]}
@@ -48,10 +48,10 @@ class Timed:
     def __init__(self, seed: int, clients: int) -> None:
         data = {"name": "synthetic", "generator": "page", "clients": clients, "unseen": 0.0}
         words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}, "seed": seed}
-        recipe, _ = settle(recipes.check(words | {"method": {"name": "fedavg"}}))
+        recipe, _ = resolve(recipes.check(words | {"method": {"name": "fedavg"}}))
         federation, e = federation_of(recipe), recipe.engine
         self.task, self.seed = task_of(recipe, federation), seed
-        self.build = partial(Choice(e.name, e.chunk, True).build, federation.homes)
+        self.build = partial(Choice(e.name, e.chunk, True).build, federation.clients_data)
         self.proxy = federation.proxy.take() if federation.proxy else None
         self.page = PAGE(self.task, lr_min=0.001, lr_max=0.1, epochs_max=20, memory=300, **TRAINING)  # type: ignore[arg-type]
 

@@ -57,14 +57,14 @@ def do_list(args: Any) -> None:
     from motet.data.files import cache
     from motet.data.load import names
 
-    told = []
+    parts = []
     for name in names():
         found = cache.status(name)
         where = f"here ({found.how}, {megabytes(found.size)})" if found.how else "here" if found.here else "-"
         text = (importlib.import_module(f"motet.data.sets.{name}").__doc__ or "").strip()
-        told.append((name, where, text.splitlines()[0] if text else ""))
-    wide = [max(len(row[i]) for row in told) for i in range(2)]
-    for name, where, text in told:
+        parts.append((name, where, text.splitlines()[0] if text else ""))
+    wide = [max(len(row[i]) for row in parts) for i in range(2)]
+    for name, where, text in parts:
         print(f"{name:<{wide[0]}}  {where:<{wide[1]}}  {text}")
     print("\nnext:  motet data fetch NAME", file=sys.stderr)
 

@@ -150,12 +150,12 @@ def do_join(args: Any) -> None:
 
 
 def do_disable(args: Any) -> None:
-    from motet.deploy.flare.admin import Office
+    from motet.deploy.flare.admin import AdminSession
     from motet.deploy.flare.kits import open_kit
 
-    office = Office(open_kit(args.kit, "server"))
-    (office.enable if args.undo else office.disable)(args.site)
-    office.close()
+    admin = AdminSession(open_kit(args.kit, "server"))
+    (admin.enable if args.undo else admin.disable)(args.site)
+    admin.close()
     print(f"{args.site} is {'let in again' if args.undo else 'not let in any more'}")
 
 
@@ -168,11 +168,11 @@ def do_run(args: Any) -> None:
     kit = open_kit(args.kit, "server")
     paths = [w for w in args.words if "=" not in w]
     words = [w for w in args.words if "=" in w]
-    orders = read_orders(
+    order = read_orders(
         kit.federation, paths[0] if paths else None, words, args.min_sites, args.min_replies, args.timeout
     )
-    say(orders.recipe.digest())
-    folder = drive(kit, orders, say, args.patience)
+    say(order.recipe.digest())
+    folder = drive(kit, order, say, args.patience)
     summary = tables.summary(tables.read([folder])[0])
     print(
         json.dumps({"folder": str(folder)} | summary, default=str)

@@ -64,7 +64,15 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def expected(e: Exception) -> bool:
     """Errors that are meant for people; anything else is a bug and shows where it happened."""
-    mine = ("RecipeError", "RunError", "DataError", "NetError", "FederationError", "PolicyError", "SafeError")
+    mine = (
+        "RecipeError",
+        "RunError",
+        "DataError",
+        "NetError",
+        "FederationError",
+        "PolicyError",
+        "EncryptedStateError",
+    )
     named = any(c.__name__ in mine for c in type(e).__mro__)
     return (
         named

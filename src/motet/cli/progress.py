@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from motet.runs.trainer import Course
+    from motet.runs.trainer import Trainer
 
 
 class Progress:
@@ -60,34 +60,34 @@ class Watching:
         self.first = 0
         self.refused = False
 
-    def began(self, course: Course) -> None:
-        self.first = max(course.number + 1, 0)
-        for note in course.federation.notes:
+    def began(self, trainer: Trainer) -> None:
+        self.first = max(trainer.number + 1, 0)
+        for note in trainer.federated.notes:
             self.screen.say_once(f"data: {note}")
-        self.screen.say_once(f"engine {course.choice.name}: {course.store.facts()['engine_why']}")
-        name, rounds = course.recipe["method"]["name"], course.recipe.train.rounds
+        self.screen.say_once(f"engine {trainer.choice.name}: {trainer.store.facts()['engine_why']}")
+        name, rounds = trainer.recipe["method"]["name"], trainer.recipe.train.rounds
         if self.screen.live:
             self.bar = self.screen.live.add_task(name, total=rounds, completed=self.first, scores="")
         elif not self.screen.quiet:
             again = f", going on after round {self.first}" if self.first else ""
-            clients = len(course.federation.homes)
+            clients = len(trainer.federated.clients_data)
             print(
-                f"{self.place}{name}: {clients} clients, {rounds} rounds, {course.choice.name} engine{again}",
+                f"{self.place}{name}: {clients} clients, {rounds} rounds, {trainer.choice.name} engine{again}",
                 file=sys.stderr,
                 flush=True,
             )
 
-    def ended(self, course: Course, seconds: float) -> None:
-        if course.refusals and not self.refused:
+    def ended(self, trainer: Trainer, seconds: float) -> None:
+        if trainer.refusals and not self.refused:
             self.refused = True
-            self.screen.say_once(f"{course.refusals[0]} (all such replies are among the run's events)")
-        text = "  ".join(f"{side} {score(course, value)}" for side, value in sorted(course.latest.items()))
+            self.screen.say_once(f"{trainer.refusals[0]} (all such replies are among the run's events)")
+        text = "  ".join(f"{side} {score(trainer, value)}" for side, value in sorted(trainer.latest.items()))
         if self.screen.live:
-            self.screen.live.update(self.bar, completed=course.number + 1, scores=text)
-        elif not self.screen.quiet and course.over():
+            self.screen.live.update(self.bar, completed=trainer.number + 1, scores=text)
+        elif not self.screen.quiet and trainer.over():
             took = time.monotonic() - self.began_at
             print(
-                f"{self.place}  round {course.number + 1}: {text} (validation), {took:.1f} s",
+                f"{self.place}  round {trainer.number + 1}: {text} (validation), {took:.1f} s",
                 file=sys.stderr,
                 flush=True,
             )
@@ -96,5 +96,5 @@ class Watching:
         return False
 
 
-def score(course: Course, value: float) -> str:
-    return f"{100 * value:.1f} %" if course.task.kind == "classes" else f"{value:.4g}"
+def score(trainer: Trainer, value: float) -> str:
+    return f"{100 * value:.1f} %" if trainer.task.kind == "classes" else f"{value:.4g}"

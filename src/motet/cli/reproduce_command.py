@@ -66,7 +66,7 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     planned = found.plan(args.scale, *chosen(args), base)
     jobs = args.jobs or default_jobs(planned)
     say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
-    done = experiments.perform(planned, base, jobs, tell)
+    done = experiments.perform(planned, base, jobs, show_done)
     return experiments.results(found, done, lambda f: tables.summary(tables.read([f])[0])), done
 
 
@@ -83,9 +83,9 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
 
 def default_jobs(planned: Any) -> int:
     """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
-    from motet.runs.trainer import settle
+    from motet.runs.trainer import resolve
 
-    threads = any(settle(p.recipe)[0].engine.name == "threads" for p in planned[:1])
+    threads = any(resolve(p.recipe)[0].engine.name == "threads" for p in planned[:1])
     return 1 if threads else cores()
 
 
@@ -93,7 +93,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
-def tell(done: Any) -> None:
+def show_done(done: Any) -> None:
     said = done.failure.split("\n")[0] or "done"
     say(f"  {done.planned.row}, seed {done.planned.seed}: {said}")
 

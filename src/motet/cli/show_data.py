@@ -28,14 +28,14 @@ def do_show_data(args: Any) -> None:
     from motet.data.survey import survey
     from motet.report import survey_html as federation_page
     from motet.runs import recipe as recipes
-    from motet.runs.trainer import federation_of
+    from motet.runs.trainer import federated_data
 
     if args.to:
         federation_page.check(Path(args.to))
     path, words = split_words(args.words)
     recipe = recipes.read(path, words)
     say("\n".join(recipe.digest().splitlines()[:2]) + "\n")
-    found = survey(federation_of(recipe)).plain()
+    found = survey(federated_data(recipe)).plain()
     print(json.dumps(found) if args.json else text(found, args.all))
     given = shlex.join(args.words)
     more = f"\n       motet data show {given} --to federation.html"

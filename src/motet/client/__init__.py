@@ -2,28 +2,28 @@
 
 from motet.client.data import (
     Batch,
+    ClientData,
+    ClientTest,
     Column,
     Data,
-    Examinee,
-    Home,
-    Shelf,
+    LazyRows,
     seed_of,
 )
-from motet.client.descent import descend, pace, sgd
-from motet.client.task import Task, marks, tally
+from motet.client.descent import compiled_steps, descend, sgd
+from motet.client.task import Task, metric_sums, metrics_of
 
 __all__ = [
     "Batch",
     "Column",
     "Data",
-    "Examinee",
-    "Home",
-    "Shelf",
+    "ClientTest",
+    "ClientData",
+    "LazyRows",
     "Task",
     "descend",
-    "marks",
-    "pace",
+    "metrics_of",
+    "compiled_steps",
     "seed_of",
     "sgd",
-    "tally",
+    "metric_sums",
 ]

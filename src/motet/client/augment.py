@@ -11,7 +11,7 @@ from torch import Tensor
 _PAD = 4
 
 
-def jiggle(x: Tensor, dice: Tensor) -> Tensor:
+def shift_and_flip(x: Tensor, dice: Tensor) -> Tensor:
     """Images (n, c, h, w), each shifted by up to four pixels either way, with black coming in, and
     every second one mirrored; `dice` are n whole numbers below 2**62."""
     high, wide = x.shape[2:]

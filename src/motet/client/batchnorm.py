@@ -43,14 +43,14 @@ def with_statistics_of(u: Vec, other: Vec) -> Vec:
 
 
 @contextmanager
-def practising() -> Iterator[None]:
+def training_mode() -> Iterator[None]:
     """Inside, this thread trains: batches are normalised by their own statistics."""
-    before, _thread.on = practises(), True
+    before, _thread.on = is_training(), True
     try:
         yield
     finally:
         _thread.on = before
 
 
-def practises() -> bool:
+def is_training() -> bool:
     return getattr(_thread, "on", False)

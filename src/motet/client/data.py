@@ -1,6 +1,6 @@
 """One client's examples, and randomness that is arithmetic.
 
-Orders and draws are hashes of (seed, salt, position), never of a global generator, so every engine
+RunOrder and draws are hashes of (seed, salt, position), never of a global generator, so every engine
 sees the same ones. Everything here is written for one client and is safe under torch.func.vmap.
 """
 
@@ -98,7 +98,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class LazyRows:
     """Rows of arrays that many clients share, of which nothing is copied until somebody takes them."""
 
     shared_x: Tensor  # (all rows, ...), usually bytes of a memory-mapped file
@@ -169,20 +169,20 @@ class Data:
 
 
 @dataclass
-class Examinee:
+class ClientTest:
     """What the judge alone is given: a client's data together with the examples it is tested on."""
 
     data: Data
-    exam: Batch
+    examples: Batch
 
 
 @dataclass
-class Home:
+class ClientData:
     """Where one client's examples live: three parts that no rows share."""
 
-    train: Batch | Shelf
-    val: Batch | Shelf
-    test: Batch | Shelf
+    train: Batch | LazyRows
+    val: Batch | LazyRows
+    test: Batch | LazyRows
     columns: tuple[Column, ...] = field(default=())
     augment: bool = False  # training images are shifted and mirrored
 
@@ -204,8 +204,8 @@ pytree.register_pytree_node(
     serialized_type_name="motet.Data",
 )
 pytree.register_pytree_node(
-    Examinee,
-    lambda e: ([e.data, e.exam], None),
-    lambda values, _: Examinee(*values),
-    serialized_type_name="motet.Examinee",
+    ClientTest,
+    lambda e: ([e.data, e.examples], None),
+    lambda values, _: ClientTest(*values),
+    serialized_type_name="motet.ClientTest",
 )

@@ -2,7 +2,7 @@
 
 It is written for one client. Called plainly it trains that client with in-place updates; called
 under vmap it drops below the vmap level, where the clients are plain stacked tensors, and runs
-their steps batched and, if the engine says so (`pace`), compiled.
+their steps batched and, if the engine says so (`compiled_steps`), compiled.
 
 A loss is a named function `(u, batch)` or `(u, batch, given)` that sees only what it is given, never
 a closure over tensors. A step is a named function `(u, g, given, lr) -> u`.
@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
-from motet.client.augment import jiggle
-from motet.client.batchnorm import practising, statistics, weights_of, with_statistics_of
+from motet.client.augment import shift_and_flip
+from motet.client.batchnorm import statistics, training_mode, weights_of, with_statistics_of
 from motet.client.data import Batch, Data, hashes, orders, take
 from motet.vec import Vec
 
@@ -37,7 +37,7 @@ def sgd(u: Vec, g: Vec, given: Any, lr: Tensor) -> Vec:
 
 
 @dataclass(frozen=True)
-class Rule:
+class DescentRule:
     """Everything about a descent that is no tensor: what a compiled step is remembered by."""
 
     loss: Loss
@@ -49,7 +49,7 @@ class Rule:
     drop_last: bool
     augment: bool = False
 
-    def blame(self, u: Vec, batch: Batch, given: Any) -> Tensor:
+    def value(self, u: Vec, batch: Batch, given: Any) -> Tensor:
         return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
 
     def shape(self, g: Vec, u: Vec, m: Vec | None) -> tuple[Vec, Vec | None]:
@@ -84,7 +84,7 @@ def descend(
     `lr` and `epochs` may be tensors, so that every client can have its own. The result is a
     constant: no gradient flows back through a descent.
     """
-    rule = Rule(loss, step, momentum, decay, clip, batch, drop_last, data.augment)
+    rule = DescentRule(loss, step, momentum, decay, clip, batch, drop_last, data.augment)
     tree = (
         w,
         given,
@@ -99,7 +99,7 @@ def descend(
 
 class _Descent(torch.autograd.Function):
     @staticmethod
-    def forward(rule: Rule, spec: Any, *values: Tensor) -> tuple[Tensor, ...]:
+    def forward(rule: DescentRule, spec: Any, *values: Tensor) -> tuple[Tensor, ...]:
         return tuple(alone(rule, *pytree.tree_unflatten(list(values), spec)).values())
 
     @staticmethod
@@ -107,7 +107,7 @@ class _Descent(torch.autograd.Function):
         ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, rule: Rule, spec: Any, *values: Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, rule: DescentRule, spec: Any, *values: Tensor) -> Any:
         dims = in_dims[2:]
         rows = [v if d is None else v.movedim(d, 0) for v, d in zip(values, dims, strict=True)]
         out = together(rule, info.batch_size, spec, rows, [d is not None for d in dims])
@@ -117,7 +117,7 @@ class _Descent(torch.autograd.Function):
 # ---- one client, in place ----
 
 
-def alone(rule: Rule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tuple[Tensor, ...]) -> Vec:
+def alone(rule: DescentRule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tuple[Tensor, ...]) -> Vec:
     x, y, n, seed = rows
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
@@ -129,20 +129,22 @@ def alone(rule: Rule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tupl
                 continue
             some = take(x, at)
             if rule.augment:
-                some = jiggle(some, dice(seed, e, at))
-            u, m = tread(rule, u, m, given, lr, Batch.of(some, y[at]))
+                some = shift_and_flip(some, dice(seed, e, at))
+            u, m = sgd_step(rule, u, m, given, lr, Batch.of(some, y[at]))
     return u.map(lambda a, _: a.detach())
 
 
-def tread(rule: Rule, u: Vec, m: Vec | None, given: Any, lr: Tensor, batch: Batch) -> tuple[Vec, Vec | None]:
+def sgd_step(
+    rule: DescentRule, u: Vec, m: Vec | None, given: Any, lr: Tensor, batch: Batch
+) -> tuple[Vec, Vec | None]:
     """One step of one client; plain SGD changes `u` in place, which saves a copy of the weights."""
     still = statistics(u)
     names = [k for k in u if k not in still]
     params = [u[k] for k in names]
-    with torch.enable_grad(), practising():
+    with torch.enable_grad(), training_mode():
         for p in params:
             p.requires_grad_(True)
-        slopes = torch.autograd.grad(rule.blame(u, batch, given), params, allow_unused=True)
+        slopes = torch.autograd.grad(rule.value(u, batch, given), params, allow_unused=True)
     for p in params:
         p.requires_grad_(False)
     found = dict(zip(names, slopes, strict=True))
@@ -176,7 +178,7 @@ _compiling = [False]  # innermost last
 
 
 @contextmanager
-def pace(compiled: bool) -> Iterator[None]:
+def compiled_steps(compiled: bool) -> Iterator[None]:
     """How batched descents inside this block run; set by the engine."""
     _compiling.append(compiled)
     try:
@@ -185,7 +187,7 @@ def pace(compiled: bool) -> Iterator[None]:
         _compiling.pop()
 
 
-class Window(NamedTuple):
+class ScheduledSteps(NamedTuple):
     """A few steps of all clients: rows of examples (steps, clients, batch), and who takes which step."""
 
     at: Tensor
@@ -194,7 +196,9 @@ class Window(NamedTuple):
     dice: Tensor  # empty unless examples are augmented
 
 
-def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched: list[bool]) -> list[Tensor]:
+def together(
+    rule: DescentRule, clients: int, spec: Any, values: list[Tensor], batched: list[bool]
+) -> list[Tensor]:
     """`values` in the order of descend's tree, with a first axis of clients where `batched`."""
     marked = [(v, b) for v, b in zip(values, batched, strict=True)]
     w, given, lr, epochs, rows = pytree.tree_unflatten(marked, spec)
@@ -203,25 +207,25 @@ def together(rule: Rule, clients: int, spec: Any, values: list[Tensor], batched:
         return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
 
     x, y, n, seed = map(wide, rows)
-    told = pytree.tree_leaves(given, is_leaf=_is_pair)
+    given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
     shape = Shape(
         tuple(w),
         pytree.tree_structure(given, is_leaf=_is_pair),
-        tuple(0 if leaf[1] else None for leaf in told),
+        tuple(0 if leaf[1] else None for leaf in given_leaves),
         bool(rule.momentum),
     )
     u = [wide(a).contiguous() for a in w.values()]
     state = u + [torch.zeros_like(a) for a in u] if shape.heavy else u
-    fixed = [leaf[0] for leaf in told] + [wide(lr).contiguous()]
+    fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
     compiled = _compiling[-1]
     size = _UNROLL if compiled else 1
-    march = marching(rule, shape, size, compiled)
+    steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
-    for at, live, go, key in windows(rule, n, seed, wide(epochs), x.shape[1], size):
+    for at, live, go, key in schedule(rule, n, seed, wide(epochs), x.shape[1], size):
         rows = rows_at(all_x, at)
         if rule.augment:
-            rows = jiggle(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
-        state = march(*state, *fixed, rows, rows_at(all_y, at), live, go)
+            rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
+        state = steps_of(*state, *fixed, rows, rows_at(all_y, at), live, go)
     return list(state[: len(u)])
 
 
@@ -244,19 +248,19 @@ def _is_pair(t: Any) -> bool:
 
 
 @lru_cache(maxsize=64)
-def marching(rule: Rule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
+def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
     """A function that takes all clients `size` steps further: (weights, momentum, given, lr, batch) to weights."""
     many, more = len(shape.names), len(shape.names) * (1 + shape.heavy)
 
     def one(*values: Tensor) -> list[Tensor]:
         u = Vec(zip(shape.names, values[:many], strict=True))
         m = Vec(zip(shape.names, values[many:more], strict=True)) if shape.heavy else None
-        told = pytree.tree_unflatten(list(values[more:-5]), shape.given)
+        given_leaves = pytree.tree_unflatten(list(values[more:-5]), shape.given)
         lr, x, y, live, go = values[-5:]
         for s in range(size):
-            g = grad(rule.blame)(u, Batch(x[s], y[s], live[s]), told)
+            g = grad(rule.value)(u, Batch(x[s], y[s], live[s]), given_leaves)
             g, fresh = rule.shape(g, u, m)
-            u = with_statistics_of(rule.step(u, g, told, lr), u).where(go[s], u)
+            u = with_statistics_of(rule.step(u, g, given_leaves, lr), u).where(go[s], u)
             m = fresh.where(go[s], m) if fresh is not None and m is not None else None
         return [*u.values(), *(m.values() if m is not None else ())]
 
@@ -299,7 +303,9 @@ class Traced:
         return compiled
 
 
-def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int) -> Iterator[Window]:
+def schedule(
+    rule: DescentRule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int
+) -> Iterator[ScheduledSteps]:
     """All steps of all clients, `size` at a time. Clients with fewer examples or epochs stand still."""
     clients, most = len(n), int(epochs.max())
     top = int(n.max())
@@ -318,16 +324,16 @@ def windows(rule: Rule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size
         full = (place[None, :, -1] < n[:, None]) | (n[:, None] < rule.batch)
         go = (full if rule.drop_last else torch.ones_like(full)) & (place[None, :, 0] < n[:, None])
         go = (go[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
-        yield from _cut(Window(*(t.transpose(0, 1).contiguous() for t in (at, live, go, key))), size)
+        yield from _cut(ScheduledSteps(*(t.transpose(0, 1).contiguous() for t in (at, live, go, key))), size)
 
 
-def _cut(all_steps: Window, size: int) -> Iterator[Window]:
+def _cut(all_steps: ScheduledSteps, size: int) -> Iterator[ScheduledSteps]:
     go = all_steps.go
     if spare := -len(go) % size:  # a window that is not full ends with steps that nobody takes
-        all_steps = Window(*(torch.cat([t, t[:1].expand(spare, *t.shape[1:])]) for t in all_steps))
+        all_steps = ScheduledSteps(*(torch.cat([t, t[:1].expand(spare, *t.shape[1:])]) for t in all_steps))
         go = all_steps.go
         go[-spare:] = False
     busy = go.reshape(-1, size * go.shape[1]).any(1).tolist()
     for s, some in zip(range(0, len(go), size), busy, strict=True):
         if some:
-            yield Window(*(t[s : s + size] for t in all_steps))
+            yield ScheduledSteps(*(t[s : s + size] for t in all_steps))

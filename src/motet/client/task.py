@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from motet.client.activations import overheard
-from motet.client.batchnorm import POLICIES, practises, statistics
+from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
 from motet.vec import Vec
 
@@ -125,18 +125,18 @@ class Task:
         return partial(own.func, *measured)
 
     def loss(self, w: Vec, batch: Batch) -> Tensor:
-        return batch.mean(self.blame(self.predict(w, batch.x), batch.y))
+        return batch.mean(self.per_example_loss(self.predict(w, batch.x), batch.y))
 
-    def blame(self, scores: Tensor, y: Tensor) -> Tensor:
+    def per_example_loss(self, scores: Tensor, y: Tensor) -> Tensor:
         """The loss of each example."""
         if self.kind == "classes":
             return torch.logsumexp(scores, -1) - scores.gather(-1, y[..., None]).squeeze(-1)  # cross-entropy
         return (scores - y) ** 2
 
-    def tally(self, scores: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Sums from which `marks` makes scores; sums of parts add up to the sum of the whole."""
+    def metric_sums(self, scores: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Sums from which `metrics_of` makes scores; sums of parts add up to the sum of the whole."""
         live = batch.live
-        sums = {"n": live.sum(), "loss": (self.blame(scores, batch.y) * live).sum()}
+        sums = {"n": live.sum(), "loss": (self.per_example_loss(scores, batch.y) * live).sum()}
         if self.kind == "classes":
             right = (scores.argmax(-1) == batch.y) * live
             none = torch.zeros(self.outputs)
@@ -152,16 +152,16 @@ class Task:
             "yy": (y**2 * live).sum(),
         }
 
-    def _mine(self) -> Puppet:
+    def _mine(self) -> ThreadNet:
         """Weights are put in place of the network's own: every thread needs a network to itself."""
         if not hasattr(self._own, "puppet"):
             with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
-                self._own.puppet = Puppet(copy.deepcopy(self.net), self.statistics)
-        mine: Puppet = self._own.puppet
+                self._own.puppet = ThreadNet(copy.deepcopy(self.net), self.statistics)
+        mine: ThreadNet = self._own.puppet
         return mine
 
 
-class Puppet:
+class ThreadNet:
     """A network that any weights can be put into: torch's functional_call without its checks,
     which take as long as a small network."""
 
@@ -197,7 +197,7 @@ class Puppet:
     def dress(self, w: Vec, rows: int) -> None:
         """Give BatchNorm layers their statistics. A batch of one has none and is treated as in use."""
         measuring = self.found is not None
-        train = rows > 1 and self.policy != "shared" and (practises() or measuring)
+        train = rows > 1 and self.policy != "shared" and (is_training() or measuring)
         for name, norm in self.norms:
             norm.training = train
             norm.momentum = 1.0 if measuring else 0.1
@@ -245,18 +245,18 @@ class Measured:
         return {k: v / self.rows for k, v in self.sums.items()}
 
 
-def tally(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> dict[str, Tensor]:
+def metric_sums(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> dict[str, Tensor]:
     """The sums of a predictor's scores on some examples, a slice of them at a time."""
     total: dict[str, Tensor] = {}
     for first in range(0, max(len(exam.x), 1), _SLICE):
         rows = slice(first, first + _SLICE)
         part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
-        sums = task.tally(predict(part.x), part)
+        sums = task.metric_sums(predict(part.x), part)
         total = {k: total[k] + v if total else v for k, v in sums.items()}
     return total
 
 
-def marks(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
+def metrics_of(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
     """Scores from the stacked sums of several clients; the first is the one a client cares about."""
     s = {k: v.double().numpy() for k, v in sums.items()}
     n = np.maximum(s["n"], 1)

@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from motet.client import Batch, Column, Home, Shelf
+from motet.client import Batch, ClientData, Column, LazyRows
 from motet.data.federated import (
     LOCAL,
     PARTS,
     DataError,
-    Federation,
+    FederatedData,
     Pool,
     Rows,
-    Ruler,
+    Scaler,
 )
 
 _TRAIN = PARTS.index("train")
 
 
 @dataclass(frozen=True)
-class Dealt:
+class Partition:
     """Which client and which part each row goes to; a row may go to several."""
 
     row: np.ndarray  # (n,) its place in the pool
@@ -38,7 +38,7 @@ class Dealt:
     keep: np.ndarray  # (clients,) has training rows
     held: np.ndarray  # (clients,) takes no part in training
     proxy: np.ndarray  # places of the rows that the server chooses by
-    exam: np.ndarray  # places of the rows that the server is tested on
+    server_test: np.ndarray  # places of the rows that the server is tested on
     columns: np.ndarray | None = None  # (clients, columns) who holds which; None: everyone holds all
 
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,7 +56,7 @@ class Dealt:
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """All rows that clients hold, sorted by client and part, and the server's."""
 
     x: np.ndarray
@@ -64,46 +64,53 @@ class Block:
     counts: np.ndarray  # (clients, 3) rows in each part
     learned: np.ndarray  # (rows,) training rows of clients that take part: what statistics are made of
     proxy: Rows | None
-    exam: Rows | None
+    server_test: Rows | None
 
     @property
     def ends(self) -> np.ndarray:
         """Where each client's rows end."""
         return np.cumsum(self.counts.sum(1))
 
-    def with_x(self, f: Callable[[np.ndarray], np.ndarray], x: np.ndarray | None = None) -> Block:
+    def with_x(self, f: Callable[[np.ndarray], np.ndarray], x: np.ndarray | None = None) -> RowBlock:
         """All examples changed by f; the clients' ones given as x if they are changed otherwise."""
-        proxy, exam = (r and (f(r[0]), r[1]) for r in (self.proxy, self.exam))
-        return replace(self, x=f(self.x) if x is None else x, proxy=proxy, exam=exam)
+        proxy, server_test = (r and (f(r[0]), r[1]) for r in (self.proxy, self.server_test))
+        return replace(self, x=f(self.x) if x is None else x, proxy=proxy, server_test=server_test)
 
-    def with_y(self, f: Callable[[np.ndarray], np.ndarray]) -> Block:
-        proxy, exam = (r and (r[0], f(r[1])) for r in (self.proxy, self.exam))
-        return replace(self, y=f(self.y), proxy=proxy, exam=exam)
+    def with_y(self, f: Callable[[np.ndarray], np.ndarray]) -> RowBlock:
+        proxy, server_test = (r and (r[0], f(r[1])) for r in (self.proxy, self.server_test))
+        return replace(self, y=f(self.y), proxy=proxy, server_test=server_test)
 
 
 @dataclass(frozen=True)
-class Furniture:
+class BuiltClients:
     """What goes into homes: three parts for each client, and the server's two."""
 
-    parts: Sequence[tuple[Batch | Shelf, Batch | Shelf, Batch | Shelf]]
-    proxy: Batch | Shelf | None
-    exam: Batch | Shelf | None
-    target: Ruler = field(default_factory=lambda: Ruler(np.zeros(()), np.ones(())))
-    rulers: list[Ruler] = field(default_factory=list)  # of each client, if features were standardised
+    parts: Sequence[tuple[Batch | LazyRows, Batch | LazyRows, Batch | LazyRows]]
+    proxy: Batch | LazyRows | None
+    server_test: Batch | LazyRows | None
+    target: Scaler = field(default_factory=lambda: Scaler(np.zeros(()), np.ones(())))
+    rulers: list[Scaler] = field(default_factory=list)  # of each client, if features were standardised
     missing: dict[str, int] = field(default_factory=dict)
 
 
-def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
+def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> FederatedData:
     """A federation whose homes are views of one tensor, or draw from shared bytes."""
     wanted = usable(scale, pool)
-    found = shelve(pool, dealt) if pool.x.dtype == np.uint8 else furnish(pool, dealt, wanted)
-    homes = [
-        Home(*parts, dealt.columns_at(i, pool.columns), pool.augment) for i, parts in enumerate(found.parts)
+    found = (
+        lazy_parts(pool, partition) if pool.x.dtype == np.uint8 else build_clients(pool, partition, wanted)
+    )
+    clients_data = [
+        ClientData(*parts, partition.columns_at(i, pool.columns), pool.augment)
+        for i, parts in enumerate(found.parts)
     ]
-    return Federation(
+    return FederatedData(
         name=name,
-        homes={c: homes[i] for i, c in enumerate(dealt.clients) if dealt.keep[i] and not dealt.held[i]},
-        unseen={c: homes[i] for i, c in enumerate(dealt.clients) if dealt.held[i]},
+        clients_data={
+            c: clients_data[i]
+            for i, c in enumerate(partition.clients)
+            if partition.keep[i] and not partition.held[i]
+        },
+        unseen={c: clients_data[i] for i, c in enumerate(partition.clients) if partition.held[i]},
         kind=pool.kind,
         outputs=len(pool.classes) if pool.kind == "classes" else 1,
         classes=pool.classes,
@@ -112,8 +119,8 @@ def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
         scale=float(found.target.spread),
         offset=float(found.target.middle),
         proxy=found.proxy,
-        exam=found.exam,
-        rulers=dict(zip(dealt.clients, found.rulers, strict=True)) if found.rulers else {},
+        server_test=found.server_test,
+        rulers=dict(zip(partition.clients, found.rulers, strict=True)) if found.rulers else {},
         pixels=pool.pixels,
         symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
         exact=pool.exact,
@@ -122,61 +129,68 @@ def lay_out(name: str, pool: Pool, dealt: Dealt, scale: str) -> Federation:
     )
 
 
-def shelve(pool: Pool, dealt: Dealt) -> Furniture:
+def lazy_parts(pool: Pool, partition: Partition) -> BuiltClients:
     """Shelves of shared bytes; nothing is copied but the places of rows."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the file is mapped for reading, and nobody writes
         x, y = torch.from_numpy(pool.x), torch.from_numpy(np.asarray(pool.y, np.int64))
-    at, counts = dealt.sorted()
+    at, counts = partition.sorted()
     ends = np.cumsum(counts.reshape(-1))[:-1]
-    shelves = [Shelf(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
-    proxy, exam = (Shelf(x, y, torch.from_numpy(r)) if len(r) else None for r in (dealt.proxy, dealt.exam))
-    return Furniture(list(zip(shelves[::3], shelves[1::3], shelves[2::3], strict=True)), proxy, exam)
+    shelves = [LazyRows(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
+    proxy, server_test = (
+        LazyRows(x, y, torch.from_numpy(r)) if len(r) else None
+        for r in (partition.proxy, partition.server_test)
+    )
+    return BuiltClients(
+        list(zip(shelves[::3], shelves[1::3], shelves[2::3], strict=True)), proxy, server_test
+    )
 
 
-def furnish(pool: Pool, dealt: Dealt, scale: str) -> Furniture:
+def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
     """Views of one block of rows, which are filled and scaled."""
-    block = gather(pool, dealt)
-    missing = count_missing(block, dealt) if pool.fill else {}
+    block = gather(pool, partition)
+    missing = count_missing(block, partition) if pool.fill else {}
     block, rulers = standardise(block, scale, pool)
-    block, target = standardise_target(blanked(block, dealt), pool)
+    block, target = standardise_target(blanked(block, partition), pool)
     real = np.float64 if pool.exact else np.float32
-    proxy, exam = (r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.exam))
-    return Furniture(views(block, real), proxy, exam, target, rulers, missing)
+    proxy, server_test = (
+        r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.server_test)
+    )
+    return BuiltClients(views(block, real), proxy, server_test, target, rulers, missing)
 
 
-def gather(pool: Pool, dealt: Dealt) -> Block:
+def gather(pool: Pool, partition: Partition) -> RowBlock:
     """The rows in their final order; nothing is copied if they already stand in it."""
-    at, counts = dealt.sorted()
+    at, counts = partition.sorted()
     parts = np.repeat(np.tile(np.arange(LOCAL), len(counts)), counts.reshape(-1))
-    taught = (parts == _TRAIN) & ~np.repeat(dealt.held, counts.sum(1))
-    proxy = _join(_some(pool, dealt.proxy), pool.proxy)
-    exam = _join(_some(pool, dealt.exam), pool.exam)
-    return Block(take(pool.x, at), take(pool.y, at), counts, taught, proxy, exam)
+    taught = (parts == _TRAIN) & ~np.repeat(partition.held, counts.sum(1))
+    proxy = _join(_some(pool, partition.proxy), pool.proxy)
+    server_test = _join(_some(pool, partition.server_test), pool.server_test)
+    return RowBlock(take(pool.x, at), take(pool.y, at), counts, taught, proxy, server_test)
 
 
-def count_missing(block: Block, dealt: Dealt) -> dict[str, int]:
+def count_missing(block: RowBlock, partition: Partition) -> dict[str, int]:
     """How many cells each client misses; nothing for those that miss none."""
     holes = np.isnan(block.x.reshape(len(block.x), -1)).sum(1)
     ends = block.ends
     sums = np.diff(np.concatenate([[0], holes.cumsum()])[ends], prepend=0)
-    return {c: int(n) for c, n in zip(dealt.clients, sums, strict=True) if n}
+    return {c: int(n) for c, n in zip(partition.clients, sums, strict=True) if n}
 
 
-def blanked(block: Block, dealt: Dealt) -> Block:
+def blanked(block: RowBlock, partition: Partition) -> RowBlock:
     """Columns that a client does not hold are zero in its rows."""
-    if dealt.columns is None:
+    if partition.columns is None:
         return block
     x, ends = block.x.copy(), block.ends
-    for held, start, end in zip(dealt.columns, [0, *ends[:-1]], ends, strict=True):
+    for held, start, end in zip(partition.columns, [0, *ends[:-1]], ends, strict=True):
         x[start:end, ~held] = 0
     return replace(block, x=x)
 
 
-def standardise_target(block: Block, pool: Pool) -> tuple[Block, Ruler]:
+def standardise_target(block: RowBlock, pool: Pool) -> tuple[RowBlock, Scaler]:
     if pool.kind == "classes" or pool.exact:
-        return block, Ruler(np.zeros(()), np.ones(()))
-    ruler = Ruler.of(block.y[block.learned])
+        return block, Scaler(np.zeros(()), np.ones(()))
+    ruler = Scaler.of(block.y[block.learned])
     return block.with_y(ruler.apply), ruler
 
 
@@ -208,7 +222,7 @@ def usable(scale: str, pool: Pool) -> str:
     return scale
 
 
-def standardise(block: Block, scale: str, pool: Pool) -> tuple[Block, list[Ruler]]:
+def standardise(block: RowBlock, scale: str, pool: Pool) -> tuple[RowBlock, list[Scaler]]:
     """Fill what is missing with training means, then bring number columns to mean 0 and spread 1.
 
     Returns what each client's numbers were standardised with, nothing if they were not.
@@ -217,27 +231,29 @@ def standardise(block: Block, scale: str, pool: Pool) -> tuple[Block, list[Ruler
         block = filled(block)
     if scale == "none":
         return block, []
-    ruler = Ruler.of(block.x[block.learned], pool.columns)
+    ruler = Scaler.of(block.x[block.learned], pool.columns)
     if scale == "federation":
         return block.with_x(ruler.apply), [ruler] * len(block.counts)
     x, rulers = by_client(block, pool.columns, ruler)
     return block.with_x(ruler.apply, x), rulers
 
 
-def filled(block: Block) -> Block:
+def filled(block: RowBlock) -> RowBlock:
     rows = block.x[block.learned]
     there = ~np.isnan(rows)
     mean = np.where(there, rows, 0).sum(0) / np.maximum(there.sum(0), 1)
     return block.with_x(lambda x: np.where(np.isnan(x), mean, x))
 
 
-def by_client(block: Block, columns: tuple[Column, ...], everyones: Ruler) -> tuple[np.ndarray, list[Ruler]]:
+def by_client(
+    block: RowBlock, columns: tuple[Column, ...], everyones: Scaler
+) -> tuple[np.ndarray, list[Scaler]]:
     """Every client's rows, standardised with its own training rows, and what they were standardised with."""
     x, start = np.empty(block.x.shape, np.float32), 0
     rulers = []
     for train, val, test in block.counts.tolist():
         end = start + train + val + test
-        rulers.append(Ruler.of(block.x[start : start + train], columns) if train else everyones)
+        rulers.append(Scaler.of(block.x[start : start + train], columns) if train else everyones)
         x[start:end] = rulers[-1].apply(block.x[start:end])
         start = end
     return x, rulers
@@ -249,7 +265,7 @@ def tensor(values: np.ndarray, real: type = np.float32) -> Tensor:
     return torch.from_numpy(np.require(values, kind, ["C", "W"]))
 
 
-def views(block: Block, real: type = np.float32) -> list[tuple[Batch, Batch, Batch]]:
+def views(block: RowBlock, real: type = np.float32) -> list[tuple[Batch, Batch, Batch]]:
     """Every client's three parts: views of one tensor of examples, one of targets, one of ones."""
     sizes = block.counts.reshape(-1).tolist()
     ones = torch.ones(max(sizes))

@@ -33,7 +33,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Twins:
+class DuplicateRows:
     """Equal rows, told by features alone and by features and target."""
 
     shared: Found | None  # rows that lie with two clients or more; None: it cannot be told
@@ -44,7 +44,7 @@ class Twins:
 
 
 @dataclass(frozen=True)
-class Prints:
+class RowHashes:
     """The hashes of some rows: of the features, and of features and target."""
 
     x: np.ndarray
@@ -53,15 +53,15 @@ class Prints:
     part: np.ndarray  # 0 train, 1 val, 2 test
 
     @classmethod
-    def join(cls, many: Sequence[Prints]) -> Prints:
+    def join(cls, many: Sequence[RowHashes]) -> RowHashes:
         return cls(*(np.concatenate([getattr(p, k) for p in many]) for k in ("x", "xy", "who", "part")))
 
 
-def prints(rows: np.ndarray, y: np.ndarray, who: int, part: int) -> Prints:
+def prints(rows: np.ndarray, y: np.ndarray, who: int, part: int) -> RowHashes:
     """Hashes of rows (n, width), which lie in one piece, and of their targets (n,)."""
     x = hashed(rows)
     n = len(rows)
-    return Prints(x, together(x, hashed(y[:, None])), np.full(n, who, np.int32), np.full(n, part, np.int8))
+    return RowHashes(x, together(x, hashed(y[:, None])), np.full(n, who, np.int32), np.full(n, part, np.int8))
 
 
 def hashed(rows: np.ndarray) -> np.ndarray:
@@ -84,7 +84,9 @@ def together(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return both
 
 
-def find(found: Prints, names: Sequence[str], columns: Sequence[int], comparable: bool = True) -> Twins:
+def find(
+    found: RowHashes, names: Sequence[str], columns: Sequence[int], comparable: bool = True
+) -> DuplicateRows:
     """Equal rows of all clients; `columns` numbers the set of columns that each client holds."""
     kin = np.asarray(columns, np.uint64)[found.who]
 
@@ -94,7 +96,9 @@ def find(found: Prints, names: Sequence[str], columns: Sequence[int], comparable
     def leaked(key: np.ndarray) -> Found:
         return Found.of(trained_on(together(key, found.who), found.part), found.who, names)
 
-    return Twins(shared(found.x), shared(found.xy), leaked(found.x), leaked(found.xy), len(set(columns)))
+    return DuplicateRows(
+        shared(found.x), shared(found.xy), leaked(found.x), leaked(found.xy), len(set(columns))
+    )
 
 
 def with_several(key: np.ndarray, who: np.ndarray) -> np.ndarray:

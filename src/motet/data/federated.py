@@ -1,4 +1,4 @@
-"""A federation's data: rows before they are dealt (Pool), and every client's home after (Federation).
+"""A federation's data: rows before they are dealt (Pool), and every client's home after (FederatedData).
 
 Knows arrays, names and parts. Does not know where rows come from or how they are dealt.
 """
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from motet.client import Batch, Column, Home, Shelf
+from motet.client import Batch, ClientData, Column, LazyRows
 from motet.client.task import Kind, Pixels
 
-__all__ = ["DataError", "Federation", "Pixels", "Pool", "Ruler", "refuse"]
+__all__ = ["DataError", "FederatedData", "Pixels", "Pool", "Scaler", "refuse"]
 
-PARTS = ("train", "val", "test", "proxy", "exam")  # a row's part is one of these words, or its number
-LOCAL = 3  # the first three stay with clients; proxy and exam are the server's
+PARTS = ("train", "val", "test", "proxy", "server_test")  # a row's part is one of these words, or its number
+LOCAL = 3  # the first three stay with clients; proxy and server test set are the server's
 Rows = tuple[np.ndarray, np.ndarray]
 
 
@@ -51,7 +51,7 @@ class Pool:
         None  # (N,) words or numbers of PARTS, -1: to be cut; the server's have an owner too
     )
     proxy: Rows | None = None  # what the server holds from the start
-    exam: Rows | None = None  # a global test set
+    server_test: Rows | None = None  # a global test set
     scaling: str = "federation"  # what scale = "auto" means here
     fill: bool = False  # NaN in x are filled with training means
     pixels: Pixels | None = None  # x holds bytes of images (N, channels, height, width), to be normalised so
@@ -104,14 +104,14 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Ruler:
+class Scaler:
     """What standardises numbers: (number - middle) / spread."""
 
     middle: np.ndarray
     spread: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = ()) -> Ruler:
+    def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = ()) -> Scaler:
         """Mean and standard deviation of each column; flags are left alone, constants only centred."""
         middle, spread = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
         spread = np.where(spread > 1e-9 * np.maximum(abs(middle), 1e-9), spread, 1.0)
@@ -125,12 +125,12 @@ class Ruler:
 
 
 @dataclass
-class Federation:
+class FederatedData:
     """Every client's home; all rows live in one array, of which the homes hold views or places."""
 
     name: str
-    homes: dict[str, Home]  # clients that take part, sorted by name
-    unseen: dict[str, Home]  # clients that are held out of training altogether
+    clients_data: dict[str, ClientData]  # clients that take part, sorted by name
+    unseen: dict[str, ClientData]  # clients that are held out of training altogether
     kind: Kind
     outputs: int  # number of classes, or 1
     classes: tuple[str, ...]
@@ -138,9 +138,9 @@ class Federation:
     shape: tuple[int, ...]  # of one example
     scale: float = 1.0  # numbers: target = prediction * scale + offset
     offset: float = 0.0
-    proxy: Batch | Shelf | None = None
-    exam: Batch | Shelf | None = None
-    rulers: dict[str, Ruler] = field(default_factory=dict)  # what standardised features, by client
+    proxy: Batch | LazyRows | None = None
+    server_test: Batch | LazyRows | None = None
+    rulers: dict[str, Scaler] = field(default_factory=dict)  # what standardised features, by client
     notes: list[str] = field(default_factory=list)  # what a person should know
     pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
     symbols: bool = False  # examples are bytes of text
@@ -154,7 +154,7 @@ class Federation:
         columns = [(c.name, c.kind) for c in self.columns]
         digest.update(json.dumps([self.kind, self.classes, columns, self.scale, self.offset]).encode())
         for label, batch in self._batches():
-            if isinstance(batch, Shelf) and self.digest:
+            if isinstance(batch, LazyRows) and self.digest:
                 values: list[torch.Tensor] = [batch.at]
                 digest.update(self.digest.encode())
             else:
@@ -164,26 +164,26 @@ class Federation:
                 digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
-    def _batches(self) -> Iterator[tuple[list[str], Batch | Shelf]]:
-        for role, homes in (("home", self.homes), ("unseen", self.unseen)):
-            for client, home in homes.items():
-                yield [role, client, "train"], home.train
-                yield [role, client, "val"], home.val
-                yield [role, client, "test"], home.test
-        for role, batch in (("proxy", self.proxy), ("exam", self.exam)):
+    def _batches(self) -> Iterator[tuple[list[str], Batch | LazyRows]]:
+        for role, clients_data in (("home", self.clients_data), ("unseen", self.unseen)):
+            for client, client_data in clients_data.items():
+                yield [role, client, "train"], client_data.train
+                yield [role, client, "val"], client_data.val
+                yield [role, client, "test"], client_data.test
+        for role, batch in (("proxy", self.proxy), ("server_test", self.server_test)):
             if batch is not None:
                 yield [role], batch
 
-    def pooled(self) -> Federation:
+    def pooled(self) -> FederatedData:
         """The same rows with one client, `everyone`, who holds all that the taking-part clients hold."""
 
-        def join(part: str) -> Batch | Shelf:
-            batches = [getattr(home, part) for home in self.homes.values()]
-            if isinstance(first := batches[0], Shelf):
-                return Shelf(first.shared_x, first.shared_y, torch.cat([b.at for b in batches]))
+        def join(part: str) -> Batch | LazyRows:
+            batches = [getattr(client_data, part) for client_data in self.clients_data.values()]
+            if isinstance(first := batches[0], LazyRows):
+                return LazyRows(first.shared_x, first.shared_y, torch.cat([b.at for b in batches]))
             return Batch.of(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]))
 
-        augment = any(h.augment for h in self.homes.values())
-        everyone = Home(join("train"), join("val"), join("test"), self.columns, augment)
+        augment = any(h.augment for h in self.clients_data.values())
+        everyone = ClientData(join("train"), join("val"), join("test"), self.columns, augment)
         notes = [*self.notes, "all clients are pooled into one"]
-        return replace(self, homes={"everyone": everyone}, unseen={}, notes=notes)
+        return replace(self, clients_data={"everyone": everyone}, unseen={}, notes=notes)

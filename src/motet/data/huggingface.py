@@ -19,7 +19,7 @@ from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.options import nearest
-from motet.data.table_files import Table
+from motet.data.table_files import SourceTable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -51,7 +51,7 @@ def load(
         notes += [f"columns that are not read: {', '.join(left)}"] if left else []
     else:
         named = any(type(s.features[target]).__name__ == "ClassLabel" for s in splits)
-        table = Table(
+        table = SourceTable(
             _frame(splits), [Path(train_split), Path(test_split)][: len(splits)], list(map(len, splits))
         )
         made = tables.as_pool(table, target, client, "classes" if named else kind, missing, drop)

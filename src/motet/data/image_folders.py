@@ -17,7 +17,7 @@ import numpy as np
 from motet.data import cached_images as pictures
 from motet.data.federated import DataError, Pixels, Pool, refuse
 from motet.data.files.array_cache import keep, key
-from motet.data.files.image_formats import EXAM, in_threads, opened
+from motet.data.files.image_formats import SERVER_TEST, in_threads, opened
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,7 +40,7 @@ def load(
         raise DataError(f"size is {size}; expected a number of pixels, or 0")
     root = Path(path).expanduser().resolve()
     files = images_in(root)
-    rows = [Row.of(f) for f in files]
+    rows = [ImageFile.of(f) for f in files]
     refuse(_problems(rows, path))
     facts = [(f, (root / f).stat().st_size, (root / f).stat().st_mtime_ns) for f in files]
     mark = key([VERSION, str(root), size, grey, facts])
@@ -55,7 +55,7 @@ def neutral(grey: bool) -> Pixels:
 
 
 @dataclass(frozen=True)
-class Row:
+class ImageFile:
     """One image: where it lies, and what its folders say of it."""
 
     file: str
@@ -65,9 +65,9 @@ class Row:
     depth: int  # of folders, without train or test
 
     @classmethod
-    def of(cls, file: str) -> Row:
+    def of(cls, file: str) -> ImageFile:
         *folders, _ = file.split("/")
-        part = {"train": -1, "test": EXAM}.get(folders[0], 0) if len(folders) > 1 else 0
+        part = {"train": -1, "test": SERVER_TEST}.get(folders[0], 0) if len(folders) > 1 else 0
         folders = folders[1:] if part else folders
         client = folders[0] if len(folders) == 2 else ""
         return cls(file, part, client, folders[-1] if folders else "", len(folders))
@@ -94,7 +94,7 @@ def _walk(root: Path) -> Iterator[str]:
                 yield (inside / file).as_posix()
 
 
-def _problems(rows: list[Row], path: str) -> list[str]:
+def _problems(rows: list[ImageFile], path: str) -> list[str]:
     if not rows:
         return [f"{path} holds no images.\nhint: expected {LAYOUT}"]
     depths = {row.depth: row.file for row in rows}
@@ -109,14 +109,14 @@ def _problems(rows: list[Row], path: str) -> list[str]:
         return [
             f"{path} has train/ or test/, and other folders beside them: {parts[0]}.\nhint: expected {LAYOUT}"
         ]
-    if set(parts) == {EXAM}:
+    if set(parts) == {SERVER_TEST}:
         return [f"{path} has test/ and no train/.\nhint: expected {LAYOUT}"]
     if len({row.kind for row in rows}) < 2:
         return [f"all images of {path} are of one class: {rows[0].kind}.\nhint: expected {LAYOUT}"]
     return []
 
 
-def decode(root: Path, rows: list[Row], size: int, grey: bool) -> dict[str, np.ndarray]:
+def decode(root: Path, rows: list[ImageFile], size: int, grey: bool) -> dict[str, np.ndarray]:
     """All images as bytes of one shape, with their classes, clients and parts."""
 
     def read(i: int) -> np.ndarray:

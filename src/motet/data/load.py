@@ -16,10 +16,10 @@ import numpy as np
 
 from motet.data import sets as datasets
 from motet.data import splits, targets
-from motet.data.federated import DataError, Federation, Pool, refuse
+from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
 from motet.data.options import complaints, fetch, nearest, options_of
-from motet.data.partition import Common, deal
+from motet.data.partition import Common, partition
 
 __all__ = ["Common", "load", "names", "source"]
 _FILES = (".csv", ".parquet")
@@ -45,7 +45,7 @@ def source(name: str) -> Callable[..., Any]:
     )
 
 
-def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Federation:
+def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
     """Every client's data. An option that several know is the data set's, then the split's."""
     f = source(name)
     own, common, given = options_of(f), options_of(Common), options or {}
@@ -56,10 +56,10 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
     if "seed" in signature(f).parameters:
         words["seed"] = seed
     found = f(name, **words) if is_path(name) and name not in names() else f(**words)
-    if isinstance(found, Federation):
+    if isinstance(found, FederatedData):
         return found
     shares = {k: chosen[k] for k in how}
-    return deal(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
+    return partition(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
 
 
 def is_path(name: str) -> bool:

@@ -12,14 +12,14 @@ import numpy as np
 
 from motet.data.federated import refuse
 from motet.data.options import nearest
-from motet.data.table_files import Table
+from motet.data.table_files import SourceTable
 
 
 @dataclass
-class Rows:
+class NewRows:
     """New rows in a model's columns; gathers what is wrong with them."""
 
-    table: Table
+    table: SourceTable
     columns: Sequence[str]
     absent: Sequence[str] = ()  # columns that the model's owner did not hold: they need not be there
     fill: bool = False
@@ -50,8 +50,8 @@ class Rows:
         values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         empty = column.isna().to_numpy()
         if len(bad := np.flatnonzero(~np.isfinite(values) & ~empty)):
-            told = self.table.samples(bad, [str(column.iloc[i]) for i in bad[:5]])
-            self.problems.append(f"column {name!r} must hold numbers, and these are none: {told}")
+            parts = self.table.samples(bad, [str(column.iloc[i]) for i in bad[:5]])
+            self.problems.append(f"column {name!r} must hold numbers, and these are none: {parts}")
         self.gaps(name, empty)
         return np.asarray(values)
 

@@ -16,20 +16,20 @@ import torch
 from motet.client import seed_of
 from motet.client.data import hashes
 from motet.data import splits
-from motet.data.build_clients import Dealt, lay_out
+from motet.data.build_clients import Partition, lay_out
 from motet.data.federated import (
     LOCAL,
     PARTS,
     DataError,
-    Federation,
+    FederatedData,
     Pool,
     refuse,
 )
 from motet.data.options import options_of
-from motet.data.splits import Hand
+from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
 
-TRAIN, VAL, TEST, PROXY, EXAM = range(len(PARTS))
+TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Common:
     split: str = "auto"  # natural (as the data name clients), dirichlet, …; auto: natural or dirichlet
     features: float = 1.0  # share of the columns that each client holds; below 1 clients differ in them
     unseen: float = 0.1  # share of the clients that are held out of training altogether
-    exam: float = 0.0  # share of all rows that become the server's test set, where the data bring none
+    server_test: float = 0.0  # share of all rows that become the server's test set, where the data bring none
     proxy: float = 0.0  # share of the server's test set that it may choose by instead
     val: float = 0.15  # share of each client's rows that choices are made on
     test: float = 0.25  # share of each client's rows that only the final score sees
@@ -49,7 +49,7 @@ class Common:
         wrong = []
         if self.scale not in (known := ("auto", "federation", "client", "none")):
             wrong.append(f"scale is {self.scale!r}; expected one of {', '.join(known)}")
-        for name, what in (("unseen", "the clients"), ("exam", "the rows"), ("proxy", "the exam")):
+        for name, what in (("unseen", "the clients"), ("server_test", "the rows"), ("proxy", "the exam")):
             if not 0 <= (got := getattr(self, name)) < 1:
                 wrong.append(f"{name} is {got}; expected a share of {what}, at least 0 and below 1")
         if not 0 < self.features <= 1:
@@ -61,31 +61,31 @@ class Common:
         return wrong
 
 
-def deal(name: str, pool: Pool, common: Common, how: Mapping[str, Any], seed: int) -> Federation:
+def partition(name: str, pool: Pool, common: Common, how: Mapping[str, Any], seed: int) -> FederatedData:
     """Every client's home, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
     part = servers(numbered(pool), common, seed)
-    hand = share(pool, part, common.split, how, seed)
-    parts = cut(pool, hand, part, common, seed)
-    keep = np.bincount(hand.who[parts == TRAIN], minlength=len(hand.clients)) > 0
+    assignment = share(pool, part, common.split, how, seed)
+    parts = cut(pool, assignment, part, common, seed)
+    keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
         raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
-    held = hold_out(hand.clients, keep, common.unseen, seed)
-    some = keep[hand.who]
-    dealt = Dealt(
-        hand.row[some],
-        hand.who[some],
+    held = hold_out(assignment.clients, keep, common.unseen, seed)
+    some = keep[assignment.who]
+    partition = Partition(
+        assignment.row[some],
+        assignment.who[some],
         parts[some],
-        hand.clients,
+        assignment.clients,
         keep,
         held,
-        proxy=leftover(pool, part == PROXY, hand, held),
-        exam=leftover(pool, part == EXAM, hand, np.zeros_like(held)),
-        columns=columns_of(pool, hand.clients, common.features, seed),
+        proxy=leftover(pool, part == PROXY, assignment, held),
+        server_test=leftover(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
+        columns=columns_of(pool, assignment.clients, common.features, seed),
     )
-    federation = lay_out(name, pool, dealt, common.scale)
-    federation.notes = [*pool.notes, *remarks(pool, dealt, int((part < LOCAL).sum()))]
-    return federation
+    federated = lay_out(name, pool, partition, common.scale)
+    federated.notes = [*pool.notes, *remarks(pool, partition, int((part < LOCAL).sum()))]
+    return federated
 
 
 def numbered(pool: Pool) -> np.ndarray:
@@ -102,11 +102,11 @@ def numbered(pool: Pool) -> np.ndarray:
 
 
 def servers(part: np.ndarray, common: Common, seed: int) -> np.ndarray:
-    """Parts with the server's own rows drawn: an exam of all rows, and a proxy set of the exam."""
-    if common.exam and not (part == EXAM).any():
-        part = _drawn(part, part == -1, common.exam, EXAM, seed)
+    """Parts with the server's own rows drawn: a server test set of all rows, and a proxy set of the server test set."""
+    if common.server_test and not (part == SERVER_TEST).any():
+        part = _drawn(part, part == -1, common.server_test, SERVER_TEST, seed)
     if common.proxy and not (part == PROXY).any():
-        part = _drawn(part, part == EXAM, common.proxy, PROXY, seed)
+        part = _drawn(part, part == SERVER_TEST, common.proxy, PROXY, seed)
     return part
 
 
@@ -118,24 +118,24 @@ def _drawn(part: np.ndarray, among: np.ndarray, share: float, to: int, seed: int
     return part
 
 
-def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed: int) -> Hand:
+def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed: int) -> Assignment:
     """Which client gets which row."""
     if split == "auto":
         split = "dirichlet" if pool.owner is None else "natural"
     f = splits.source(split)
-    rows, exam = np.flatnonzero(part < LOCAL), np.flatnonzero(part == EXAM)
+    rows, server_test = np.flatnonzero(part < LOCAL), np.flatnonzero(part == SERVER_TEST)
     owner = None if pool.owner is None else pool.owner[rows]
-    deck = splits.Deck(rows, pool.y[rows], seed, owner, pool.names, exam, pool.y[exam])
-    return f(deck, **{k: how[k] for k in options_of(f) if k in how})
+    all_rows = splits.Rows(rows, pool.y[rows], seed, owner, pool.names, server_test, pool.y[server_test])
+    return f(all_rows, **{k: how[k] for k in options_of(f) if k in how})
 
 
-def leftover(pool: Pool, mine: np.ndarray, hand: Hand, held: np.ndarray) -> np.ndarray:
+def leftover(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.ndarray) -> np.ndarray:
     """The server's rows: those that no client got, nor come from a client that is held out."""
-    rows: np.ndarray = np.setdiff1d(np.flatnonzero(mine), hand.row)
+    rows: np.ndarray = np.setdiff1d(np.flatnonzero(mine), assignment.row)
     if pool.owner is None or not held.any() or not len(rows):
         return rows
     who, names = ranked(pool.owner[rows], pool.names)
-    away = {c for c, h in zip(hand.clients, held, strict=True) if h}
+    away = {c for c, h in zip(assignment.clients, held, strict=True) if h}
     staying = np.array([n not in away for n in names], bool)[who]
     return np.asarray(rows[staying])
 
@@ -161,23 +161,23 @@ def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: in
     return held
 
 
-def cut(pool: Pool, hand: Hand, part: np.ndarray, common: Common, seed: int) -> np.ndarray:
+def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: Common, seed: int) -> np.ndarray:
     """The part of each row of the hand: what the data or the split say, or a stratified draw."""
-    told = part[hand.row] if hand.part is None else hand.part
-    todo = np.flatnonzero(told == -1)
+    part_of = part[assignment.row] if assignment.part is None else assignment.part
+    todo = np.flatnonzero(part_of == -1)
     if not len(todo):
-        return told
-    if hand.same:  # everyone's rows are the first one's
-        once = len(hand.row) // len(hand.clients)
-        first = Hand(hand.row[:once], hand.who[:once], hand.clients[:1])
-        return np.tile(cut(pool, first, part, common, seed), len(hand.clients))
-    who, clients = hand.who[todo], hand.clients
-    tested = np.bincount(hand.who[told == TEST], minlength=len(clients)) > 0
-    told = told.copy()
-    told[todo] = stratified(
-        pool, hand.row[todo], who, clients, np.where(tested, 0, common.test), common.val, seed
+        return part_of
+    if assignment.same:  # everyone's rows are the first one's
+        once = len(assignment.row) // len(assignment.clients)
+        first = Assignment(assignment.row[:once], assignment.who[:once], assignment.clients[:1])
+        return np.tile(cut(pool, first, part, common, seed), len(assignment.clients))
+    who, clients = assignment.who[todo], assignment.clients
+    tested = np.bincount(assignment.who[part_of == TEST], minlength=len(clients)) > 0
+    part_of = part_of.copy()
+    part_of[todo] = stratified(
+        pool, assignment.row[todo], who, clients, np.where(tested, 0, common.test), common.val, seed
     )
-    return told
+    return part_of
 
 
 def stratified(
@@ -218,23 +218,23 @@ def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     return place
 
 
-def remarks(pool: Pool, dealt: Dealt, rows: int) -> list[str]:
+def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
     """What a person should know of the clients: dropped, held out, tiny or of one class."""
-    who, clients = dealt.who, len(dealt.clients)
-    sizes = np.bincount(who * LOCAL + dealt.part, minlength=clients * LOCAL).reshape(clients, LOCAL)
-    some = dealt.keep & (sizes.sum(1) > 0)
+    who, clients = partition.who, len(partition.clients)
+    sizes = np.bincount(who * LOCAL + partition.part, minlength=clients * LOCAL).reshape(clients, LOCAL)
+    some = partition.keep & (sizes.sum(1) > 0)
     found = [
-        ("dropped, because they have no training rows", ~dealt.keep),
-        ("held out of training", dealt.held),
+        ("dropped, because they have no training rows", ~partition.keep),
+        ("held out of training", partition.held),
         ("without validation rows", some & (sizes[:, VAL] == 0)),
         ("without test rows", some & (sizes[:, TEST] == 0)),
     ]
     if pool.kind == "classes":
         seen = np.zeros((clients, len(pool.classes)), bool)
-        seen[who, pool.y[dealt.row]] = True
+        seen[who, pool.y[partition.row]] = True
         found.append(("with rows of one class only", some & (seen.sum(1) == 1)))
-    notes = [_note(what, dealt.clients, which) for what, which in found if which.any()]
-    unused = rows - len(np.unique(dealt.row))
+    notes = [_note(what, partition.clients, which) for what, which in found if which.any()]
+    unused = rows - len(np.unique(partition.row))
     return [*notes, f"{unused:,} of {rows:,} rows are dealt to nobody"] if unused > 0 else notes
 
 

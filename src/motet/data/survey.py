@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from motet.client import Batch, Home
-from motet.data.duplicate_rows import Prints, Twins, find, prints
-from motet.data.federated import Federation
+from motet.client import Batch, ClientData
+from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, prints
+from motet.data.federated import FederatedData
 from motet.data.skew import (
     Moments,
     binned,
@@ -101,10 +101,10 @@ class Survey:
     evenness: Range
     distance: Range
     gini: float  # of the clients' rows
-    twins: Twins
+    twins: DuplicateRows
     missing: int
     proxy: int | None  # rows of the server
-    exam: int | None
+    server_test: int | None
     notes: list[str]
 
     def plain(self) -> dict[str, Any]:
@@ -118,54 +118,54 @@ class Read:
 
     y: np.ndarray  # class indices, or numbers in their own unit
     moments: Moments | None  # of the columns of a table, or of the values of an image
-    prints: list[Prints]
+    prints: list[RowHashes]
 
 
-def survey(federation: Federation) -> Survey:
+def survey(federated: FederatedData) -> Survey:
     """Look at every client's rows once."""
-    homes = federation.homes | federation.unseen
-    features = kind_of_features(federation)
-    reads = [read(federation, c, h, i, features) for i, (c, h) in enumerate(homes.items())]
-    labels, counts = label_counts(federation, [r.y for r in reads])
-    told = described(federation, reads, features)
+    clients_data = federated.clients_data | federated.unseen
+    features = kind_of_features(federated)
+    reads = [read(federated, c, h, i, features) for i, (c, h) in enumerate(clients_data.items())]
+    labels, counts = label_counts(federated, [r.y for r in reads])
+    described_rows = described(federated, reads, features)
     holdings = [
-        holding(federation, client, mine, counts.sum(0), more)
-        for client, mine, more in zip(homes, counts, told, strict=True)
+        holding(federated, client, mine, counts.sum(0), more)
+        for client, mine, more in zip(clients_data, counts, described_rows, strict=True)
     ]
     return Survey(
-        name=federation.name, kind=federation.kind, features=features, shape=tuple(federation.shape),
-        columns=federation.shape[0] if features == "table" else 0, labels=labels,
-        counts=counts.sum(0).tolist(), target=summary(federation, np.concatenate([r.y for r in reads])),
+        name=federated.name, kind=federated.kind, features=features, shape=tuple(federated.shape),
+        columns=federated.shape[0] if features == "table" else 0, labels=labels,
+        counts=counts.sum(0).tolist(), target=summary(federated, np.concatenate([r.y for r in reads])),
         clients=holdings, rows=Range.of(holdings, "rows"), entropy=Range.of(holdings, "entropy"),
         evenness=Range.of(holdings, "evenness"), distance=Range.of(holdings, "distance"),
-        gini=gini(np.array([h.rows for h in holdings])), twins=twins(federation, reads),
-        missing=sum(h.missing for h in holdings), proxy=size(federation.proxy), exam=size(federation.exam),
-        notes=list(federation.notes),
+        gini=gini(np.array([h.rows for h in holdings])), twins=twins(federated, reads),
+        missing=sum(h.missing for h in holdings), proxy=size(federated.proxy), server_test=size(federated.server_test),
+        notes=list(federated.notes),
     )  # fmt: skip
 
 
 def holding(
-    federation: Federation, client: str, mine: np.ndarray, everyones: np.ndarray, more: dict[str, Any]
+    federated: FederatedData, client: str, mine: np.ndarray, everyones: np.ndarray, more: dict[str, Any]
 ) -> Holding:
     """One client's figures, from the counts of its labels and what was told of its rows."""
-    home = federation.homes.get(client) or federation.unseen[client]
+    client_data = federated.clients_data.get(client) or federated.unseen[client]
     bits = entropy(mine)
     return Holding(
-        client=client, unseen=client in federation.unseen,
-        train=len(home.train), val=len(home.val), test=len(home.test),
+        client=client, unseen=client in federated.unseen,
+        train=len(client_data.train), val=len(client_data.val), test=len(client_data.test),
         counts=mine.tolist(), entropy=bits, evenness=float(bits / np.log2(max(len(mine), 2))),
         distance=distance(mine, everyones),
-        missing=int(getattr(federation, "missing", {}).get(client, 0)), **more,
+        missing=int(getattr(federated, "missing", {}).get(client, 0)), **more,
     )  # fmt: skip
 
 
-def kind_of_features(federation: Federation) -> str:
-    first = next(iter((federation.homes | federation.unseen).values())).train.take().x
-    if len(federation.shape) == 3:
+def kind_of_features(federated: FederatedData) -> str:
+    first = next(iter((federated.clients_data | federated.unseen).values())).train.take().x
+    if len(federated.shape) == 3:
         return "images"
     if first.dtype == torch.uint8:
         return "symbols"
-    return "table" if len(federation.shape) == 1 else "other"
+    return "table" if len(federated.shape) == 1 else "other"
 
 
 def size(batch: Any) -> int | None:
@@ -175,11 +175,11 @@ def size(batch: Any) -> int | None:
 # ---- reading ----
 
 
-def read(federation: Federation, client: str, home: Home, number: int, features: str) -> Read:
+def read(federated: FederatedData, client: str, client_data: ClientData, number: int, features: str) -> Read:
     """One client's rows, in one pass."""
     moments: Moments | None = None
     found, ys = [], []
-    for part, batch in enumerate((home.train, home.val, home.test)):
+    for part, batch in enumerate((client_data.train, client_data.val, client_data.test)):
         for rows, y in chunks(batch.take()):
             found.append(prints(rows, y, number, part))
             ys.append(y)
@@ -187,9 +187,9 @@ def read(federation: Federation, client: str, home: Home, number: int, features:
                 one = Moments.of(rows) if features == "table" else total(rows)
                 moments = one if moments is None else moments + one
     y = np.concatenate(ys)
-    if federation.kind == "numbers":
-        y = y.astype(np.float64) * federation.scale + federation.offset
-    if moments is not None and (ruler := federation.rulers.get(client)):
+    if federated.kind == "numbers":
+        y = y.astype(np.float64) * federated.scale + federated.offset
+    if moments is not None and (ruler := federated.rulers.get(client)):
         moments = moments.rescaled(ruler.middle, ruler.spread)
     return Read(y, moments, found)
 
@@ -213,10 +213,10 @@ def total(rows: np.ndarray) -> Moments:
 # ---- labels ----
 
 
-def label_counts(federation: Federation, ys: list[np.ndarray]) -> tuple[list[str], np.ndarray]:
+def label_counts(federated: FederatedData, ys: list[np.ndarray]) -> tuple[list[str], np.ndarray]:
     """Names of classes or bins, and (clients, labels) how many rows each client has of them."""
-    if federation.kind == "classes":
-        names = list(federation.classes) or [str(i) for i in range(federation.outputs)]
+    if federated.kind == "classes":
+        names = list(federated.classes) or [str(i) for i in range(federated.outputs)]
         return names, np.stack([np.bincount(y, minlength=len(names)) for y in ys])
     edges = decile_edges(np.concatenate(ys))
     ends = [f"{edge:.4g}" for edge in edges]
@@ -226,9 +226,9 @@ def label_counts(federation: Federation, ys: list[np.ndarray]) -> tuple[list[str
     return names, np.stack([binned(y, edges) for y in ys])
 
 
-def summary(federation: Federation, y: np.ndarray) -> dict[str, float]:
+def summary(federated: FederatedData, y: np.ndarray) -> dict[str, float]:
     """Mean, spread and quantiles of numbers; nothing for classes."""
-    if federation.kind == "classes":
+    if federated.kind == "classes":
         return {}
     quantiles = dict(zip(_QUANTILES, np.quantile(y, list(_QUANTILES.values())).tolist(), strict=True))
     return {"mean": float(y.mean()), "std": float(y.std())} | quantiles
@@ -237,40 +237,40 @@ def summary(federation: Federation, y: np.ndarray) -> dict[str, float]:
 # ---- features ----
 
 
-def held(federation: Federation, home: Home) -> np.ndarray:
+def held(federated: FederatedData, client_data: ClientData) -> np.ndarray:
     """Which columns of a table a client holds; nothing for other data."""
-    if len(federation.shape) != 1:
+    if len(federated.shape) != 1:
         return np.zeros(0, bool)
-    columns = home.columns or federation.columns
-    return np.array([c.here for c in columns]) if columns else np.ones(federation.shape[0], bool)
+    columns = client_data.columns or federated.columns
+    return np.array([c.here for c in columns]) if columns else np.ones(federated.shape[0], bool)
 
 
-def described(federation: Federation, reads: list[Read], features: str) -> list[dict[str, Any]]:
+def described(federated: FederatedData, reads: list[Read], features: str) -> list[dict[str, Any]]:
     """What is told of each client's targets and features."""
-    homes = (federation.homes | federation.unseen).values()
-    columns = [int(held(federation, h).sum()) if features == "table" else 0 for h in homes]
-    apart = set_apart(federation, reads) if features == "table" else [[] for _ in reads]
+    clients_data = (federated.clients_data | federated.unseen).values()
+    columns = [int(held(federated, h).sum()) if features == "table" else 0 for h in clients_data]
+    apart = set_apart(federated, reads) if features == "table" else [[] for _ in reads]
     return [
-        {"target": summary(federation, r.y), "columns": many, "apart": most, "channels": channels(federation, r)}
+        {"target": summary(federated, r.y), "columns": many, "apart": most, "channels": channels(federated, r)}
         for r, many, most in zip(reads, columns, apart, strict=True)
     ]  # fmt: skip
 
 
-def channels(federation: Federation, of: Read) -> list[float]:
+def channels(federated: FederatedData, of: Read) -> list[float]:
     """The mean of each channel of a client's images."""
-    if of.moments is None or len(federation.shape) != 3:
+    if of.moments is None or len(federated.shape) != 3:
         return []
-    return [float(v) for v in of.moments.mean.reshape(-1, federation.shape[0]).mean(0)]
+    return [float(v) for v in of.moments.mean.reshape(-1, federated.shape[0]).mean(0)]
 
 
-def set_apart(federation: Federation, reads: list[Read]) -> list[list[Deviation]]:
+def set_apart(federated: FederatedData, reads: list[Read]) -> list[list[Deviation]]:
     """Each client's columns that are most unlike everyone's, among those it holds."""
-    homes = (federation.homes | federation.unseen).values()
-    mine = [r.moments.only(held(federation, h)) for r, h in zip(reads, homes, strict=True) if r.moments]
+    clients_data = (federated.clients_data | federated.unseen).values()
+    mine = [r.moments.only(held(federated, h)) for r, h in zip(reads, clients_data, strict=True) if r.moments]
     everyone = mine[0]
     for other in mine[1:]:
         everyone = everyone + other
-    names = [c.name for c in federation.columns] or [f"x{j + 1}" for j in range(federation.shape[0])]
+    names = [c.name for c in federated.columns] or [f"x{j + 1}" for j in range(federated.shape[0])]
     return [deviations(m, everyone, names) for m in mine]
 
 
@@ -289,14 +289,16 @@ def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Devia
 # ---- equal rows ----
 
 
-def twins(federation: Federation, reads: list[Read]) -> Twins:
+def twins(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
     """Equal rows among clients with the same columns, which were standardised in the same way."""
-    homes = federation.homes | federation.unseen
+    clients_data = federated.clients_data | federated.unseen
     sets: dict[bytes, int] = {}
-    columns = [sets.setdefault(held(federation, h).tobytes(), len(sets)) for h in homes.values()]
-    rulers = list(federation.rulers.values())
+    columns = [sets.setdefault(held(federated, h).tobytes(), len(sets)) for h in clients_data.values()]
+    rulers = list(federated.rulers.values())
     alike = all(
         np.array_equal(r.middle, rulers[0].middle) and np.array_equal(r.spread, rulers[0].spread)
         for r in rulers
     )
-    return find(Prints.join([p for r in reads for p in r.prints]), list(homes), columns, comparable=alike)
+    return find(
+        RowHashes.join([p for r in reads for p in r.prints]), list(clients_data), columns, comparable=alike
+    )

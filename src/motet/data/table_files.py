@@ -25,7 +25,7 @@ _SHOWN = 5
 
 
 @dataclass
-class Table:
+class SourceTable:
     """All rows of one or several files, and where each row came from."""
 
     frame: pd.DataFrame
@@ -44,26 +44,26 @@ class Table:
     def where(self, rows: np.ndarray) -> str:
         """Files, counts and the first line numbers: `a.csv (2: line 3, 7)`."""
         found = np.searchsorted(self.starts, rows, side="right") - 1
-        told = []
+        parts = []
         for f in np.unique(found)[:_SHOWN]:
             inside = rows[found == f] - self.starts[f]
             word, at = _line_numbers(self.files[f], inside[:_SHOWN])
             more = ", ..." if len(inside) > _SHOWN else ""
-            told.append(f"{self.files[f].name} ({len(inside)}: {word} {', '.join(map(str, at))}{more})")
+            parts.append(f"{self.files[f].name} ({len(inside)}: {word} {', '.join(map(str, at))}{more})")
         rest = len(np.unique(found)) - _SHOWN
-        return ", ".join(told) + (f" and {rest} more files" if rest > 0 else "")
+        return ", ".join(parts) + (f" and {rest} more files" if rest > 0 else "")
 
     def samples(self, rows: np.ndarray, values: list[str]) -> str:
         """The first values that are wrong, each with its place: `'n/a' (a.csv line 3)`."""
         found = np.searchsorted(self.starts, rows[:_SHOWN], side="right") - 1
-        told = []
+        parts = []
         for row, f, value in zip(rows, found, values, strict=False):
             word, at = _line_numbers(self.files[f], np.array([row - self.starts[f]]))
-            told.append(f"{value!r} ({self.files[f].name} {word} {at[0]})")
-        return ", ".join(told)
+            parts.append(f"{value!r} ({self.files[f].name} {word} {at[0]})")
+        return ", ".join(parts)
 
 
-def read(path: Path) -> Table:
+def read(path: Path) -> SourceTable:
     """The rows of a file, or of all files of a folder; all that is wrong with them is raised at once."""
     import pandas as pd
 
@@ -78,7 +78,7 @@ def read(path: Path) -> Table:
     together, *rest = frames.values()
     if rest:
         together = pd.concat([f[together.columns] for f in frames.values()], ignore_index=True)
-    return Table(together, list(frames), [len(f) for f in frames.values()])
+    return SourceTable(together, list(frames), [len(f) for f in frames.values()])
 
 
 def find(path: Path) -> list[Path]:

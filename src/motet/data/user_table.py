@@ -16,7 +16,7 @@ from motet.client.task import Kind
 from motet.data import targets
 from motet.data.federated import DataError, Pool, refuse
 from motet.data.options import nearest
-from motet.data.table_files import Table, read
+from motet.data.table_files import SourceTable, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,7 @@ def load(
 
 
 def as_pool(
-    table: Table,
+    table: SourceTable,
     target: str,
     client: str,
     kind: str,
@@ -67,7 +67,7 @@ def as_pool(
 
 
 @dataclass
-class Feature:
+class TableFeature:
     """What one column of the table becomes."""
 
     values: np.ndarray  # (rows, columns) float64; NaN is missing
@@ -78,7 +78,7 @@ class Feature:
 class Reader:
     """Reads columns one by one and gathers what is wrong with them."""
 
-    table: Table
+    table: SourceTable
     kind: str
     fill: bool
     one_of_many: bool = False  # a site of a federation may hold rows of one class: others hold the rest
@@ -97,24 +97,24 @@ class Reader:
         if target and target == client:
             self.problems.append(f"column {target!r} cannot be both the target and the client")
 
-    def feature(self, name: str) -> Feature:
+    def feature(self, name: str) -> TableFeature:
         import pandas as pd
 
         column = self.table.frame[name]
         if pd.api.types.is_bool_dtype(column):
-            return Feature(self._numbers(name, column), [Column(name, "flag")])
+            return TableFeature(self._numbers(name, column), [Column(name, "flag")])
         if pd.api.types.is_numeric_dtype(column):
-            return Feature(self._numbers(name, column), [Column(name)])
+            return TableFeature(self._numbers(name, column), [Column(name)])
         if not _is_text(column):
             self.problems.append(
                 f"column {name!r} holds {column.dtype}, which is neither number, truth value nor text.\n"
                 f'hint: turn it into numbers, or leave it out: drop = ["{name}"]'
             )
-            return Feature(np.empty((len(column), 0)), [])
+            return TableFeature(np.empty((len(column), 0)), [])
         number = self._as_number(name, column)
         if number is None:
             return self._one_hot(name, column)
-        return Feature(self._numbers(name, number), [Column(name)])
+        return TableFeature(self._numbers(name, number), [Column(name)])
 
     def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
         values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -157,7 +157,7 @@ class Reader:
             numbers.iloc[bad] = 0.0  # already complained of: not missing as well
         return numbers
 
-    def _one_hot(self, name: str, column: pd.Series) -> Feature:
+    def _one_hot(self, name: str, column: pd.Series) -> TableFeature:
         import pandas as pd
 
         gaps, texts = column.isna().to_numpy(), _texts(column)
@@ -168,7 +168,7 @@ class Reader:
                 f"column {name!r} is text with {len(known)} different values; expected at most {_MANY}.\n"
                 f'hint: names and dates are no categories; leave it out: drop = ["{name}"]'
             )
-            return Feature(np.empty((len(column), 0)), [])
+            return TableFeature(np.empty((len(column), 0)), [])
         codes = np.asarray(pd.Categorical(texts, categories=known).codes)
         values = (codes[:, None] == np.arange(len(known))).astype(np.float64)
         values[gaps] = np.nan
@@ -176,7 +176,7 @@ class Reader:
             f"text column {name!r} becomes {len(known)} columns of 0 and 1, "
             "one for each category found in the whole federation"
         )
-        return Feature(values, [Column(f"{name}={k}", "flag", name) for k in known])
+        return TableFeature(values, [Column(f"{name}={k}", "flag", name) for k in known])
 
     def target(self, name: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
         nothing: tuple[np.ndarray, Kind, tuple[str, ...]] = (np.empty(0), "numbers", ())

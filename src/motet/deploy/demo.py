@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from motet.deploy.flare.admin import Office, Unreachable
+from motet.deploy.flare.admin import AdminSession, Unreachable
 from motet.deploy.flare.kits import Kit, create, open_kit
 from motet.deploy.server.job_chain import drive
 from motet.deploy.server.run_files import read_orders
@@ -145,12 +145,12 @@ def difference(a: Run, b: Run) -> float:
 def end(kit: Kit, parties: Parties) -> None:
     """Shut down in good order, then make sure."""
     try:
-        office = Office(kit)
+        admin = AdminSession(kit)
         try:
-            office.shut_down()
+            admin.shut_down()
             time.sleep(1.0)
         finally:
-            office.close()  # its threads would keep this process alive
+            admin.close()  # its threads would keep this process alive
     except Unreachable:
         pass  # they are ended all the same
     finally:

@@ -11,9 +11,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from motet.client import Home, Task
+from motet.client import ClientData, Task
 from motet.core import Client
-from motet.engines.client_state import Keeps
+from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
@@ -33,25 +33,32 @@ class Choice:
     compiled: bool = False
     why: str = ""
 
-    def build(self, homes: Mapping[Client, Home], keeps: Keeps | None = None, workers: int = 0) -> Loop:
+    def build(
+        self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None = None, workers: int = 0
+    ) -> Loop:
         if self.name == "vmap":
-            return Vmap(homes, keeps, chunk=self.chunk, compiled=self.compiled)
+            return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled)
         if self.name == "threads":
-            return Threads(homes, keeps, workers=workers or None)
-        return Loop(homes, keeps)
+            return Threads(clients_data, keeps, workers=workers or None)
+        return Loop(clients_data, keeps)
 
 
 def choose(
-    name: str, task: Task, homes: Mapping[Client, Home], steps: int, chunk: int = 0, compiled: str = "auto"
+    name: str,
+    task: Task,
+    clients_data: Mapping[Client, ClientData],
+    steps: int,
+    chunk: int = 0,
+    compiled: str = "auto",
 ) -> Choice:
     """`steps` is how many batched steps the whole run will take; `compiled` is auto, yes or no."""
     why = f"engine.name={name}"
     if name == "auto":
-        name, why = pick(task, len(homes))
+        name, why = pick(task, len(clients_data))
     if name != "vmap":
         return Choice(name, why=why)
-    chunk = chunk or min(_CHUNK_MOST, fitting(task, homes))
-    steps *= -(-len(homes) // chunk)
+    chunk = chunk or min(_CHUNK_MOST, fitting(task, clients_data))
+    steps *= -(-len(clients_data) // chunk)
     yes, reason = worth(steps) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")
     return Choice("vmap", chunk, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
 
@@ -74,9 +81,9 @@ def worth(steps: int) -> tuple[bool, str]:
     return True, f"{steps:,} batched steps pay for it"
 
 
-def fitting(task: Task, homes: Mapping[Client, Home]) -> int:
+def fitting(task: Task, clients_data: Mapping[Client, ClientData]) -> int:
     """How many of the largest client fit into a chunk: its examples, and some copies of the weights."""
     weights = sum(v.numel() * 4 for v in task.w0.values())
-    one = math.prod(next(iter(homes.values())).train.shape)
-    rows = max(h.n + len(h.val) for h in homes.values()) * one * 4
+    one = math.prod(next(iter(clients_data.values())).train.shape)
+    rows = max(h.n + len(h.val) for h in clients_data.values()) * one * 4
     return max(1, _CHUNK_BYTES // (rows + 6 * weights))

@@ -20,7 +20,7 @@ CREATE TABLE IF NOT EXISTS keeps (
 ) WITHOUT ROWID"""
 
 
-class Keeps:
+class ClientStates:
     """Trees by client; reads see the newest version, or the newest up to a round."""
 
     def __init__(self, database: sqlite3.Connection | None = None, *, on_disk: bool = False) -> None:

@@ -12,41 +12,45 @@ from typing import Any
 
 from torch import Tensor
 
-from motet.client import Examinee, Task, tally
+from motet.client import ClientTest, Task, metric_sums
 from motet.core import Method, Tree
 
 Sums = dict[str, Tensor]
 Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
 
 
-def judge(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[dict[str, Sums], Tree]:
+def evaluate(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[dict[str, Sums], Tree]:
     """Sums for the personal model and, where there is one, for the global model."""
     task: Task = method.task
     scores: dict[str, Sums] = {}
-    if sent["general"] != ():
-        general = task.at_home(partial(task.predict, sent["general"]), who.data)
-        scores["global"] = tally(task, general, who.exam)
+    if sent["global"] != ():
+        model = task.at_home(partial(task.predict, sent["global"]), who.data)
+        scores["global"] = metric_sums(task, model, who.examples)
     if sent["same"]:
         return scores | {"personal": scores["global"]}, keep
-    own = task.at_home(method.personal(sent["view"], keep, who.data), who.data)
-    return scores | {"personal": tally(task, own, who.exam)}, keep
+    own = task.at_home(method.personal(sent["download"], keep, who.data), who.data)
+    return scores | {"personal": metric_sums(task, own, who.examples)}, keep
 
 
-def question(method: Method, state: Tree, view: Tree) -> Tree:
+def evaluation_request(method: Method, state: Tree, download: Tree) -> Tree:
     """What the judge is sent; `same` says that the personal model is the global one, to score it once."""
-    general = method.general(state)
-    same = general is not None and general is view and type(method).personal is Method.personal
-    return {"general": () if general is None else general, "view": view, "same": same}
+    model = method.global_model(state)
+    same = model is not None and model is download and type(method).personal is Method.personal
+    return {"global": () if model is None else model, "download": download, "same": same}
 
 
-def portrait(method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
+def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
     """The personal model itself as a tree, for saving at the client."""
     own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
     return own.args, keep
 
 
-def rehearsal(method: Method, train: Job, sent: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
+def evaluate_trained(
+    method: Method, train: Job, sent: Tree, keep: Tree, who: ClientTest
+) -> tuple[Tree, Tree]:
     """Train once more, and score the very model that left; what would be kept is discarded."""
     reply, fresh = train(sent, keep, who.data)
-    own = method.task.at_home(method.trained(sent, reply, fresh, who.data), who.data)
-    return {p: tally(method.task, own, b) for p, b in (("val", who.data.val), ("test", who.exam))}, keep
+    own = method.task.at_home(method.trained_model(sent, reply, fresh, who.data), who.data)
+    return {
+        p: metric_sums(method.task, own, b) for p, b in (("val", who.data.val), ("test", who.examples))
+    }, keep

@@ -14,22 +14,22 @@ from typing import Any
 
 import torch
 
-from motet.client import Batch, Column, Home, Task
+from motet.client import Batch, ClientData, Column, Task
 from motet.core import Ask, Method, Tree, Turn, is_solo
-from motet.engines.evaluate import Job, judge
+from motet.engines.evaluate import Job, evaluate
 from motet.engines.loop import Loop, VerbFailed, name_of
 from motet.wire import WireError, form
 
 _WHO = "nobody"
 
 
-class Expect:
+class ExpectedReplies:
     """Forms of replies, found out once for each job and form of what is sent."""
 
     def __init__(self, task: Task, shape: tuple[int, ...], columns: tuple[Column, ...] = ()) -> None:
         y = torch.zeros(2, dtype=torch.int64 if task.kind == "classes" else torch.float32)
         blank = Batch.of(torch.zeros(2, *shape, dtype=torch.uint8 if task.pixels else torch.float32), y)
-        self.loop = Loop({_WHO: Home(blank, blank, blank, columns)})
+        self.loop = Loop({_WHO: ClientData(blank, blank, blank, columns)})
         self.known: dict[tuple[str, str], Tree] = {}
 
     def like(self, method: Method, turn: Turn, ask: Ask) -> Tree | None:
@@ -40,7 +40,7 @@ class Expect:
 
     def scores(self, method: Method, turn: Turn, sent: Tree) -> Tree | None:
         """What the judge says, of the expected form."""
-        return self._done(method, turn, partial(judge, method), sent, self.loop.examinee)
+        return self._done(method, turn, partial(evaluate, method), sent, self.loop.client_test)
 
     def _done(
         self, method: Method, turn: Turn, job: Job, sent: Tree, data: Callable[[str], Any]

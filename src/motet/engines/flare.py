@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from motet.core import Ask, Client, Method, Tree, Turn
-from motet.engines.client_state import Keeps
-from motet.engines.evaluate import question
-from motet.engines.expected_replies import Expect
+from motet.engines.client_state import ClientStates
+from motet.engines.evaluate import evaluation_request
+from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop, Part, all_finite, name_of
 from motet.vec import stack
@@ -40,12 +40,12 @@ class Flare(Loop):
         post: Post,
         run: str = "",
         recipe: Mapping[str, Any] | None = None,
-        keeps: Keeps | None = None,
+        keeps: ClientStates | None = None,
         *,
         present: Sequence[Client] | None = None,
         min_replies: int = 1,
         limit: int = 256 << 20,
-        expect: Expect | None = None,
+        expect: ExpectedReplies | None = None,
     ) -> None:
         super().__init__({}, keeps)
         self.clients = sorted(clients)
@@ -53,7 +53,7 @@ class Flare(Loop):
         self.min_replies, self.limit, self.expect = min_replies, limit, expect
         self.present = set(clients if present is None else present)
         self.number = 0  # of the next ask within the round
-        self.n: dict[Client, int] = {}  # examples, as each site last told
+        self.n: dict[Client, int] = {}  # examples, as each site last given_leaves
         self.away: dict[Client, str] = {}  # who did not answer last time, and why
 
     # ---- asks ----
@@ -68,7 +68,7 @@ class Flare(Loop):
         self.number += 1
         sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
         like = self.expect.like(self.method, self.turn, ask) if self.expect else None
-        found = self.told("verb", sent, like, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
+        found = self.call_sites("verb", sent, like, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
         self.check_enough(self.where(ask.verb), len(found), len(ask.to))
         for client, reply in found.items():
             if reply.spoilt or not all_finite(reply.tree):
@@ -86,28 +86,28 @@ class Flare(Loop):
     def weight(self, ask: Ask, client: Client) -> float:
         return float(self.n[client] if ask.weights is None else ask.weights[client])
 
-    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
-        sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
+        sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
-        found = self.told("judge", sent, like, part=part)
+        found = self.call_sites("evaluate", sent, like, part=part)
         there = len(self.present)  # who may not tell scores is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
         return stacked(found)
 
-    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
-        return stacked(self.told("rehearsal", sent, verb=name_of(ask.verb), part="test"))
+        return stacked(self.call_sites("evaluate_trained", sent, verb=name_of(ask.verb), part="test"))
 
-    def portraits(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+    def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every site saves its personal model; none of them comes here."""
         self.method, self.turn = method, turn
-        self.told("portrait", {c: method.view(state, c) for c in self.clients})
+        self.call_sites("save_model", {c: method.download(state, c) for c in self.clients})
         yield from ()
 
     # ---- letters ----
 
-    def told(
+    def call_sites(
         self, job: str, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
     ) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""

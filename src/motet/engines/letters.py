@@ -15,7 +15,7 @@ from motet.core import Tree
 from motet.wire import WireError, check_form, pack, unpack
 
 Label = tuple[int, int]  # (round, number of the ask within it)
-Job = Literal["describe", "measure", "settle", "offer", "verb", "judge", "rehearsal", "portrait"]
+Job = Literal["describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"]
 JOBS: tuple[str, ...] = get_args(Job)
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "job": str, "run": str, "verb": str, "learn": str, "part": str,

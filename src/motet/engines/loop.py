@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.client import Data, Examinee, Home, seed_of
+from motet.client import ClientData, ClientTest, Data, seed_of
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
-from motet.engines.client_state import Keeps
-from motet.engines.evaluate import Job, judge, portrait, question, rehearsal
-from motet.engines.mean import Fold, Folding
+from motet.engines.client_state import ClientStates
+from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
+from motet.engines.mean import ReplyMean, RunningMean
 from motet.vec import leaves, stack
 
 Part = Literal["val", "test"]
@@ -38,11 +38,13 @@ class Loop:
 
     name = "loop"
 
-    def __init__(self, homes: Mapping[Client, Home], keeps: Keeps | None = None) -> None:
-        self.homes = dict(homes)
-        self.clients = sorted(homes)
-        self.keeps = keeps or Keeps()
-        self.fold: Callable[[], Folding] = Fold  # what averages; the plain mean unless a guard is set
+    def __init__(self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None = None) -> None:
+        self.clients_data = dict(clients_data)
+        self.clients = sorted(clients_data)
+        self.keeps = keeps or ClientStates()
+        self.fold: Callable[[], ReplyMean] = (
+            RunningMean  # what averages; the plain mean unless a guard is set
+        )
         self.refused: list[
             tuple[Client, str, int]
         ] = []  # whose replies were left out, to what, in which round
@@ -76,23 +78,23 @@ class Loop:
             self.check_not_all_refused(ask)
         return found
 
-    def judge(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
+    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
         """All clients' sums on `part` of their examples, stacked, as they were after `turn`."""
         self.method, self.turn = method, turn
-        return self.examine(state, part)
+        return self.evaluate_clients(state, part)
 
-    def rehearse(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
+    def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         """Sums on both parts of the models that left clients in `turn`, from how things were before it."""
         self.method, self.turn = method, replace(turn, number=turn.number - 1)
-        found = [self.rehearsed(ask) for ask in asks]
+        found = [self.evaluate_after(ask) for ask in asks]
         names = [c for clients, _ in found for c in clients]
         return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums in found))
 
-    def portraits(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+    def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
         self.method, self.turn = method, turn
-        views = {c: method.view(state, c) for c in self.clients}
-        yield from self.each(partial(portrait, method), self.clients, views, self.examinee)
+        views = {c: method.download(state, c) for c in self.clients}
+        yield from self.each(partial(personal_model, method), self.clients, views, self.client_test)
 
     # ---- how this engine goes about it ----
 
@@ -116,18 +118,18 @@ class Loop:
             if keep_as is None or self.accepted(keep_as, c, reply, keep):
                 yield c, reply
 
-    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
-        sent = {c: question(method, state, method.view(state, c)) for c in self.clients}
-        found = self.each(partial(judge, method), self.clients, sent, partial(self.examinee, part=part))
+        sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
+        found = self.each(partial(evaluate, method), self.clients, sent, partial(self.client_test, part=part))
         names, sums = zip(*found, strict=True)
         return list(names), stack(list(sums))
 
-    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         order = sorted(ask.to)
         sent = {c: ask.sent_to(c) for c in order}
-        job, exam = partial(rehearsal, self.method, ask.verb), partial(self.examinee, part="test")
-        names, sums = zip(*self.each(job, order, sent, exam), strict=True)
+        job, tested = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
+        names, sums = zip(*self.each(job, order, sent, tested), strict=True)
         return list(names), stack(list(sums))
 
     # ---- where things are ----
@@ -138,17 +140,19 @@ class Loop:
             self.at_hand, self.at_hand_of = {}, self.turn.seed
         if (known := self.at_hand.get(client)) is not None:
             return known
-        home = self.homes[client]
-        train, seed = home.train.take(), torch.tensor(seed_of(self.turn.seed, client))
-        n = torch.tensor(home.n)
-        made = Data(train.x, train.y, n, seed, home.val.take(), home.columns, home.augment)
-        if train is home.train:
+        client_data = self.clients_data[client]
+        train, seed = client_data.train.take(), torch.tensor(seed_of(self.turn.seed, client))
+        n = torch.tensor(client_data.n)
+        made = Data(
+            train.x, train.y, n, seed, client_data.val.take(), client_data.columns, client_data.augment
+        )
+        if train is client_data.train:
             self.at_hand[client] = made
         return made
 
-    def examinee(self, client: Client, part: Part = "val") -> Examinee:
-        home = self.homes[client]
-        return Examinee(self.data(client), (home.val if part == "val" else home.test).take())
+    def client_test(self, client: Client, part: Part = "val") -> ClientTest:
+        client_data = self.clients_data[client]
+        return ClientTest(self.data(client), (client_data.val if part == "val" else client_data.test).take())
 
     def keep(self, client: Client) -> Tree:
         kept = self.keeps.get(client, self.turn.number)
@@ -159,7 +163,7 @@ class Loop:
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
-        return float(self.homes[client].n if ask.weights is None else ask.weights[client])
+        return float(self.clients_data[client].n if ask.weights is None else ask.weights[client])
 
     # ---- what can go wrong ----
 
@@ -177,7 +181,7 @@ class Loop:
         self.keeps.put(client, keep)
         return True
 
-    def folded(self, ask: Ask, fold: Folding) -> Tree:
+    def folded(self, ask: Ask, fold: ReplyMean) -> Tree:
         if fold.weight <= 0:
             self.check_not_all_refused(ask)
             raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")

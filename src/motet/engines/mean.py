@@ -16,7 +16,7 @@ from motet.core import Tree
 _LEAF = pytree.tree_structure(0)  # of a tree that is one tensor
 
 
-class Folding(Protocol):
+class ReplyMean(Protocol):
     """What becomes of replies to an ask that is averaged; guards have folds of their own."""
 
     @property
@@ -28,7 +28,7 @@ class Folding(Protocol):
     def mean(self) -> Tree: ...
 
 
-class Fold:
+class RunningMean:
     """Adds replies up one by one, or many stacked ones at once, in double precision."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from motet.core import Ask, Engine
 
 
 @dataclass(frozen=True)
-class Pulse:
+class AskTime:
     """Seconds."""
 
     wait: float  # of an ask, however small
@@ -25,7 +25,7 @@ class Pulse:
     def tries(self, particles: int, most: int = 64) -> int:
         """How many places each particle should try in a message, so that half of the time is work.
 
-        >>> Pulse(wait=0.2, each=0.001).tries(particles=20)
+        >>> AskTime(wait=0.2, each=0.001).tries(particles=20)
         10
         """
         return max(1, min(most, round(self.wait / max(self.each * particles, 1e-12))))
@@ -37,18 +37,18 @@ def pulse(
     many: int = 256,
     times: int = 5,
     clock: Callable[[], float] = time.perf_counter,
-) -> Pulse:
+) -> AskTime:
     """Ask some times for one particle and for `many`; `ask` makes the question. Call `engine.begin` before."""
 
     def taken(size: int) -> float:
-        question, seconds = ask(size), []
+        evaluation_request, seconds = ask(size), []
         for _ in range(times):
             began = clock()
-            engine.ask(question)
+            engine.ask(evaluation_request)
             seconds.append(clock() - began)
         return median(seconds)
 
     taken(1)  # the first ask of all makes clients join
     one, lots = taken(1), taken(many)
     each = max(0.0, (lots - one) / (many - 1))
-    return Pulse(max(0.0, one - each), each)
+    return AskTime(max(0.0, one - each), each)

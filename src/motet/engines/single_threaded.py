@@ -12,17 +12,17 @@ from contextlib import contextmanager
 import torch
 
 
-def settle() -> None:
+def single_thread() -> None:
     """For a thread that belongs to us."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
 @contextmanager
-def calm() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """For a thread that is lent to us: as `settle`, and afterwards as before."""
     before = torch.get_num_threads()
-    settle()
+    single_thread()
     try:
         with torch.no_grad():
             yield

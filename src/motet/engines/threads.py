@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from motet.client import Home
+from motet.client import ClientData
 from motet.core import Ask, Client, Tree
-from motet.engines.client_state import Keeps
+from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import Job
 from motet.engines.loop import Loop
-from motet.engines.single_threaded import settle
+from motet.engines.single_threaded import single_thread
 
 
 class Threads(Loop):
@@ -26,11 +26,15 @@ class Threads(Loop):
     name = "threads"
 
     def __init__(
-        self, homes: Mapping[Client, Home], keeps: Keeps | None = None, *, workers: int | None = None
+        self,
+        clients_data: Mapping[Client, ClientData],
+        keeps: ClientStates | None = None,
+        *,
+        workers: int | None = None,
     ) -> None:
-        super().__init__(homes, keeps)
+        super().__init__(clients_data, keeps)
         self.workers = workers or cores()
-        self.pool = ThreadPoolExecutor(self.workers, initializer=settle)
+        self.pool = ThreadPoolExecutor(self.workers, initializer=single_thread)
 
     def each(
         self,

@@ -19,16 +19,16 @@ from torch.utils import _pytree as pytree
 
 from motet.client import (
     Batch,
+    ClientData,
+    ClientTest,
     Data,
-    Examinee,
-    Home,
-    Shelf,
-    pace,
+    LazyRows,
+    compiled_steps,
     seed_of,
 )
 from motet.core import Ask, Client, Method, Tree, Turn, is_solo
-from motet.engines.client_state import Keeps
-from motet.engines.evaluate import Job, judge, portrait, question, rehearsal
+from motet.engines.client_state import ClientStates
+from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.loop import Loop, Part, VerbFailed, all_finite
 from motet.vec import leaves, stack, unstack
 
@@ -42,20 +42,20 @@ class Vmap(Loop):
 
     def __init__(
         self,
-        homes: Mapping[Client, Home],
-        keeps: Keeps | None = None,
+        clients_data: Mapping[Client, ClientData],
+        keeps: ClientStates | None = None,
         *,
         chunk: int = 128,
         compiled: bool = False,
     ) -> None:
-        super().__init__(homes, keeps)
+        super().__init__(clients_data, keeps)
         self.chunk, self.compiled = chunk, compiled
         if compiled:
             keep_what_is_compiled()
-        self.by_size = sorted(self.clients, key=lambda c: (self.homes[c].n, c))
+        self.by_size = sorted(self.clients, key=lambda c: (self.clients_data[c].n, c))
         self.stacks: dict[Any, tuple[Any, ...]] = {}
         self.seeds_are_of, self.seeds = -1, dict[tuple[Client, ...], Tensor]()
-        self.room = _CACHE
+        self.free = _CACHE
 
     def begin(self, method: Method, turn: Turn) -> None:
         if not method.task.stackable:
@@ -84,33 +84,33 @@ class Vmap(Loop):
         for clients, replies in self.chunks(ask):
             yield from zip(clients, unstack(replies, len(clients)), strict=True)
 
-    def examine(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
+    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         if is_solo(self.method.personal):
-            return super().examine(state, part)
+            return super().evaluate_clients(state, part)
         method, names, sums = self.method, [], []
-        views = {c: method.view(state, c) for c in self.clients}
+        views = {c: method.download(state, c) for c in self.clients}
         for clients, got, _ in self.stacked(
-            partial(_judge, method, state), self.clients, _shared(views), views, part
+            partial(_evaluate, method, state), self.clients, _shared(views), views, part
         ):
             names += clients
             sums.append(got)
         return names, pytree.tree_map(lambda *s: torch.cat(s), *sums) if len(sums) > 1 else sums[0]
 
-    def portraits(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
+    def personal_models(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
         if is_solo(method.personal):
-            yield from super().portraits(method, state, turn)
+            yield from super().personal_models(method, state, turn)
             return
         self.method, self.turn = method, turn
-        views = {c: method.view(state, c) for c in self.clients}
+        views = {c: method.download(state, c) for c in self.clients}
         for clients, models, _ in self.stacked(
-            partial(portrait, method), self.clients, _shared(views), views, "val"
+            partial(personal_model, method), self.clients, _shared(views), views, "val"
         ):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
 
-    def rehearsed(self, ask: Ask) -> tuple[list[Client], Tree]:
+    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         if is_solo(ask.verb):
-            return super().rehearsed(ask)
-        job = partial(rehearsal, self.method, ask.verb)
+            return super().evaluate_after(ask)
+        job = partial(evaluate_trained, self.method, ask.verb)
         found = list(self.stacked(job, ask.to, ask.each is None, ask, "test"))
         names = [c for clients, _, _ in found for c in clients]
         return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums, _ in found))
@@ -144,12 +144,12 @@ class Vmap(Loop):
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
         wanted = set(to)
         order = [c for c in self.by_size if c in wanted]
-        tell = sent.sent_to if isinstance(sent, Ask) else sent.__getitem__
+        message = sent.sent_to if isinstance(sent, Ask) else sent.__getitem__
         for first in range(0, len(order), self.chunk):
             clients = order[first : first + self.chunk]
-            letter = tell(clients[0]) if shared else stack([tell(c) for c in clients])
-            ghosts = _ghosts(len(clients)) if len(order) < len(self.clients) else 0
-            yield clients, *self.at_once(job, clients, letter, shared, self.kept(clients), part, ghosts)
+            letter = message(clients[0]) if shared else stack([message(c) for c in clients])
+            padding = _padding(len(clients)) if len(order) < len(self.clients) else 0
+            yield clients, *self.at_once(job, clients, letter, shared, self.kept(clients), part, padding)
 
     def kept(self, clients: list[Client]) -> Tree:
         """What some clients keep, stacked."""
@@ -166,32 +166,32 @@ class Vmap(Loop):
         shared: bool,
         keeps: Tree,
         part: Part | None,
-        ghosts: int,
+        padding: int,
     ) -> tuple[Tree, Tree]:
         args: tuple[Any, ...] = (keeps, self.rows(clients, part))
         if not shared:
             args = (letter, *args)
-        if ghosts:
-            args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(ghosts, *t.shape[1:])]), args)
+        if padding:
+            args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(padding, *t.shape[1:])]), args)
         one = partial(job, letter) if shared else job
         try:
-            with pace(self.compiled):
+            with compiled_steps(self.compiled):
                 out = vmap(one, randomness="error")(*args)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             who = f"{len(clients)} clients at once, {clients[0]} among them"
             hint = "hint: engine.name=loop runs clients one by one and names the one that fails"
             raise VerbFailed(f"{self.where(job)}, {who}: {e}\n{hint}") from e
-        reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if ghosts else out
+        reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if padding else out
         return reply, keep
 
     # ---- stacking ----
 
-    def rows(self, clients: list[Client], part: Part | None) -> Data | Examinee:
+    def rows(self, clients: list[Client], part: Part | None) -> Data | ClientTest:
         """The chunk's examples, padded and stacked, with the seeds of this turn."""
-        x, y, n, val, exam = self.remembered(clients, part)
-        first = self.homes[clients[0]]
+        x, y, n, val, tested = self.remembered(clients, part)
+        first = self.clients_data[clients[0]]
         data = Data(x, y, n, self.seeds_of(clients), val, first.columns, first.augment)
-        return data if exam is None else Examinee(data, exam)
+        return data if tested is None else ClientTest(data, tested)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:
         """The clients' seeds of this turn; training and judging ask for the same ones."""
@@ -206,14 +206,14 @@ class Vmap(Loop):
         key = (part, *clients)
         if key in self.stacks:
             return self.stacks[key]
-        homes = [self.homes[c] for c in clients]
-        train = pad_all([h.train for h in homes])
-        exam = pad_all([h.val if part == "val" else h.test for h in homes]) if part else None
-        val = exam if part == "val" and exam else pad_all([h.val for h in homes])
-        made = (train.x, train.y, torch.tensor([h.n for h in homes]), val, exam)
+        clients_data = [self.clients_data[c] for c in clients]
+        train = pad_all([h.train for h in clients_data])
+        tested = pad_all([h.val if part == "val" else h.test for h in clients_data]) if part else None
+        val = tested if part == "val" and tested else pad_all([h.val for h in clients_data])
+        made = (train.x, train.y, torch.tensor([h.n for h in clients_data]), val, tested)
         need = sum(t.numel() * t.element_size() for t in leaves(made) if isinstance(t, Tensor))
-        if need <= self.room:
-            self.stacks[key], self.room = made, self.room - need
+        if need <= self.free:
+            self.stacks[key], self.free = made, self.free - need
         return made
 
 
@@ -228,17 +228,17 @@ def keep_what_is_compiled() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def _judge(method: Any, state: Tree, view: Tree, keep: Tree, who: Examinee) -> tuple[Tree, Tree]:
-    return judge(method, question(method, state, view), keep, who)
+def _evaluate(method: Any, state: Tree, view: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
+    return evaluate(method, evaluation_request(method, state, view), keep, who)
 
 
 def _shared(views: Mapping[Client, Tree]) -> bool:
-    """Whether everyone is told the very same thing."""
+    """Whether everyone is given_leaves the very same thing."""
     first = next(iter(views.values()))
     return all(v is first for v in views.values())
 
 
-def pad_all(shelves: list[Batch | Shelf]) -> Batch:
+def pad_all(shelves: list[Batch | LazyRows]) -> Batch:
     """Batches stacked, each padded with zeros to the longest."""
     top = max(1, *map(len, shelves))
     batches = [s.take() for s in shelves]
@@ -251,7 +251,7 @@ def pad_all(shelves: list[Batch | Shelf]) -> Batch:
     return Batch(x, y, live)
 
 
-def _ghosts(many: int) -> int:
+def _padding(many: int) -> int:
     """How many copies to add to part of the clients, so that few sizes occur and few are recorded."""
     grain = 1 << max(0, many.bit_length() - 3)
     return -many % grain

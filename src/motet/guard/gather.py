@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 
 from motet.core import Tree
 from motet.guard.mixing import Mixed
-from motet.guard.reply_rows import MEMORY, Rows, Table
+from motet.guard.reply_rows import MEMORY, ReplyRows, ReplyTable
 from motet.guard.robust import krum, median, trimmed
 
-Robust = Callable[[Table], Tensor]
+Robust = Callable[[ReplyTable], Tensor]
 
 
 def robust_mean(
@@ -33,15 +33,15 @@ def robust_mean(
     return partial(after_mixing, means[name], hostile) if mix and name != "krum" else means[name]
 
 
-def after_mixing(robust: Robust, hostile: float, rows: Table) -> Tensor:
+def after_mixing(robust: Robust, hostile: float, rows: ReplyTable) -> Tensor:
     return robust(Mixed(rows, hostile)) if rows.width else robust(rows)
 
 
-class Gather:
+class GatheredMean:
     """Takes replies one by one, or many stacked ones at once; all have the first one's tree."""
 
     def __init__(self, robust: Robust, memory: int = MEMORY) -> None:
-        self.robust, self.rows = robust, Rows(memory)
+        self.robust, self.rows = robust, ReplyRows(memory)
         self.spec: Any = None
         self.shapes: list[torch.Size] = []
         self.dtypes: list[torch.dtype] = []

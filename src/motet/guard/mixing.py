@@ -13,18 +13,18 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from motet.guard.reply_rows import Table
+from motet.guard.reply_rows import ReplyTable
 from motet.guard.robust import distances, whole
 
 
 class Mixed:
-    """Rows as seen after mixing; each has one voice. They are made a slice at a time, and never stored.
+    """ReplyRows as seen after mixing; each has one voice. They are made a slice at a time, and never stored.
 
     They come in the order of the contents of the rows they are made of, so that the order in which
     replies came changes no bit, neither of ties nor of sums.
     """
 
-    def __init__(self, rows: Table, hostile: float = 0.2) -> None:
+    def __init__(self, rows: ReplyTable, hostile: float = 0.2) -> None:
         self.rows, self.width = rows, rows.width
         self.weights = torch.ones_like(rows.weights)
         n = len(rows)

@@ -21,8 +21,8 @@ MEMORY = 512 << 20  # bytes of rows that are held in memory
 _SLICE = 4 << 20  # numbers that are read at once, of all rows together
 
 
-class Table(Protocol):
-    """Rows of one length to be read, each with a weight."""
+class ReplyTable(Protocol):
+    """ReplyRows of one length to be read, each with a weight."""
 
     weights: Tensor  # (rows,)
     width: int
@@ -32,8 +32,8 @@ class Table(Protocol):
     def digest(self, row: int) -> bytes: ...
 
 
-class Rows:
-    """Rows of one length, each with a weight."""
+class ReplyRows:
+    """ReplyRows of one length, each with a weight."""
 
     def __init__(self, memory: int = MEMORY) -> None:
         self.memory, self.used = memory, 0

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from motet.core import NoReply
-from motet.guard.reply_rows import Table
+from motet.guard.reply_rows import ReplyTable
 
 
-def median(rows: Table) -> Tensor:
+def median(rows: ReplyTable) -> Tensor:
     """The middle value of every coordinate; of an even number, the mean of the two in the middle.
 
     Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
@@ -35,7 +35,7 @@ def median(rows: Table) -> Tensor:
     return joined(parts)
 
 
-def trimmed(rows: Table, share: float = 0.2) -> Tensor:
+def trimmed(rows: ReplyTable, share: float = 0.2) -> Tensor:
     """The weighted mean of every coordinate without `share` of the values at each end.
 
     Yin et al. 2018, Definition 2. Differs from the paper: what is left is weighted. At least one value
@@ -54,7 +54,7 @@ def trimmed(rows: Table, share: float = 0.2) -> Tensor:
     return joined(parts)
 
 
-def krum(rows: Table, hostile: float = 0.2, many: int = 0) -> Tensor:
+def krum(rows: ReplyTable, hostile: float = 0.2, many: int = 0) -> Tensor:
     """The mean of the `many` rows that lie closest to their neighbours (0: all but the hostile share).
 
     Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
@@ -85,7 +85,7 @@ def check_krum(n: int, hostile: float) -> None:
         )
 
 
-def distances(rows: Table) -> Tensor:
+def distances(rows: ReplyTable) -> Tensor:
     """Squared distances of all pairs of rows, slice by slice."""
     n = len(rows)
     pairs = torch.zeros(n * (n - 1) // 2, dtype=torch.float64)

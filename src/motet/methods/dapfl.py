@@ -87,8 +87,8 @@ class DapFL(Method):
         )  # fmt: skip
 
     @property
-    def mind(self) -> agents.Settings:
-        return agents.Settings(
+    def mind(self) -> agents.AgentSettings:
+        return agents.AgentSettings(
             states=2, actions=2, actor=tuple(self.actor), critic=tuple(self.critic), meet=self.meet,
             hidden=self.hidden, actor_lr=self.actor_lr, critic_lr=self.critic_lr, gamma=self.gamma,
             tau=self.tau, batch=self.recall, capacity=self.memory, warm_up=self.warm_up, decay=self.fade,

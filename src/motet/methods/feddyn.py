@@ -28,11 +28,11 @@ class FedDyn(FedAvg):
         h = s["h"] - self.alpha * share * (mean - s["theta"])
         return {"theta": with_statistics_of(mean - h / self.alpha, mean), "h": h}
 
-    def general(self, s: Tree) -> Vec:
+    def global_model(self, s: Tree) -> Vec:
         theta: Vec = s["theta"]
         return theta
 
-    def view(self, s: Tree, client: str) -> Tree:
+    def download(self, s: Tree, client: str) -> Tree:
         return s["theta"]
 
     def join(self, data: Data) -> Tree:

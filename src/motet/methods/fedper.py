@@ -27,7 +27,7 @@ class FedPer(FedAvg):
     def start(self, turn: Turn) -> Tree | Talk:
         return self.task.w0.drop(self.task.head)
 
-    def general(self, body: Vec) -> Vec | None:
+    def global_model(self, body: Vec) -> Vec | None:
         return None if self.task.head else body  # heads are personal: there is no global model
 
     def join(self, data: Data) -> Tree:

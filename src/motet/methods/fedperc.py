@@ -52,8 +52,8 @@ class FedPerC(PFA):
         w = self.descend(self.task.loss, Vec(w | head), data)
         return w.drop(self.task.head), w.pick(self.task.head)
 
-    def view(self, s: Tree, client: str) -> Tree:
-        body = super().view(s, client)
+    def download(self, s: Tree, client: str) -> Tree:
+        body = super().download(s, client)
         return {"w": Vec(s["w"] | body), "grouped": torch.tensor(client in s["members"])}
 
     def personal(self, view: Tree, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
@@ -61,5 +61,5 @@ class FedPerC(PFA):
         w = view["w"]
         return partial(self.task.predict, Vec(w | head).where(view["grouped"], w))
 
-    def trained(self, sent: Vec, reply: Vec, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+    def trained_model(self, sent: Vec, reply: Vec, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(head | reply))

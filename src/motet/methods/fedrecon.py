@@ -15,7 +15,7 @@ from functools import partial
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.core import Count, Positive, Talk, Tree, Turn, Unfit, average, verb
+from motet.core import Count, MethodUnfit, Positive, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
@@ -27,7 +27,7 @@ class FedRecon(FedAvg):
 
     def start(self, turn: Turn) -> Tree | Talk:
         if not self.task.body:
-            raise Unfit(
+            raise MethodUnfit(
                 "fedrecon shares the body of a network and rebuilds its head, and this network is all head.\n"
                 "hint: use a network with more than one layer, say net=mlp"
             )
@@ -37,7 +37,7 @@ class FedRecon(FedAvg):
         mean = yield average(self.train, turn.cohort, send=body)
         return body + self.server_lr * (mean - body)
 
-    def general(self, body: Vec) -> None:
+    def global_model(self, body: Vec) -> None:
         return None
 
     @verb

@@ -39,7 +39,9 @@ class FedROD(FedAvg):
         h = Vec({k: both[f"own {k}"] for k in self.task.head})
         generic, z = self.task.predict_from(w, batch.x)
         personal = generic.detach() + self.task.top(h, z.detach())
-        losses = self.task.blame(generic + prior, batch.y) + self.task.blame(personal, batch.y)
+        losses = self.task.per_example_loss(generic + prior, batch.y) + self.task.per_example_loss(
+            personal, batch.y
+        )
         return batch.mean(losses)
 
     def prior(self, data: Data) -> Tensor:

@@ -23,5 +23,5 @@ class FineTune(FedAvg):
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, self.descend(self.task.loss, w, data, epochs=self.tune))
 
-    def trained(self, w: Vec, reply: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+    def trained_model(self, w: Vec, reply: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, reply)

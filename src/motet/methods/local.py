@@ -24,7 +24,7 @@ class Local(FedAvg):
     def round(self, state: Tree, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort))
 
-    def general(self, state: Tree) -> None:
+    def global_model(self, state: Tree) -> None:
         return None
 
     def join(self, data: Data) -> Tree:

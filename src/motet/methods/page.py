@@ -48,6 +48,7 @@ from motet.core import (
     Client,
     Count,
     Method,
+    MethodUnfit,
     NoReply,
     NotNegative,
     Positive,
@@ -55,7 +56,6 @@ from motet.core import (
     Talk,
     Tree,
     Turn,
-    Unfit,
     average,
     collect,
     verb,
@@ -117,14 +117,14 @@ class PAGE(Method):
 
     def start(self, turn: Turn) -> Tree | Talk:
         if wrong := unfit(turn.proxy, self.task.statistics, self.considered, self.private):
-            raise Unfit(wrong)
+            raise MethodUnfit(wrong)
         many = self.capacity or 2 * len(turn.clients)
         me = self.server(many).newborn(turn.seed)
         return me | {"w": self.task.w0, "now": torch.zeros(many), "seats": {}, "told": {}}
 
     def round(self, state: Tree, turn: Turn) -> Tree | Talk:
-        exam = game.every(turn.proxy, self.glance)
-        sent = {"w": state["w"], "proxy": (exam.x, exam.y) if self.private else ()}
+        proxy = game.every(turn.proxy, self.glance)
+        sent = {"w": state["w"], "proxy": (proxy.x, proxy.y) if self.private else ()}
         # Every reply and not their mean: the server answers to each of the round's models with its weight.
         replies = yield collect(self.train, turn.cohort, send=sent)
         if not replies:
@@ -134,7 +134,7 @@ class PAGE(Method):
             return state  # nobody is waited for
         found, seats = stack([replies[c] for c in who]), self.seats(state, turn)
         at, f = torch.tensor([seats[c] for c in who]), found["f"]
-        score = found["score"] if self.private else game.accuracies(self.task, found["w"], exam)
+        score = found["score"] if self.private else game.accuracies(self.task, found["w"], proxy)
         now = state["now"].index_put((at,), score)  # an absent client keeps its last accuracy
         p, me = self.server(len(now)).plays(
             state, state["now"] if self.as_published else now, at,
@@ -160,20 +160,20 @@ class PAGE(Method):
     def seats(self, state: Tree, turn: Turn) -> dict[Client, int]:
         members, many = {*turn.clients, *turn.cohort}, len(state["now"])
         if (seats := game.seated(state["seats"], members, many)) is None:
-            raise Unfit(
+            raise MethodUnfit(
                 f"page's server has {many} seats for clients, and there are {len(members)}.\n"
                 f"hint: method.capacity={2 * len(members)}, from the start of the run"
             )
         return seats
 
-    def general(self, state: Tree) -> Vec:
+    def global_model(self, state: Tree) -> Vec:
         w: Vec = state["w"]
         return w
 
-    def view(self, state: Tree, client: Client) -> Tree:
+    def download(self, state: Tree, client: Client) -> Tree:
         return state["w"]
 
-    def told(self, state: Tree) -> dict[str, float]:
+    def metrics(self, state: Tree) -> dict[str, float]:
         """Rewards of the server and, on average, of clients; how many clients of equal weight count as much as p."""
         return {k: float(v) for k, v in state["told"].items()}
 
@@ -221,7 +221,7 @@ class PAGE(Method):
         own: Vec = keep["w"]  # who has not trained yet has the global model
         return partial(self.task.predict, own.where(keep["agent"]["acted"] > 0, w))
 
-    def trained(self, sent: Tree, reply: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+    def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, keep["w"])
 
     # ---- both ----
@@ -249,11 +249,11 @@ class PAGE(Method):
 
     def mind(
         self, states: int, actions: int, sigma: float, dt: float = 0.01, anchor: float = 0.0
-    ) -> agents.Settings:
+    ) -> agents.AgentSettings:
         plain = self.as_published
         gamma, warm_up, fade = (0.99, 36, 500) if plain else (self.gamma, self.warm_up, self.fade)
         warm_up = _NEVER if self.random else warm_up
-        return agents.Settings(
+        return agents.AgentSettings(
             states, actions, actor=tuple(self.actor), critic=tuple(self.critic), actor_lr=self.actor_lr,
             critic_lr=self.critic_lr, gamma=gamma, tau=self.tau, batch=self.recall, warm_up=warm_up,
             capacity=self.memory or _MEMORY, decay=fade, steady=self.steady and not plain,

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Data, Task, seed_of
-from motet.core import Count, NoReply, NotNegative, Talk, Tree, Turn, Unfit, average, collect, verb
+from motet.core import Count, MethodUnfit, NoReply, NotNegative, Talk, Tree, Turn, average, collect, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts import clusters, sketches
 from motet.vec import Vec
@@ -214,18 +214,18 @@ class PFA(FedAvg):
         """A client's model with what its group has in common."""
         return model
 
-    def general(self, s: Tree) -> Vec:
+    def global_model(self, s: Tree) -> Vec:
         w: Vec = s["w"]
         return w
 
-    def view(self, s: Tree, client: str) -> Tree:
+    def download(self, s: Tree, client: str) -> Tree:
         group = s["members"].get(client)
         return s["w"] if group is None else s["models"][group]
 
-    def visited(self, s: Tree, after: Tree) -> Tree:
+    def after_visit(self, s: Tree, after: Tree) -> Tree:
         return s | {"members": after["members"]} if s["phase"] else s
 
-    def record(self, s: Tree) -> dict[str, Any]:
+    def summary(self, s: Tree) -> dict[str, Any]:
         """Groups, and where sketches lie to each other in two dimensions."""
         rows = torch.stack(list(s["rows"].values())) if s["rows"] else torch.zeros(0, 0)
         if not rows.numel():
@@ -240,24 +240,26 @@ class PFA(FedAvg):
 
 def check(method: PFA) -> None:
     if method.grouping == "random" and not method.k:
-        raise Unfit("grouping is random and k is 0: nothing says how many groups.\nhint: say method.k=4")
+        raise MethodUnfit(
+            "grouping is random and k is 0: nothing says how many groups.\nhint: say method.k=4"
+        )
     if not method.listens:
         return
     try:
         eye = method.eye
     except ValueError as e:
-        raise Unfit(f"method.extractor: {e}") from e
+        raise MethodUnfit(f"method.extractor: {e}") from e
     if not eye.body:
-        raise Unfit(
+        raise MethodUnfit(
             "groups are found by a network's activations, and this network of one layer has none.\n"
             "hint: use a network with more than one layer, say net=mlp, or method.grouping=none"
         )
     if method.move and method.task.statistics == "local":
-        raise Unfit(
+        raise MethodUnfit(
             "who moves compares models with its own statistics, which none of them has.\nhint: move=0"
         )
     if method.epsilon and eye.statistics == "local":
-        raise Unfit(
+        raise MethodUnfit(
             f"epsilon is {method.epsilon:g}, and with local statistics an example may change what the network "
             "makes of all others, so that the noise would promise nothing.\n"
             "hint: net.norm=group, or net.statistics=shared"

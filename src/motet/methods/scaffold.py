@@ -31,11 +31,11 @@ class Scaffold(FedAvg):
         share = len(turn.cohort) / len(turn.clients)  # |S| / N
         return {"x": s["x"] + self.server_lr * dy, "c": s["c"] + share * dc}
 
-    def general(self, s: Tree) -> Vec:
+    def global_model(self, s: Tree) -> Vec:
         x: Vec = s["x"]
         return x
 
-    def view(self, s: Tree, client: str) -> Tree:
+    def download(self, s: Tree, client: str) -> Tree:
         return s["x"]
 
     def join(self, data: Data) -> Tree:
@@ -53,5 +53,5 @@ class Scaffold(FedAvg):
         loss: Tensor = self.task.loss(y, batch)
         return loss + drift.dot(y)
 
-    def trained(self, s: Tree, reply: Tree, ci: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+    def trained_model(self, s: Tree, reply: Tree, ci: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, s["x"] + reply[0])

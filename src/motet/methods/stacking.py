@@ -57,7 +57,7 @@ class Stacking(Method):
             good, wrong = admitted(told)
             models, s = models | good, s | {"refused": s["refused"] | wrong}
         s = s | {"catalogue": models, "trust": trust}
-        menus = {c: self.view(s, c) for c in turn.cohort}
+        menus = {c: self.download(s, c) for c in turn.cohort}
         stacked = {c: mark for c, mark in s["stacked"].items() if c in here}
         if changed := [c for c in turn.cohort if stacked.get(c) != digest(menus[c])]:
             said = yield collect(self.stack, changed, each={c: menus[c] for c in changed})
@@ -68,7 +68,7 @@ class Stacking(Method):
         history = [*s["history"], contribution.in_strength(trust)][-_HISTORY:]
         return s | {"trust": trust, "stacked": stacked, "history": history}
 
-    def view(self, s: Tree, client: str) -> Tree:
+    def download(self, s: Tree, client: str) -> Tree:
         """The models that a client is served: nobody its own."""
         if not contribution.served(s["trust"], [client], self.threshold):
             return {}
@@ -77,16 +77,16 @@ class Stacking(Method):
         mine, trust = s["catalogue"].get(client, [None])[0], s["trust"].get(client)
         return affordable(others, mine, self.budget, trust)
 
-    def general(self, s: Tree) -> None:
+    def global_model(self, s: Tree) -> None:
         return None
 
-    def told(self, s: Tree) -> dict[str, float]:
+    def metrics(self, s: Tree) -> dict[str, float]:
         own = contribution.self_importance(s["trust"])
         riders = contribution.free_riders(s["history"], list(s["trust"]))
         mean = sum(own.values()) / max(len(own), 1)
         return {"models": len(s["catalogue"]), "self_importance": mean, "free_riders": len(riders)}
 
-    def record(self, s: Tree) -> dict[str, Any]:
+    def summary(self, s: Tree) -> dict[str, Any]:
         riders = contribution.free_riders(s["history"], list(s["trust"]))
         return {"trust": s["trust"], "free_riders": riders, "refused": s["refused"]}
 
@@ -114,10 +114,12 @@ class Stacking(Method):
         models, wrong = fetched(menu)
         said, refused = stacks.opinions(models, rows.x, rows.names)
         more = stacks.opinions(models, val.x, val.names)[0] if self.variant == "auto" and len(val.y) else {}
-        how = stacks.Recipe(self.private, self.meta, self.trees, self.variant, self.share, self.importance)
+        how = stacks.StackSettings(
+            self.private, self.meta, self.trees, self.variant, self.share, self.importance
+        )
         return stacks.build(how, rows, said, val, more, int(data.seed)), wrong | refused
 
-    def rows(self, data: Data, *, val: bool = False) -> stacks.Rows:
+    def rows(self, data: Data, *, val: bool = False) -> stacks.StackRows:
         """Real examples in the columns that the client holds."""
         b = data.val if val else data.all
         live = b.live > 0
@@ -127,7 +129,7 @@ class Stacking(Method):
             x = x[:, [c.here for c in data.columns]]
         kinds = kinds or {f"x{k}": "number" for k in range(x.shape[1])}
         classes = tuple(map(str, range(self.task.outputs))) if self.task.kind == "classes" else ()
-        return stacks.Rows(x, b.y[live].numpy(), kinds, classes)
+        return stacks.StackRows(x, b.y[live].numpy(), kinds, classes)
 
     @verb(solo=True)
     def personal(self, menu: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:

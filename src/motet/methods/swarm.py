@@ -36,18 +36,18 @@ from motet.core import (
     Client,
     Count,
     Method,
+    MethodUnfit,
     NotNegative,
     Positive,
     Share,
     Talk,
     Tree,
     Turn,
-    Unfit,
     average,
     verb,
 )  # fmt: skip
 from motet.parts import swarms, trials
-from motet.parts.swarms import Dice, Rule
+from motet.parts.swarms import Dice, SwarmRule
 from motet.vec import Vec
 
 Losses = Generator[Any, Any, tuple[Any, int]]
@@ -123,27 +123,27 @@ class Swarm(Method):
         w = trials.weights(self.task, best, self.per_class)
         return s | {"best": Vec({k: v[0].to(self.task.w0[k].dtype) for k, v in w.items()})}
 
-    def told(self, s: Tree) -> dict[str, float]:
+    def metrics(self, s: Tree) -> dict[str, float]:
         best = s["loss"].amin(1)  # of each swarm; classes' swarms make one model together
         return {
             "loss": float(best.mean() if self.per_class else best.min()),
             "alpha": float(s["alpha"].median()),
         }
 
-    def record(self, s: Tree) -> dict[str, Any]:
+    def summary(self, s: Tree) -> dict[str, Any]:
         """Of each swarm: how good its best particle is, how long its steps are and, by records, the way there."""
         found = {"epochs": int(s["epoch"]), "loss": s["loss"].amin(1).tolist(), "alpha": s["alpha"].tolist()}
         return found | ({"trail": s["trail"].tolist(), "every": self.trail} if self.trail else {})
 
-    def noted(self, before: Tree, after: Tree) -> str:
+    def log(self, before: Tree, after: Tree) -> str:
         lost = int(after["excluded"]) - int(before["excluded"] if before else 0)
         return f"{lost} losses were not finite at some client; those particles stayed" if lost else ""
 
-    def general(self, s: Tree) -> Vec:
+    def global_model(self, s: Tree) -> Vec:
         best: Vec = s["best"]
         return best
 
-    def view(self, s: Tree, client: str) -> Tree:
+    def download(self, s: Tree, client: str) -> Tree:
         return s["best"]
 
     # ---- clients ----
@@ -200,10 +200,12 @@ class Swarm(Method):
         return np.repeat(np.broadcast_to(value, self.settings), self.many // self.settings)
 
     @property
-    def moves(self) -> Rule:
+    def moves(self) -> SwarmRule:
         w1, w2 = map(self.each, (self.w1, self.w2))
         adapt = self.adapt if isinstance(self.adapt, bool) else self.each(self.adapt)
-        return Rule(self.rule, w1, w2, adapt, self.patience, self.consecutive, self.alpha_cap, self.tries)
+        return SwarmRule(
+            self.rule, w1, w2, adapt, self.patience, self.consecutive, self.alpha_cap, self.tries
+        )
 
     def scattered(self, dice: Dice) -> Tensor:
         at = trials.particle(self.task, self.per_class)  # (classes or 1, numbers)
@@ -213,12 +215,12 @@ class Swarm(Method):
     def check(self) -> None:
         """Refuse what cannot work, with all reasons at once."""
         if found := [why for why, is_so in (self.wrong_loss() | self.wrong_moves()).items() if is_so]:
-            raise Unfit("swarm: " + "\n".join(found))
+            raise MethodUnfit("swarm: " + "\n".join(found))
         if ":" in self.loss:
             try:
                 trials.fetched(self.loss)
             except (ImportError, ValueError) as e:
-                raise Unfit(
+                raise MethodUnfit(
                     f"swarm: loss is {self.loss!r}, and {e}.\n"
                     "hint: module:function, of a module in the current folder or an installed one"
                 ) from e

@@ -84,7 +84,7 @@ class ResNet(nn.Module):
         return self.head(features.mean((2, 3)))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions beside a short cut."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
@@ -103,5 +103,5 @@ class Block(nn.Module):
 
 
 def _stage(before: int, after: int, depth: int, norm: Norm) -> nn.Sequential:
-    first = Block(before, after, 1 if before == after else 2, norm)
-    return nn.Sequential(first, *(Block(after, after, 1, norm) for _ in range(depth - 1)))
+    first = ResidualBlock(before, after, 1 if before == after else 2, norm)
+    return nn.Sequential(first, *(ResidualBlock(after, after, 1, norm) for _ in range(depth - 1)))

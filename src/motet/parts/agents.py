@@ -34,7 +34,7 @@ _ACTOR, _CRITIC, _ANY, _NOISE, _BATCH = (1 << 40 | k for k in range(5))
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """Everything about an agent that is no tensor."""
 
     states: int  # numbers in a state
@@ -66,7 +66,7 @@ class Settings:
             )
 
 
-def born(settings: Settings, seed: Tensor | int) -> Agent:
+def born(settings: AgentSettings, seed: Tensor | int) -> Agent:
     """An agent that has seen nothing."""
     width = 2 * settings.states + settings.actions + 1
     return {
@@ -81,7 +81,7 @@ def born(settings: Settings, seed: Tensor | int) -> Agent:
     }
 
 
-def act(agent: Agent, state: Tensor, seed: Tensor | int, settings: Settings) -> tuple[Tensor, Agent]:
+def act(agent: Agent, state: Tensor, seed: Tensor | int, settings: AgentSettings) -> tuple[Tensor, Agent]:
     """An action in [-1, 1]^n: any at all while warming up, then the actor's with noise."""
     acted, before = agent["acted"], agent["noise"]
     warm = acted < settings.warm_up
@@ -110,7 +110,7 @@ def remember_all(agent: Agent, rows: Tensor) -> Agent:
 
 
 def surprise(
-    agent: Agent, reward: Tensor, settings: Settings, when: Tensor | bool = True
+    agent: Agent, reward: Tensor, settings: AgentSettings, when: Tensor | bool = True
 ) -> tuple[Tensor, Agent]:
     """How a reward differs from what rewards have been like lately, if they are to be steadied.
 
@@ -125,7 +125,7 @@ def surprise(
     return reward - level, agent | {"level": lately}
 
 
-def learn(agent: Agent, seed: Tensor | int, settings: Settings) -> Agent:
+def learn(agent: Agent, seed: Tensor | int, settings: AgentSettings) -> Agent:
     """One step of critic, actor and targets; none before the warm-up is over and a batch is remembered."""
     ready = (agent["stored"] >= settings.batch) & (agent["acted"] >= settings.warm_up)
     actor, critic, t = agent["actor"], agent["critic"], agent["learned"] + 1
@@ -143,7 +143,7 @@ def learn(agent: Agent, seed: Tensor | int, settings: Settings) -> Agent:
 # ---- learning ----
 
 
-def recall(agent: Agent, seed: Tensor | int, settings: Settings) -> tuple[Tensor, ...]:
+def recall(agent: Agent, seed: Tensor | int, settings: AgentSettings) -> tuple[Tensor, ...]:
     """A batch of memories: states, actions, rewards, next states."""
     memory, n, m = agent["memory"], settings.states, settings.actions
     held = agent["stored"].clamp(1, len(memory))
@@ -164,11 +164,11 @@ def scaled(r: Tensor, all_of_them: Tensor, held: Tensor) -> Tensor:
     return r / ((all_of_them**2 * real).sum() / held).sqrt().clamp(min=1e-12)
 
 
-def _error(w: Tensor, s: Tensor, a: Tensor, y: Tensor, settings: Settings) -> Tensor:
+def _error(w: Tensor, s: Tensor, a: Tensor, y: Tensor, settings: AgentSettings) -> Tensor:
     return ((y - value(w, s, a, settings)) ** 2).mean()
 
 
-def _regret(w: Tensor, critic: Tensor, s: Tensor, settings: Settings) -> Tensor:
+def _regret(w: Tensor, critic: Tensor, s: Tensor, settings: AgentSettings) -> Tensor:
     return -value(critic, s, policy(w, s, settings), settings).mean()
 
 
@@ -186,7 +186,7 @@ def follow(net: Vec, tau: float) -> Vec:
 # ---- networks ----
 
 
-def policy(w: Tensor, state: Tensor, settings: Settings) -> Tensor:
+def policy(w: Tensor, state: Tensor, settings: AgentSettings) -> Tensor:
     """The actor: states (…, n) to actions (…, m)."""
     layers = actor_layers(settings)
     for k, (weight, bias) in enumerate(_unfold(w, layers)):
@@ -195,7 +195,7 @@ def policy(w: Tensor, state: Tensor, settings: Settings) -> Tensor:
     return state
 
 
-def value(w: Tensor, state: Tensor, action: Tensor, settings: Settings) -> Tensor:
+def value(w: Tensor, state: Tensor, action: Tensor, settings: AgentSettings) -> Tensor:
     """The critic: what actions (…, m) in states (…, n) are worth, (…)."""
     layers, x = critic_layers(settings), state
     for k, (weight, bias) in enumerate(_unfold(w, layers)):
@@ -204,11 +204,11 @@ def value(w: Tensor, state: Tensor, action: Tensor, settings: Settings) -> Tenso
     return x.squeeze(-1)
 
 
-def actor_layers(settings: Settings) -> Layers:
+def actor_layers(settings: AgentSettings) -> Layers:
     return _layers(settings.states, *settings.actor, settings.actions)
 
 
-def critic_layers(settings: Settings) -> Layers:
+def critic_layers(settings: AgentSettings) -> Layers:
     plain = _layers(settings.states, *settings.critic, 1)
     return [(o, i + settings.actions if k == settings.meet else i) for k, (o, i) in enumerate(plain)]
 
@@ -223,7 +223,7 @@ def _unfold(w: Tensor, layers: Layers) -> list[tuple[Tensor, Tensor]]:
     return [(next(parts).reshape(o, i), next(parts)) for o, i in layers]
 
 
-def _bend(x: Tensor, settings: Settings) -> Tensor:
+def _bend(x: Tensor, settings: AgentSettings) -> Tensor:
     return x.relu() if settings.hidden == "relu" else x.tanh()
 
 
@@ -240,13 +240,13 @@ def _newborn(layers: Layers, seed: Tensor | int, salt: int, tilt: float = 0.0) -
 # ---- draws ----
 
 
-def drift(noise: Tensor, seed: Tensor | int, settings: Settings) -> Tensor:
+def drift(noise: Tensor, seed: Tensor | int, settings: AgentSettings) -> Tensor:
     """One step of an Ornstein-Uhlenbeck process."""
     pull = settings.theta * (settings.mu - noise) * settings.dt
     return noise + pull + settings.sigma * math.sqrt(settings.dt) * normal(seed, _NOISE, len(noise))
 
 
-def _loudness(acted: Tensor, settings: Settings) -> Tensor:
+def _loudness(acted: Tensor, settings: AgentSettings) -> Tensor:
     """What noise is multiplied by: 1 as the warm-up ends, falling linearly to 0."""
     since = (acted - settings.warm_up).clamp(min=0)
     return (1 - since / settings.decay).clamp(min=0) if settings.decay else torch.ones(())

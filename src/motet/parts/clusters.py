@@ -37,7 +37,7 @@ def grouped(rows: Rows, how: str, k: int, threshold: float, seed: int) -> Labels
         return kmeans(rows, k or best_k(rows, seed), seed)
     if how == "threshold":
         return linked(rows, threshold)
-    return dealt(len(rows), k if how == "random" else 1, seed)
+    return random_groups(len(rows), k if how == "random" else 1, seed)
 
 
 def kmeans(rows: Rows, k: int, seed: int) -> Labels:
@@ -56,7 +56,7 @@ def linked(rows: Rows, threshold: float) -> Labels:
     return in_order(near.argmax(1))  # the first that is reached
 
 
-def dealt(many: int, k: int, seed: int) -> Labels:
+def random_groups(many: int, k: int, seed: int) -> Labels:
     """Groups at random, of the same size up to one."""
     return in_order(np.random.default_rng(seed).permutation(many) % k)
 

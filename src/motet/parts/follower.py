@@ -33,7 +33,7 @@ Payoff = Callable[[Tensor], Tensor]  # shares of those present, summing to one, 
 class Follower:
     """How the server plays."""
 
-    mind: agents.Settings
+    mind: agents.AgentSettings
     looks: int = 1  # choices it considers in a round; 1 = the agent's own
     stride: float = 0.1  # how far apart two looks are, root mean square over the players
     floor: float = 0.0  # the least that a player can weigh, as a part of the most
@@ -104,7 +104,7 @@ def unfit(proxy: Batch | None, statistics: str, looks: int, private: bool) -> st
         return (
             "page's server scores models on examples of its own, and it has none.\n"
             "hint: data.proxy=0.2 gives it a fifth of the federation's own test set; data without such a set "
-            "need data.exam=0.2 data.proxy=0.5; in a federation of sites, data.server=FILE data.target=COLUMN"
+            "need data.server_test=0.2 data.proxy=0.5; in a federation of sites, data.server=FILE data.target=COLUMN"
         )
     if statistics == "local":
         return (

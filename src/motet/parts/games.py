@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from motet.client import Batch, Data, Task, tally
+from motet.client import Batch, Data, Task, metric_sums
 from motet.parts import agents
 from motet.vec import Vec, unstack
 
 _AT_ONCE = 8  # models scored together
 
 
-def outlook(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> Tensor:
+def outlook(task: Task, predict: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """Loss and accuracy of a predictor; for numbers, 1 / (1 + loss) stands in for the accuracy."""
-    sums = tally(task, predict, exam)
+    sums = metric_sums(task, predict, batch)
     loss = sums["loss"] / sums["n"]
     share = sums["right"].sum() / sums["n"] if task.kind == "classes" else 1 / (1 + loss)
     return torch.stack([loss, share])
@@ -32,15 +32,15 @@ def outlook_at_home(task: Task, w: Vec, data: Data) -> Tensor:
     """Of a model on the client's validation examples, or on those it trains on where it has no others."""
     val, train = data.val, data.all
     live = torch.cat([val.live, train.live * (val.live.sum() == 0)])
-    exam = Batch(torch.cat([val.x, train.x]), torch.cat([val.y, train.y]), live)
-    return outlook(task, task.at_home(partial(task.predict, w), data), exam)
+    batch = Batch(torch.cat([val.x, train.x]), torch.cat([val.y, train.y]), live)
+    return outlook(task, task.at_home(partial(task.predict, w), data), batch)
 
 
-def accuracies(task: Task, models: Vec, exam: Batch) -> Tensor:
+def accuracies(task: Task, models: Vec, batch: Batch) -> Tensor:
     """Of stacked models (many, …) on the same examples: (many,)."""
 
     def one(w: Vec) -> Tensor:
-        return outlook(task, partial(task.predict, w), exam)[1]
+        return outlook(task, partial(task.predict, w), batch)[1]
 
     if task.dense and task.stackable:
         found: Tensor = vmap(one, chunk_size=_AT_ONCE)(models)
@@ -49,10 +49,10 @@ def accuracies(task: Task, models: Vec, exam: Batch) -> Tensor:
     return torch.stack([one(w) for w in unstack(models, many)])
 
 
-def every(exam: Batch, most: int) -> Batch:
+def every(batch: Batch, most: int) -> Batch:
     """At most so many of the examples, evenly spaced; all of them if `most` is 0."""
-    step = max(1, -(-len(exam) // most)) if most else 1
-    return Batch(exam.x[::step], exam.y[::step], exam.live[::step])
+    step = max(1, -(-len(batch) // most)) if most else 1
+    return Batch(batch.x[::step], batch.y[::step], batch.live[::step])
 
 
 def move(
@@ -60,7 +60,7 @@ def move(
     last: tuple[Tensor, Tensor, Tensor],
     now: Tensor,
     seed: Tensor | int,
-    settings: agents.Settings,
+    settings: agents.AgentSettings,
     since: int = 0,
 ) -> tuple[Tensor, agents.Agent]:
     """A player's action: remember which state the last (state, action, reward) led to, learn, and act on it.

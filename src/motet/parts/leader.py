@@ -22,7 +22,7 @@ Me = dict[str, Any]  # what a leader keeps from round to round
 class Leader:
     """How a client plays."""
 
-    mind: agents.Settings
+    mind: agents.AgentSettings
     low: float  # its smallest learning rate (eta)
     high: float  # and its largest
     fixed: tuple[str, ...] = ()  # "eta": always the largest; "alpha": always the most epochs

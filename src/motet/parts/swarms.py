@@ -27,7 +27,7 @@ _AHEAD = 1 << 15  # numbers drawn at once
 
 
 @dataclass(frozen=True)
-class Rule:
+class SwarmRule:
     """How swarms move; what has a number for each swarm may also be one number for all of them."""
 
     name: Literal["fsi", "pso"] = "fsi"  # Federated Swarm Intelligence, or conventional PSO
@@ -39,14 +39,14 @@ class Rule:
     cap: float = 0.0  # largest alpha; 0 = any
     tries: int = 1  # places that a particle tries in an epoch, to take the best
 
-    def of(self, at: Array, many: int) -> Rule:
+    def of(self, at: Array, many: int) -> SwarmRule:
         """That of some of many swarms."""
         w1, w2 = (np.broadcast_to(w, many)[at] for w in (self.w1, self.w2))
         adapt = self.adapt is True or np.broadcast_to(self.adapt, many)[at]
         return replace(self, w1=w1, w2=w2, adapt=adapt)
 
 
-def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: Rule) -> Swarm:
+def born(seed: int, theta: Tensor, source: Tensor, alpha: Any, rule: SwarmRule) -> Swarm:
     """Swarms at rest, whose losses are not known yet; `alpha` is a number, or one for each."""
     many = len(theta)
     s: Swarm = {
@@ -110,7 +110,7 @@ def _places(sources: list[np.random.SFC64]) -> Tensor:
 class Flock:
     """Swarms in motion, for some epochs: a working copy of their state."""
 
-    def __init__(self, s: Swarm, rule: Rule, epochs: int) -> None:
+    def __init__(self, s: Swarm, rule: SwarmRule, epochs: int) -> None:
         self.before, self.left = s, epochs
         self.dice, self.each = Dice(s["source"]), len(s["source"])
         self.at, self.resting = moving(s)
@@ -189,7 +189,7 @@ class Flock:
         self.v, before = self.step, self.least
         at = (new < self.loss).nonzero()
         if len(at[0]):
-            self.settle(at, self.tried[at], new[at])
+            self.single_thread(at, self.tried[at], new[at])
         adapted(self.alpha, self.failures, self.least < before, self.rule)
         if self.rule.name == "pso":
             self.x = self.tried.copy()
@@ -205,7 +205,7 @@ class Flock:
         chosen: Array = new[at]
         return chosen
 
-    def settle(self, at: tuple[Array, ...], there: Array, fresh: Array) -> None:
+    def single_thread(self, at: tuple[Array, ...], there: Array, fresh: Array) -> None:
         """Some particles take their steps."""
         doubt = self.loss[at] - fresh <= _ROUNDING * np.abs(fresh)
         if doubt.any():  # one that stood still has the same loss but for rounding, which is no success
@@ -247,7 +247,7 @@ def _put(whole: Tensor, at: Array, part: Tensor) -> Tensor:
     return part if len(part) == len(whole) else whole.index_copy(0, torch.from_numpy(at), part)
 
 
-def adapted(alpha: Array, failures: Array, fell: Array, rule: Rule) -> None:
+def adapted(alpha: Array, failures: Array, fell: Array, rule: SwarmRule) -> None:
     """In place: alpha doubles where the best loss fell, and halves after some failures."""
     failures += ~fell
     if rule.consecutive:

@@ -69,7 +69,7 @@ def losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip: floa
         cost = one_vs_all(x.flatten(1), data.y, theta, loss)
     else:
         z = scores(task, weights(task, theta, False), x)
-        cost = task.blame(z, data.y.expand(len(z), -1)).T  # (examples, particles of all swarms)
+        cost = task.per_example_loss(z, data.y.expand(len(z), -1)).T  # (examples, particles of all swarms)
     if clip:
         cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
     return (torch.where(real[:, None], cost, 0.0).sum(0) / data.n).reshape(theta.shape[:2])

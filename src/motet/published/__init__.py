@@ -7,7 +7,7 @@ manifests and rows. Does not know who stacks them, or how they travel.
 
 from motet.published.defaults import defaults
 from motet.published.limits import Limits
-from motet.published.manifest import Feature, Manifest, Privacy, Published, Refused
+from motet.published.manifest import Feature, Manifest, ModelRefused, Privacy, Published
 from motet.published.publish import publish
 from motet.published.runner import Runner, predict
 
@@ -17,7 +17,7 @@ __all__ = [
     "Manifest",
     "Privacy",
     "Published",
-    "Refused",
+    "ModelRefused",
     "Runner",
     "defaults",
     "predict",

@@ -23,7 +23,7 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
 from motet.published.limits import Limits
-from motet.published.manifest import Manifest, Published, Refused
+from motet.published.manifest import Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
 from motet.published.pipe import Ended, Pipe
 
@@ -67,9 +67,9 @@ class Models:
         name = session.get_inputs()[0].name
         (y,) = self._spared(lambda: session.run(None, {name: x}))
         if not isinstance(y, np.ndarray) or y.dtype != np.float32:
-            raise Refused(manifest.client, "its model does not answer with numbers of 32 bits")
+            raise ModelRefused(manifest.client, "its model does not answer with numbers of 32 bits")
         if y.shape != (len(x), manifest.outputs):
-            raise Refused(
+            raise ModelRefused(
                 manifest.client,
                 f"its model answers {len(x)} rows with the shape {list(y.shape)[:8]}, "
                 f"and {manifest.outputs} columns were declared",
@@ -109,7 +109,7 @@ def answer(models: Models, header: dict[str, Any], body: bytes) -> Answer:
         if header["do"] == "load":
             return models.load(header["key"], Published(Manifest.from_json(header["manifest"]), body))
         return models.run(header["key"], np.frombuffer(body, np.float32).reshape(header["shape"]))
-    except Refused as e:
+    except ModelRefused as e:
         return {"refused": e.reason}, b""
     except MemoryError:
         return {"refused": "its model asks for more memory than the limit"}, b""

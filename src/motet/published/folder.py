@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from motet.published.limits import USUAL, Limits
-from motet.published.manifest import LONGEST, Manifest, Published, Refused, same_bytes
+from motet.published.manifest import LONGEST, Manifest, ModelRefused, Published, same_bytes
 from motet.published.model_check import sized
 
 
@@ -23,7 +23,7 @@ def save(model: Published, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
-    """What `client` has published there; raises Refused."""
+    """What `client` has published there; raises ModelRefused."""
     name = quote(client, safe=" ")
     said = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
     sized(said, limits)
@@ -39,7 +39,7 @@ def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published
         client = unquote(path.name.removesuffix(".onnx"))
         try:
             models.append(load(folder, client, limits))
-        except Refused as e:
+        except ModelRefused as e:
             refused[client] = str(e)
     return models, refused
 
@@ -48,7 +48,7 @@ def _read(path: Path, client: str, what: str, most: int) -> bytes:
     try:
         size = path.stat().st_size
         if size > most:
-            raise Refused(client, f"its {what}'s file has {size} bytes, and at most {most} are allowed")
+            raise ModelRefused(client, f"its {what}'s file has {size} bytes, and at most {most} are allowed")
         return path.read_bytes()
     except OSError as e:
-        raise Refused(client, f"its {what} cannot be read: {e.strerror}") from e
+        raise ModelRefused(client, f"its {what} cannot be read: {e.strerror}") from e

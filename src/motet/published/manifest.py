@@ -24,7 +24,7 @@ _LONG = 200  # letters of a name
 LONGEST = 16 << 20  # bytes of a manifest
 
 
-class Refused(ValueError):
+class ModelRefused(ValueError):
     """A model or manifest that is not used; the message names the client it came from."""
 
     def __init__(self, client: str, reason: str) -> None:
@@ -92,9 +92,9 @@ class Manifest:
                 who = str(said.get("client", who))[:_LONG]
             manifest = _manifest(said)
         except (ValueError, RecursionError) as e:
-            raise Refused(who, f"its manifest is malformed: {e}") from e
+            raise ModelRefused(who, f"its manifest is malformed: {e}") from e
         if client is not None and manifest.client != client:
-            raise Refused(client, f"its manifest says that it is of {manifest.client!r}")
+            raise ModelRefused(client, f"its manifest says that it is of {manifest.client!r}")
         return manifest
 
 
@@ -115,17 +115,17 @@ class Published:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Tensor], client: str | None = None) -> Published:
-        """What `client` published, with its manifest, size and checksum checked; raises Refused."""
+        """What `client` published, with its manifest, size and checksum checked; raises ModelRefused."""
         who = client or "unknown"
         try:
             said, model = (_bytes(tree[k]) for k in ("manifest", "model"))
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as e:
-            raise Refused(who, f"what it published is not a manifest and a model: {e!r}") from e
+            raise ModelRefused(who, f"what it published is not a manifest and a model: {e!r}") from e
         return cls.checked(said, model, client)
 
     @classmethod
     def checked(cls, manifest: str | bytes, model: bytes, client: str | None = None) -> Published:
-        """A manifest as JSON and the bytes it speaks of; raises Refused where they do not fit."""
+        """A manifest as JSON and the bytes it speaks of; raises ModelRefused where they do not fit."""
         read = Manifest.from_json(manifest, client)
         same_bytes(read, model)
         return cls(read, model)
@@ -134,11 +134,11 @@ class Published:
 def same_bytes(manifest: Manifest, model: bytes) -> None:
     """Refuse a model that is not the one its manifest speaks of."""
     if len(model) != manifest.size:
-        raise Refused(
+        raise ModelRefused(
             manifest.client, f"its model has {len(model)} bytes, and its manifest says {manifest.size}"
         )
     if hashlib.sha256(model).hexdigest() != manifest.sha256:
-        raise Refused(manifest.client, "its model's sha256 is not the one in its manifest")
+        raise ModelRefused(manifest.client, "its model's sha256 is not the one in its manifest")
 
 
 def _no_constant(word: str) -> float:

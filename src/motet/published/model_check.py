@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from motet.published.limits import USUAL, Limits
-from motet.published.manifest import Manifest, Published, Refused, same_bytes
+from motet.published.manifest import Manifest, ModelRefused, Published, same_bytes
 from motet.published.operators import DOMAINS, GROWING, KNOWN
 
 
@@ -24,13 +24,13 @@ class _Odd(ValueError):
 
 
 def refuse(model: Published, limits: Limits = USUAL) -> None:
-    """Raise Refused for a model that must not run."""
+    """Raise ModelRefused for a model that must not run."""
     sized(model.manifest, limits)
     same_bytes(model.manifest, model.model)
     try:
         graph(model.manifest, model.model, limits)
     except _Odd as e:
-        raise Refused(model.client, str(e)) from e
+        raise ModelRefused(model.client, str(e)) from e
 
 
 def sized(manifest: Manifest, limits: Limits = USUAL) -> None:
@@ -41,7 +41,9 @@ def sized(manifest: Manifest, limits: Limits = USUAL) -> None:
         ("classes", len(manifest.classes), limits.classes),
     ):
         if many > most:
-            raise Refused(manifest.client, f"its model has {many} {what}, and at most {most} are allowed")
+            raise ModelRefused(
+                manifest.client, f"its model has {many} {what}, and at most {most} are allowed"
+            )
 
 
 def graph(manifest: Manifest, raw: bytes, limits: Limits) -> None:

@@ -24,7 +24,7 @@ ArgMax ArgMin CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax Re
 ReduceSum ReduceSumSquare TopK
 """
 _SHAPES = """
-Cast CastLike Concat Constant Flatten Gather GatherElements GatherND Identity Reshape Shape Size Slice Split
+Cast CastLike Concat Constant Flatten GatheredMean GatherElements GatherND Identity Reshape Shape Size Slice Split
 Squeeze Transpose Unsqueeze
 """
 _ML = """

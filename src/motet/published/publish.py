@@ -16,9 +16,9 @@ from motet.published.convert import at_home, convert, keeps_rows, steps
 from motet.published.manifest import (
     Feature,
     Manifest,
+    ModelRefused,
     Privacy,
     Published,
-    Refused,
     TaskKind,
 )
 
@@ -105,7 +105,7 @@ def _acceptable(made: Published) -> Published:
     Manifest.from_json(made.manifest.to_json())
     try:
         refuse(made)
-    except Refused as e:
+    except ModelRefused as e:
         raise ValueError(
             f"a {made.manifest.family} cannot be published: {e.reason}\nhint: publish another kind of model"
         ) from e

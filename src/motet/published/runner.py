@@ -19,7 +19,7 @@ import numpy as np
 
 from motet.published.child_process import Child
 from motet.published.limits import USUAL, Limits
-from motet.published.manifest import Manifest, Published, Refused, same_bytes
+from motet.published.manifest import Manifest, ModelRefused, Published, same_bytes
 from motet.published.model_check import sized
 from motet.published.pipe import Ended, Late
 
@@ -46,9 +46,9 @@ def predict(
     for m in models:
         try:
             if m.client in said:
-                raise Refused(m.client, "it published two models")
+                raise ModelRefused(m.client, "it published two models")
             said[m.client] = runner.predict(m, columns(m.manifest, x, names))
-        except Refused as e:
+        except ModelRefused as e:
             refused[m.client] = str(e)
     return said, refused
 
@@ -84,16 +84,16 @@ class Runner:
         self._refused: dict[str, str] = {}  # models that need not be tried again
 
     def predict(self, model: Published, x: np.ndarray) -> np.ndarray:
-        """The model's answers to rows of its own columns; raises Refused."""
+        """The model's answers to rows of its own columns; raises ModelRefused."""
         sized(model.manifest, self.limits)
         same_bytes(model.manifest, model.model)
         key = hashlib.sha256(model.manifest.to_json().encode()).hexdigest()
         with self._lock:
             if key in self._refused:
-                raise Refused(model.client, self._refused[key])
+                raise ModelRefused(model.client, self._refused[key])
             try:
                 return self._batches(key, model, np.ascontiguousarray(x, np.float32))
-            except Refused as e:
+            except ModelRefused as e:
                 self._refused = dict([*self._refused.items(), (key, e.reason)][-_MEMORY:])
                 raise
 
@@ -114,7 +114,7 @@ class Runner:
         try:
             return self._answers(key, model, x)
         except _Died as e:
-            raise Refused(model.client, f"its model ended the process that ran it ({e})") from e
+            raise ModelRefused(model.client, f"its model ended the process that ran it ({e})") from e
 
     def _answers(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
         y = np.empty((len(x), model.manifest.outputs), np.float32)
@@ -142,15 +142,15 @@ class Runner:
             header, answer = child.ask(ask, raw, expected, self.limits.wall)
         except Late as e:
             self._end()
-            raise Refused(model.client, f"its model did not answer within {self.limits.wall:g} s") from e
+            raise ModelRefused(model.client, f"its model did not answer within {self.limits.wall:g} s") from e
         except Ended as e:
             code = self._end()
             if code == -signal.SIGXCPU:
                 reason = f"its model computed for more than {self.limits.cpu:g} s on a batch"
-                raise Refused(model.client, reason) from e
+                raise ModelRefused(model.client, reason) from e
             raise _Died(f"{e}, code {code}") from e
         if "refused" in header:
-            raise Refused(model.client, str(header["refused"]))
+            raise ModelRefused(model.client, str(header["refused"]))
         if "ok" in header and len(answer) != expected:
             self._end()
             raise _Died(f"it answered with {len(answer)} bytes instead of {expected}")
@@ -171,10 +171,12 @@ class Runner:
 def _sensible(manifest: Manifest, y: np.ndarray) -> np.ndarray:
     """Answers that are probabilities, or finite numbers."""
     if not np.isfinite(y).all():
-        raise Refused(manifest.client, "its model's answers are not all finite")
+        raise ModelRefused(manifest.client, "its model's answers are not all finite")
     if manifest.task == "numbers":
         return y
     far = max(0.0, -float(y.min(initial=0)), float(np.abs(y.sum(1) - 1).max(initial=0)))
     if far > _ROUGH:
-        raise Refused(manifest.client, f"its model's answers are no probabilities: they are off by {far:.3g}")
+        raise ModelRefused(
+            manifest.client, f"its model's answers are no probabilities: they are off by {far:.3g}"
+        )
     return np.asarray(np.clip(y, 0, 1))

@@ -23,7 +23,7 @@ _FORESTS = frozenset(
 
 
 @dataclass(frozen=True)
-class Tree:
+class EnsembleTree:
     """A tree by nodes: rows with x[feature] <= threshold go left; a node without a left one is a leaf."""
 
     feature: np.ndarray
@@ -57,7 +57,7 @@ def to_onnx(model: Any, features: int) -> Any:
 
 
 def ensemble(
-    trees: Sequence[Tree], to: str, scale: float = 1.0, base: Sequence[float] | np.ndarray = ()
+    trees: Sequence[EnsembleTree], to: str, scale: float = 1.0, base: Sequence[float] | np.ndarray = ()
 ) -> Any:
     """The sum of what the trees say, times `scale`, as an operator that reads x."""
     from onnx import helper
@@ -113,14 +113,14 @@ def _floats(node: Any, name: str, values: np.ndarray) -> None:
     )
 
 
-def _of_forest(fitted: Any, classes: bool, hard: bool) -> Tree:
+def _of_forest(fitted: Any, classes: bool, hard: bool) -> EnsembleTree:
     t = fitted.tree_
     value = t.value[:, 0, :]
     if classes:
         value = _softened(t) if hard else value / value.sum(1, keepdims=True)
         value = value[:, 1:] if value.shape[1] == 2 else value
     missing = getattr(t, "missing_go_to_left", np.zeros(t.node_count, bool))
-    return Tree(t.feature, t.threshold, t.children_left, t.children_right, missing, value)
+    return EnsembleTree(t.feature, t.threshold, t.children_left, t.children_right, missing, value)
 
 
 def _softened(t: Any) -> np.ndarray:
@@ -162,10 +162,10 @@ def _boosting(model: Any, features: int) -> Any:
     return assemble([node], [], features, 1, last="raw")
 
 
-def _of_boosting(nodes: np.ndarray, target: int, targets: int) -> Tree:
+def _of_boosting(nodes: np.ndarray, target: int, targets: int) -> EnsembleTree:
     leaf = nodes["is_leaf"].astype(bool)
     value = np.zeros((len(nodes), targets))
     value[:, target] = nodes["value"]
     left, right = (np.where(leaf, -1, nodes[k].astype(np.int64)) for k in ("left", "right"))
     threshold = np.where(leaf, 0.0, nodes["num_threshold"])
-    return Tree(nodes["feature_idx"], threshold, left, right, nodes["missing_go_to_left"], value)
+    return EnsembleTree(nodes["feature_idx"], threshold, left, right, nodes["missing_go_to_left"], value)

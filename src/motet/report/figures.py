@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ALONE, UPPER_BOUND, Run, natural
+from motet.report.read import ALONE, UPPER_BOUND, ReportedRun, natural
 from motet.report.text import short, unit
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def gains(
     )
 
 
-def holdings(run: Run) -> str:
+def holdings(run: ReportedRun) -> str:
     """Who holds what: clients x labels, a bubble's area is the number of training rows; else bars of rows."""
     rows = run.clients.assign(key=run.clients["client"].map(natural)).sort_values("key")
     rows = rows.iloc[evenly(list(range(len(rows))), COLUMNS)]
@@ -153,7 +153,7 @@ def holdings(run: Run) -> str:
     return svg(draw, (WIDE, tall), "Training rows of each client" + (" and label" if counts else ""))
 
 
-def groups(runs: Sequence[Run]) -> str:
+def groups(runs: Sequence[ReportedRun]) -> str:
     """What the server saw of clients to group them, in two principal components: a colour for each group."""
 
     def draw(figure: Figure) -> None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ALONE, UPPER_BOUND, Run
+from motet.report.read import ALONE, UPPER_BOUND, ReportedRun
 from motet.report.tables import TIE, summary
 from motet.report.text import gain, number, score
 
@@ -87,7 +87,7 @@ def _better_alone(alone: Sequence[str], many: int) -> str:
 # ---- what else there is to say ----
 
 
-def remarks(runs: Sequence[Run], table: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
+def remarks(runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
     """Sentences that belong beside the finding: margins, chance, bounds, and what is missing."""
     rivals = _rivals(table)
     metric = table.attrs["metric"]
@@ -152,7 +152,7 @@ def _bound(table: pd.DataFrame, rivals: Sequence[Any], metric: str) -> str:
     return f"With all rows in one place ({UPPER_BOUND}) the mean is {bound}{note}."
 
 
-def _both_sides(runs: Sequence[Run], metric: str) -> str:
+def _both_sides(runs: Sequence[ReportedRun], metric: str) -> str:
     """Of a single run: personal against global."""
     if len(runs) != 1 or runs[0].trouble or runs[0].method == UPPER_BOUND:
         return ""

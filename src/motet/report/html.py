@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report import figures, trust
 from motet.report import text as words
 from motet.report.finding import finding, remarks
-from motet.report.read import UPPER_BOUND, Run, read
+from motet.report.read import UPPER_BOUND, ReportedRun, read
 from motet.report.tables import client_scores, comparison, history, summary
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write(folders: Sequence[Path], to: Path, title: str | None = None) -> Path:
     return to
 
 
-def render(runs: Sequence[Run], title: str | None = None) -> str:
+def render(runs: Sequence[ReportedRun], title: str | None = None) -> str:
     """The whole page as text."""
     table, clients = comparison(runs), _with_global(runs, client_scores(runs))
     text: str = template("report.html").render(
@@ -58,7 +58,7 @@ def render(runs: Sequence[Run], title: str | None = None) -> str:
         better=table.attrs["better"], sorting=SORTING, policy=policy(),
         finding=finding(table, clients), remarks=remarks(runs, table, clients) + table.attrs["warnings"],
         rows=table.to_dict("records"), troubles=[r for r in table.to_dict("records") if r["trouble"]],
-        with_seeds="seed_sd" in table, with_exam=bool(table["exam"].notna().any()),
+        with_seeds="seed_sd" in table, with_server_test=bool(table["server_test"].notna().any()),
         competing=len(clients.attrs["rivals"]) > 1,
         clients=_client_table(clients, table), pictures=_pictures(runs, table, clients),
         about=_about(runs), recipes=[_recipe(run) for run in runs],
@@ -94,7 +94,7 @@ def policy() -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
-def _title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[ReportedRun]) -> str:
     data, methods = runs[0].facts.get("data", "data"), {run.label for run in runs}
     return f"{next(iter(methods))} on {data}" if len(methods) == 1 else f"{len(methods)} methods on {data}"
 
@@ -102,7 +102,7 @@ def _title(runs: Sequence[Run]) -> str:
 # ---- clients ----
 
 
-def _with_global(runs: Sequence[Run], clients: pd.DataFrame) -> pd.DataFrame:
+def _with_global(runs: Sequence[ReportedRun], clients: pd.DataFrame) -> pd.DataFrame:
     """Of a single run, the global model's score beside the personal one; of many there is no room for it."""
     clients.attrs["columns"] = list(clients.attrs["labels"])
     if len(runs) == 1 and len(runs[0].of("global")) and len(clients):
@@ -141,7 +141,9 @@ def _client_table(clients: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
 # ---- pictures ----
 
 
-def _pictures(runs: Sequence[Run], table: pd.DataFrame, clients: pd.DataFrame) -> list[dict[str, str]]:
+def _pictures(
+    runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame
+) -> list[dict[str, str]]:
     """Title, caption and SVG of each picture that these runs have numbers for."""
     look = figures.looks(list(table["method"]))
     return [
@@ -155,7 +157,7 @@ def _pictures(runs: Sequence[Run], table: pd.DataFrame, clients: pd.DataFrame) -
 
 
 def _picture_of_rounds(
-    runs: Sequence[Run], look: dict[str, figures.Look], metric: str
+    runs: Sequence[ReportedRun], look: dict[str, figures.Look], metric: str
 ) -> list[dict[str, str]]:
     past = history(runs)
     if not len(past):
@@ -207,7 +209,7 @@ def _picture_of_gains(
     return [{"title": "Who gains, who loses", "caption": caption, "svg": svg}]
 
 
-def _picture_of_groups(runs: Sequence[Run]) -> list[dict[str, str]]:
+def _picture_of_groups(runs: Sequence[ReportedRun]) -> list[dict[str, str]]:
     """Of the first run of each method that groups clients by what it saw of them."""
     seen = {run.label: run for run in reversed(runs) if (run.facts.get("record") or {}).get("places")}
     some = list(reversed(seen.values()))[:MOST_PANELS]
@@ -225,7 +227,7 @@ def _picture_of_groups(runs: Sequence[Run]) -> list[dict[str, str]]:
     return [{"title": "Groups of clients", "caption": caption, "svg": figures.groups(some)}]
 
 
-def _picture_of_holdings(run: Run) -> list[dict[str, str]]:
+def _picture_of_holdings(run: ReportedRun) -> list[dict[str, str]]:
     if not len(run.clients):
         return []
     many, unseen = len(run.clients), bool((run.clients["seen"] == 0).any())
@@ -243,7 +245,7 @@ def _picture_of_holdings(run: Run) -> list[dict[str, str]]:
 # ---- how it was done ----
 
 
-def _about(runs: Sequence[Run]) -> dict[str, Any]:
+def _about(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     """What the runs say of themselves, each thing once."""
     facts = [run.facts for run in runs]
     seen = [run.clients[run.clients["seen"] == 1] for run in runs if len(run.clients)]
@@ -276,7 +278,7 @@ def _spread(seen: Sequence[pd.DataFrame], part: str) -> dict[str, Any]:
     }
 
 
-def _recipe(run: Run) -> dict[str, Any]:
+def _recipe(run: ReportedRun) -> dict[str, Any]:
     """A run's recipe, and its folder's name; the way to the folder is nobody else's business."""
     text, folder = str(run.facts.get("recipe", "")), run.folder.name
     return {

@@ -26,7 +26,7 @@ TELLING = ("data", "net", "method", "train")  # sections of a recipe that make a
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One run: its facts, and the frames that reports are made of."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Run:
     rounds: pd.DataFrame  # round, seconds, cohort, up, down
     test: pd.DataFrame  # side, client, seen, n, score: reported models; no clients without test rows
     val: pd.DataFrame  # round, side, score: mean over clients
-    told: pd.DataFrame  # round, name, value: what the method says of its rounds
+    metrics: pd.DataFrame  # round, name, value: what the method says of its rounds
     notes: tuple[str, ...] = ()  # what a reader must know of how the replies were treated
 
     @property
@@ -85,7 +85,7 @@ class Run:
         return rows.set_index("client")["score"].astype(float)
 
 
-def read(folders: Sequence[Path]) -> list[Run]:
+def read(folders: Sequence[Path]) -> list[ReportedRun]:
     """The runs in these folders, in the order given, named so that every row of a table is one experiment."""
     if not folders:
         raise ValueError("no runs given\nhint: name the folders of one or more runs")
@@ -93,20 +93,20 @@ def read(folders: Sequence[Path]) -> list[Run]:
     return [replace(run, label=label) for run, label in zip(runs, _labels(runs), strict=True)]
 
 
-def _read(folder: Path) -> Run:
+def _read(folder: Path) -> ReportedRun:
     store = Store(folder)
     try:
         facts, clients, rounds = store.facts(), store.frame("clients"), store.frame("rounds")
-        scores, events, told = store.frame("scores"), store.frame("events"), store.frame("told")
+        scores, events, metrics = store.frame("scores"), store.frame("events"), store.frame("metrics")
     finally:
         store.close()
     metric = str(facts.get("metric", "accuracy"))
     # a column without any number is not in the frame
     scores["score"] = scores[metric] if metric in scores else float("nan")
     scores = scores[scores["n"] > 0]
-    return Run(
+    return ReportedRun(
         folder, str(facts.get("method", "unknown")), facts, clients, rounds,
-        _test(scores, clients, facts.get("reported")), _val(scores), told, tuple(_notes(facts, events)),
+        _test(scores, clients, facts.get("reported")), _val(scores), metrics, tuple(_notes(facts, events)),
     )  # fmt: skip
 
 
@@ -142,15 +142,15 @@ def _val(scores: pd.DataFrame) -> pd.DataFrame:
     return means.astype(float).reset_index()
 
 
-def _labels(runs: Sequence[Run]) -> list[str]:
+def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     """The method's name, with the settings in which its runs differ, and the folder of repeated runs."""
     settings = [_settings(run) for run in runs]
     names = []
     for run, own in zip(runs, settings, strict=True):
         peers = [s for r, s in zip(runs, settings, strict=True) if r.method == run.method]
         telling = sorted({k for s in peers for k in s.keys() | own.keys() if s.get(k) != own.get(k)})
-        told = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling[:3])
-        names.append(f"{run.method} ({told})" if told else run.method)
+        parts = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling[:3])
+        names.append(f"{run.method} ({parts})" if parts else run.method)
     many = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
     return [
         f"{name} [{run.folder.name}]" if many[name, run.seed] > 1 else name
@@ -158,7 +158,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: ReportedRun) -> dict[str, Any]:
     """`section.name: value` of the telling sections; seed, engine and saving make no other experiment."""
     recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in TELLING if isinstance(recipe.get(s), dict)}
@@ -185,7 +185,7 @@ def _parsed(recipe: str) -> dict[str, Any]:
         return {}
 
 
-def check_comparable(runs: Sequence[Run]) -> None:
+def check_comparable(runs: Sequence[ReportedRun]) -> None:
     """Runs on other data or with another score do not belong in one table."""
     for what in ("data", "metric"):
         found = sorted({str(run.facts[what]) for run in runs if run.facts.get(what) is not None})
@@ -196,7 +196,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
             )
 
 
-def differing_clients(runs: Sequence[Run]) -> list[int]:
+def differing_clients(runs: Sequence[ReportedRun]) -> list[int]:
     """Seeds on which the runs did not divide the rows among clients in the same way."""
     splits: dict[int, set[str]] = {}
     for run in runs:

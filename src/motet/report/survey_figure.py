@@ -30,7 +30,7 @@ PARTS = {"train": 0.75, "val": 0.4, "test": 0.15}  # and how strong their ink is
 
 
 @dataclass(frozen=True)
-class Row:
+class ClientRow:
     """A line of the picture: a client, or all of them together."""
 
     name: str
@@ -70,18 +70,18 @@ def drawing(survey: Plain) -> tuple[Draw, Size]:
     return draw, (WIDE, 1.5 + each * (rows[-1].at + 1))
 
 
-def placed(survey: Plain) -> list[Row]:
+def placed(survey: Plain) -> list[ClientRow]:
     """All clients together, those that take part, and the unseen ones; with room in between."""
-    rows, at = [Row("all clients", 0.0, survey)], 1.5
+    rows, at = [ClientRow("all clients", 0.0, survey)], 1.5
     for client in evenly(ordered(survey), MOST):
         at += 0.5 * (client["unseen"] and not rows[-1].unseen and len(rows) > 1)
         name = short(client["client"], 18) + " *" * client["unseen"]
-        rows.append(Row(name, at, client, client["unseen"]))
+        rows.append(ClientRow(name, at, client, client["unseen"]))
         at += 1
     return rows
 
 
-def separate(axes: Axes, rows: Sequence[Row]) -> None:
+def separate(axes: Axes, rows: Sequence[ClientRow]) -> None:
     """Lines below all clients together, and above the unseen ones."""
     first = next((r.at for r in rows if r.unseen), None)
     for at in (0.75, *([first - 0.75] if first else [])):
@@ -111,7 +111,7 @@ def way(survey: Plain) -> str:
 # ---- labels ----
 
 
-def labels_panel(axes: Axes, survey: Plain, rows: Sequence[Row]) -> list[Artist]:
+def labels_panel(axes: Axes, survey: Plain, rows: Sequence[ClientRow]) -> list[Artist]:
     """What clients hold; returns the keys of the legend."""
     if way(survey) == "boxes":
         axes.set_title("targets", loc="left")
@@ -124,12 +124,12 @@ def labels_panel(axes: Axes, survey: Plain, rows: Sequence[Row]) -> list[Artist]
     return matrix(axes, rows, survey["labels"], written)
 
 
-def shares(row: Row) -> list[float]:
+def shares(row: ClientRow) -> list[float]:
     counts = row.held["counts"]
     return [n / max(sum(counts), 1) for n in counts]
 
 
-def stacks(axes: Axes, rows: Sequence[Row], labels: Sequence[str], written: bool) -> list[Artist]:
+def stacks(axes: Axes, rows: Sequence[ClientRow], labels: Sequence[str], written: bool) -> list[Artist]:
     from matplotlib.patches import Patch
 
     starts = [0.0] * len(rows)
@@ -148,7 +148,7 @@ def stacks(axes: Axes, rows: Sequence[Row], labels: Sequence[str], written: bool
     return [Patch(color=c, label=short(n, 24)) for c, n in zip(STACK, labels, strict=False)]
 
 
-def matrix(axes: Axes, rows: Sequence[Row], labels: Sequence[str], written: bool) -> list[Artist]:
+def matrix(axes: Axes, rows: Sequence[ClientRow], labels: Sequence[str], written: bool) -> list[Artist]:
     from matplotlib.patches import Patch
 
     cells: list[list[tuple[float, float]]] = [[] for _ in LEVELS]
@@ -188,7 +188,7 @@ def fields(axes: Axes, places: Sequence[tuple[float, float]], strength: float, g
     )
 
 
-def write_counts(axes: Axes, rows: Sequence[Row]) -> None:
+def write_counts(axes: Axes, rows: Sequence[ClientRow]) -> None:
     for row in rows:
         for j, (count, share) in enumerate(zip(row.held["counts"], shares(row), strict=True)):
             if count:
@@ -218,7 +218,7 @@ def class_ticks(axes: Axes, labels: Sequence[str]) -> None:
     axes.grid(axis="x", visible=False)
 
 
-def boxes(axes: Axes, rows: Sequence[Row]) -> list[Artist]:
+def boxes(axes: Axes, rows: Sequence[ClientRow]) -> list[Artist]:
     axes.axvline(rows[0].held["target"]["median"], color=INK, linestyle=(0, (4, 3)), linewidth=0.8, alpha=0.7)
     for row in rows:
         t, at = row.held["target"], row.at
@@ -233,7 +233,7 @@ def boxes(axes: Axes, rows: Sequence[Row]) -> list[Artist]:
 # ---- sizes and distances ----
 
 
-def sizes_panel(axes: Axes, rows: Sequence[Row]) -> list[Artist]:
+def sizes_panel(axes: Axes, rows: Sequence[ClientRow]) -> list[Artist]:
     from matplotlib.patches import Patch
 
     starts = [0] * len(rows)
@@ -249,7 +249,7 @@ def sizes_panel(axes: Axes, rows: Sequence[Row]) -> list[Artist]:
     return [Patch(color=INK, alpha=a, label=f"{part} rows", linewidth=0) for part, a in PARTS.items()]
 
 
-def distance_panel(axes: Axes, rows: Sequence[Row]) -> None:
+def distance_panel(axes: Axes, rows: Sequence[ClientRow]) -> None:
     places, far = [r.at for r in rows], [r.held["distance"] for r in rows]
     axes.hlines(places, 0, far, color=INK, linewidth=1)
     axes.plot(far, places, "o", color=INK, markersize=3)

@@ -61,10 +61,10 @@ def feature_columns(survey: Plain) -> dict[str, Cell]:
 
 def set_apart(client: Plain, room: int = 1000) -> str:
     """As many columns as there is room for, the most unlike first."""
-    told = [f"{d['column']} {d['away']:+.1f}" for d in client["apart"]]
-    while len(told) > 1 and len(", ".join(told)) > room:
-        told.pop()
-    return short(", ".join(told), room)
+    parts = [f"{d['column']} {d['away']:+.1f}" for d in client["apart"]]
+    while len(parts) > 1 and len(", ".join(parts)) > room:
+        parts.pop()
+    return short(", ".join(parts), room)
 
 
 def labels(client: Plain) -> str:
@@ -121,10 +121,10 @@ def facts(survey: Plain) -> list[tuple[str, str]]:
 def of_clients(survey: Plain) -> str:
     unseen = sum(c["unseen"] for c in survey["clients"])
     rows = survey["rows"]
-    told = f"{len(survey['clients']) - unseen:,} take part"
-    told += f", {unseen:,} never seen in training (*)" if unseen else ""
+    parts = f"{len(survey['clients']) - unseen:,} take part"
+    parts += f", {unseen:,} never seen in training (*)" if unseen else ""
     total = sum(survey["counts"])
-    return f"{told}; {total:,} rows, {rows['min']:,.0f} to {rows['max']:,.0f} a client, Gini {survey['gini']:.2f}"
+    return f"{parts}; {total:,} rows, {rows['min']:,.0f} to {rows['max']:,.0f} a client, Gini {survey['gini']:.2f}"
 
 
 def of_features(survey: Plain) -> str:
@@ -186,7 +186,7 @@ def of_missing(survey: Plain) -> str:
 
 
 def of_server(survey: Plain) -> str:
-    held = [f"{survey[part]:,} {part} rows" for part in ("proxy", "exam") if survey[part] is not None]
+    held = [f"{survey[part]:,} {part} rows" for part in ("proxy", "server_test") if survey[part] is not None]
     return " and ".join(held) or "holds no rows"
 
 

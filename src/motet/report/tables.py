@@ -11,14 +11,22 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ALONE, UPPER_BOUND, Run, check_comparable, differing_clients, natural, read
+from motet.report.read import (
+    ALONE,
+    UPPER_BOUND,
+    ReportedRun,
+    check_comparable,
+    differing_clients,
+    natural,
+    read,
+)
 from motet.report.text import as_records, as_text, plain, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "Run",
+    "ReportedRun",
     "as_records",
     "as_text",
     "by_client",
@@ -36,7 +44,7 @@ TIE = 1e-9  # scores closer than this are the same score
 # ---- one run ----
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: ReportedRun) -> dict[str, Any]:
     """One run in numbers: both sides, the worst tenth, unseen clients, time and bytes; None does not apply.
 
     The standard deviation is that of the population of clients. Bytes are per client and round.
@@ -46,23 +54,23 @@ def summary(run: Run) -> dict[str, Any]:
         "label": run.label, "method": run.method, "seed": run.seed, "metric": run.metric,
         "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
-        "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "local"),
+        "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
         "arrival": _mean(run.of("arrival", seen=False)), "visit": _mean(run.of("visit", seen=False)),
         "unseen_global": _mean(run.of("global", seen=False)),
-        "exam": (facts.get("exam") or {}).get(run.metric),
+        "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
-        "notes": list(run.notes), "told": _told(run),
+        "notes": list(run.notes), "metrics": _metrics(run),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 
 
-def _told(run: Run) -> dict[str, float]:
+def _metrics(run: ReportedRun) -> dict[str, float]:
     """What the method said of the last round that it said something of."""
-    last = run.told.sort_values("round").groupby("name")["value"].last()
+    last = run.metrics.sort_values("round").groupby("name")["value"].last()
     return {str(name): float(value) for name, value in last.items()}
 
 
-def _traffic(run: Run) -> dict[str, float]:
+def _traffic(run: ReportedRun) -> dict[str, float]:
     """Bytes per client and round, and in all; the upper bound sends rows, not models, and has none."""
     if run.method == UPPER_BOUND:
         return dict.fromkeys(("up", "down", "total_up", "total_down"), NOTHING)
@@ -74,7 +82,7 @@ def _traffic(run: Run) -> dict[str, float]:
     return each | {f"total_{way}": float(many) for way, many in total.items()}
 
 
-def _side(run: Run, side: str) -> dict[str, float]:
+def _side(run: ReportedRun, side: str) -> dict[str, float]:
     scores = run.of(side)
     spread = math.sqrt(_mean((scores - scores.mean()) ** 2))  # of the population
     return {side: _mean(scores), f"{side}_sd": spread, f"{side}_worst": worst_tenth(scores, run.better)}
@@ -94,7 +102,7 @@ def worst_tenth(scores: pd.Series[float], better: int) -> float:
 # ---- methods side by side ----
 
 
-def comparison(runs: Sequence[Run]) -> pd.DataFrame:
+def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """One row for each method, best personal mean first; the upper bound last, and in no competition.
 
     Scores are means over seeds of means over clients. `sd` is over clients, averaged over seeds; `seed_sd`
@@ -122,14 +130,14 @@ def comparison(runs: Sequence[Run]) -> pd.DataFrame:
     return frame
 
 
-def _groups(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    groups: dict[str, list[Run]] = {}
+def _groups(runs: Sequence[ReportedRun]) -> dict[str, list[ReportedRun]]:
+    groups: dict[str, list[ReportedRun]] = {}
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     return groups
 
 
-def _sound(runs: Sequence[Run]) -> list[Run]:
+def _sound(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if not run.trouble]
 
 
@@ -138,16 +146,17 @@ def _rank(row: dict[str, Any], better: int) -> tuple[Any, ...]:
     return row["role"] != "", missing, 0.0 if missing else -better * row["personal"], natural(row["method"])
 
 
-def _row(group: Sequence[Run]) -> dict[str, Any]:
+def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     """One method: the mean over seeds of what its sound runs found."""
     import pandas as pd
 
     blank = dict.fromkeys(summary(group[0]), NOTHING)
     found = pd.DataFrame([summary(run) for run in _sound(group)] or [blank])
     names = {
-        "personal": "personal", "sd": "personal_sd", "worst": "personal_worst", "global": "global", "local": "local",
+        "personal": "personal", "sd": "personal_sd", "worst": "personal_worst", "global": "global",
+        "after_training": "after_training",
         "unseen": "unseen", "arrival": "arrival", "visit": "visit", "unseen_global": "unseen_global",
-        "exam": "exam", "seconds": "seconds", "rounds": "rounds",
+        "server_test": "server_test", "seconds": "seconds", "rounds": "rounds",
     }  # fmt: skip
     numbers = {name: float(found[key].astype(float).mean(skipna=False)) for name, key in names.items()}
     kib = {f"kib_{way}": float(found[way].astype(float).mean()) / 1024 for way in ("up", "down")}
@@ -162,7 +171,7 @@ def _row(group: Sequence[Run]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _paired(runs: Sequence[Run]) -> pd.DataFrame:
+def _paired(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """label, method, seed, client, score: personal test scores of clients that took part, of sound runs."""
     import pandas as pd
 
@@ -177,7 +186,7 @@ def _paired(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else empty
 
 
-def _gains(label: str, runs: Sequence[Run], paired: pd.DataFrame) -> dict[str, Any]:
+def _gains(label: str, runs: Sequence[ReportedRun], paired: pd.DataFrame) -> dict[str, Any]:
     """What each client gains over training alone and over FedAvg, on average, and how many gain."""
     row: dict[str, Any] = {}
     for rival in (ALONE, "fedavg"):
@@ -207,7 +216,7 @@ def _wins(label: str, clients: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _warnings(runs: Sequence[Run], clients: pd.DataFrame) -> list[str]:
+def _warnings(runs: Sequence[ReportedRun], clients: pd.DataFrame) -> list[str]:
     found = []
     if seeds := differing_clients(runs):
         named = ", ".join(map(str, seeds))
@@ -221,7 +230,7 @@ def _warnings(runs: Sequence[Run], clients: pd.DataFrame) -> list[str]:
     return found + _notes(runs)
 
 
-def _notes(runs: Sequence[Run]) -> list[str]:
+def _notes(runs: Sequence[ReportedRun]) -> list[str]:
     """What runs say of themselves: once where all say it, else with their names."""
     said: dict[str, list[str]] = {}
     for run in runs:
@@ -233,7 +242,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
 # ---- client by client ----
 
 
-def by_client(runs: Sequence[Run]) -> pd.DataFrame:
+def by_client(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """client, train, a column of personal test scores for each method (mean over seeds), and the best method.
 
     Methods that tie are all named in `best`; the upper bound never is.
@@ -241,7 +250,7 @@ def by_client(runs: Sequence[Run]) -> pd.DataFrame:
     return client_scores(runs).drop(columns="winners").rename_axis("client").reset_index()
 
 
-def client_scores(runs: Sequence[Run]) -> pd.DataFrame:
+def client_scores(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """As `by_client`, with clients as the index, and `winners`: the names of all methods that are best.
 
     Methods are compared on the seeds that all of them have: attrs["seeds"].
@@ -267,7 +276,7 @@ def _common_seeds(paired: pd.DataFrame, rivals: Sequence[str]) -> list[int]:
     return sorted(int(s) for s in set.intersection(*seeds)) if seeds else []
 
 
-def _train_rows(runs: Sequence[Run]) -> pd.Series[float]:
+def _train_rows(runs: Sequence[ReportedRun]) -> pd.Series[float]:
     import pandas as pd
 
     return pd.concat([run.clients.set_index("client")["train"] for run in runs]).groupby(level=0).mean()
@@ -284,7 +293,7 @@ def _winners(scores: pd.DataFrame, better: int) -> list[list[str]]:
 # ---- round by round ----
 
 
-def history(runs: Sequence[Run]) -> pd.DataFrame:
+def history(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """method, side, round, score, seeds: validation scores, mean over clients and then over seeds.
 
     Runs in trouble are in it too, as far as they came: their curves show what happened.

@@ -141,15 +141,18 @@ def summary_text(summary: dict[str, Any]) -> str:
         if summary[side] is not None:
             mean, sd, worst = (score(summary[f"{side}{what}"], m) for what in ("", "_sd", "_worst"))
             lines.append((side, f"{mean} ± {sd}, worst 10 %: {worst}"))
-    if summary["local"] is not None:
-        mean, sd = score(summary["local"], m), score(summary["local_sd"], m)
-        lines.append(("local", f"{mean} ± {sd}, clients' models as they left the reported round"))
+    if summary["after_training"] is not None:
+        mean, sd = score(summary["after_training"], m), score(summary["after_training_sd"], m)
+        lines.append(("trained", f"{mean} ± {sd}, clients' models as they left the reported round"))
     if summary["arrival"] is not None:
         arrival, visit = score(summary["arrival"], m), score(summary["visit"], m)
         lines.append(("unseen", f"{arrival} on arrival, {visit} after a visit ({summary['unseen']} clients)"))
-    if summary["exam"] is not None:
+    if summary["server_test"] is not None:
         lines.append(
-            ("exam", f"{score(summary['exam'], m)}, the global model on the federation's own test set")
+            (
+                "server_test",
+                f"{score(summary['server_test'], m)}, the global model on the federation's own test set",
+            )
         )
     lines.append(("cost", _cost(summary)))
     lines += [("note", note) for note in summary["notes"]]

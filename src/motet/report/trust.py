@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, evenly, svg
-from motet.report.read import Run, natural
+from motet.report.read import ReportedRun, natural
 from motet.report.text import short
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOST = 24  # clients that are drawn
 ARROWS = 3  # most of one asker
 
 
-def picture(run: Run) -> list[dict[str, str]]:
+def picture(run: ReportedRun) -> list[dict[str, str]]:
     """Title, caption and SVG, or nothing for a run without trust."""
     record = run.facts.get("record") or {}
     trust = record.get("trust") or {}

@@ -9,7 +9,7 @@ from typing import Any
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
-from motet.runs.trainer import settle
+from motet.runs.trainer import resolve
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
@@ -59,7 +59,7 @@ def compare(
     """Run them all, and return their folders. One that fails says so, and the others go on."""
     folders = []
     for i, recipe in enumerate(recipes_):
-        folder = folder_for(settle(recipe)[0], base)
+        folder = folder_for(resolve(recipe)[0], base)
         try:
             run(recipe, folder, watch(recipe, i, len(recipes_)) if watch else None)
         except RunError as e:

@@ -3,8 +3,8 @@
 recipe.toml has the settings that all rows share ([recipe.…]), what each row changes ([rows.NAME]), what each
 scale changes ([scales.quick|desk|full], with its seeds and, if not all, its rows; [scales.desk.by_row.NAME] for
 one row alone), and where a run's summary has
-each column of the table ([columns]): `global = "exam"`, or `mse = { key = "global", unit = "number" }` where a
-column is no share in percent; `told.NAME` is what a method says of the last round. expected.json has the paper's
+each column of the table ([columns]): `global = "server_test"`, or `mse = { key = "global", unit = "number" }` where a
+column is no share in percent; `metrics.NAME` is what a method says of the last round. expected.json has the paper's
 numbers by row and column. A row with `after = ["NAME"]` is run when that row of the same seed is done, and may use
 its folder as {NAME}: `net.weights = "{NAME}/global.safetensors"`.
 
@@ -191,7 +191,7 @@ class Done:
 
 
 def perform(
-    planned: Sequence[Planned], base: Path, jobs: int, told: Callable[[Done], None] = lambda _: None
+    planned: Sequence[Planned], base: Path, jobs: int, on_done: Callable[[Done], None] = lambda _: None
 ) -> list[Done]:
     """Run all that is not done yet, `jobs` at a time, each in a process of its own; runs that were stopped go on."""
     base.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ def perform(
         done = []
         for future in running.values():
             done.append(future.result())
-            told(done[-1])
+            on_done(done[-1])
     return done
 
 
@@ -253,7 +253,7 @@ def results(
 
 
 def _dotted(found: Any, key: str) -> Any:
-    """`told.reward` is the reward in what was told."""
+    """`metrics.reward` is the reward in what was told."""
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found

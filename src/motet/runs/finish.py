@@ -14,85 +14,89 @@ from urllib.parse import quote
 
 from torch import Tensor
 
-from motet.client import marks, tally
+from motet.client import metric_sums, metrics_of
 from motet.core import Method, Tree, Turn
-from motet.data.federated import Federation, Ruler
+from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
 from motet.runs.recipe import Recipe
-from motet.runs.trainer import Best, Course
+from motet.runs.trainer import Best, Trainer
 
 
-def finish(course: Course, folder: Path) -> None:
-    best = course.reported()
-    turn = course.turn(best.round)
-    course.score(course.bench, best.state, turn, "test")
-    newcomers(course, best)
-    server_exam(course, best)
-    if course.recipe.save.models != "none":
-        write_models(course, best, turn, folder)
-    for table in ("scores", "rounds", "traffic", "told", "clients"):
-        course.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
-    if course.stuck():
-        course.store.tell(equilibrium=course.risen)
-        course.store.event("equilibrium", f"no improvement on validation examples after round {course.risen}")
-    record = course.method.record(best.state)
-    course.store.tell(status="done", reported=best.round, failure="", record=record)
-    course.store.event("done", f"reported round {best.round}")
-    course.store.commit()
+def finish(trainer: Trainer, folder: Path) -> None:
+    best = trainer.reported()
+    turn = trainer.turn(best.round)
+    trainer.score(trainer.bench, best.state, turn, "test")
+    newcomers(trainer, best)
+    evaluate_server_test(trainer, best)
+    if trainer.recipe.save.models != "none":
+        write_models(trainer, best, turn, folder)
+    for table in ("scores", "rounds", "traffic", "metrics", "clients"):
+        trainer.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
+    if trainer.stuck():
+        trainer.store.set_facts(equilibrium=trainer.risen)
+        trainer.store.event(
+            "equilibrium", f"no improvement on validation examples after round {trainer.risen}"
+        )
+    record = trainer.method.summary(best.state)
+    trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
+    trainer.store.event("done", f"reported round {best.round}")
+    trainer.store.commit()
 
 
-def newcomers(course: Course, best: Best) -> None:
+def newcomers(trainer: Trainer, best: Best) -> None:
     """Clients never seen in training: as they arrive, and after one visit whose replies are discarded."""
-    homes = course.federation.unseen
-    if not homes:
+    clients_data = trainer.federated.unseen
+    if not clients_data:
         return
-    engine = course.choice.build(homes)
+    engine = trainer.choice.build(clients_data)
     names = engine.clients
-    arrival = course.turn(best.round)
-    course.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
-    turn = course.turn(best.round + 1)
+    arrival = trainer.turn(best.round)
+    trainer.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
+    turn = trainer.turn(best.round + 1)
     visit = Turn(turn.number, names, names, turn.seed, turn.proxy)
-    met = course.method.visited(best.state, play(engine, course.method, best.state, visit))
-    course.write_refusals(engine.refused)
-    course.score(engine, met, visit, "test", {"personal": "visit"})
+    met = trainer.method.after_visit(best.state, play(engine, trainer.method, best.state, visit))
+    trainer.write_refusals(engine.refused)
+    trainer.score(engine, met, visit, "test", {"personal": "visit"})
 
 
-def server_exam(course: Course, best: Best) -> None:
+def evaluate_server_test(trainer: Trainer, best: Best) -> None:
     """The global model on the federation's own test set, where there is one."""
-    exam, general = course.federation.exam, course.method.general(best.state)
-    if exam is None or general is None:
+    server_test, model = trainer.federated.server_test, trainer.method.global_model(best.state)
+    if server_test is None or model is None:
         return
-    if course.task.statistics == "local":
-        course.store.event("note", "no exam: statistics are local, and the global model has none of its own")
+    if trainer.task.statistics == "local":
+        trainer.store.event("note", "no exam: statistics are local, and the global model has none of its own")
         return
-    sums = tally(course.task, lambda x: course.task.predict(general, x), exam.take())
+    sums = metric_sums(trainer.task, lambda x: trainer.task.predict(model, x), server_test.take())
     stacked = {k: v[None] for k, v in sums.items()}
-    course.store.tell(exam={k: float(v[0]) for k, v in marks(course.task.kind, stacked).items()})
+    trainer.store.set_facts(
+        server_test={k: float(v[0]) for k, v in metrics_of(trainer.task.kind, stacked).items()}
+    )
 
 
 # ---- models ----
 
 
-def write_models(course: Course, best: Best, turn: Turn, folder: Path) -> None:
+def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
     """Clients' models go into models/, the global one beside it, so that no client's name can clash with it."""
     (folder / "models").mkdir(exist_ok=True)
-    scores = test_scores(course, best.round)
-    general = course.method.general(best.state)
-    if general is not None:
-        write_model(folder / "global", named(general), card_facts(course, best, "", {}))
-    everyone, call = course.recipe.save.models == "all", ""
-    for client, tree in course.bench.portraits(course.method, best.state, turn) if everyone else ():
-        call = call or calls(course, best, client)
-        facts = card_facts(course, best, client, scores.get(client, {})) | {"call": call}
+    scores = test_scores(trainer, best.round)
+    model = trainer.method.global_model(best.state)
+    if model is not None:
+        write_model(folder / "global", named(model), card_facts(trainer, best, "", {}))
+    everyone, call = trainer.recipe.save.models == "all", ""
+    for client, tree in trainer.bench.personal_models(trainer.method, best.state, turn) if everyone else ():
+        call = call or calls(trainer, best, client)
+        facts = card_facts(trainer, best, client, scores.get(client, {})) | {"call": call}
         write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
 
 
-def calls(course: Course, best: Best, client: str) -> str:
+def calls(trainer: Trainer, best: Best, client: str) -> str:
     """The name of the function that a personal model's trees belong to: `predict` of the task, or the method's."""
-    method, bench = course.method, course.bench
+    method, bench = trainer.method, trainer.bench
     if type(method).personal is Method.personal:
         return "predict"
-    own: Any = method.personal(method.view(best.state, client), bench.keep(client), bench.data(client))
+    own: Any = method.personal(method.download(best.state, client), bench.keep(client), bench.data(client))
     return str(own.func.__name__)
 
 
@@ -112,23 +116,23 @@ def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield ".".join(path), tree
 
 
-def test_scores(course: Course, number: int) -> dict[str, dict[str, float]]:
-    frame = course.store.frame_now("scores")
+def test_scores(trainer: Trainer, number: int) -> dict[str, dict[str, float]]:
+    frame = trainer.store.frame_now("scores")
     rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
     kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
     return {str(c): {str(k): float(v) for k, v in row.items()} for c, row in kept.iterrows()}
 
 
-def card_facts(course: Course, best: Best, client: str, scores: Mapping[str, float]) -> dict[str, Any]:
-    return facts_of(course.recipe, course.federation, best.round, client, scores)
+def card_facts(trainer: Trainer, best: Best, client: str, scores: Mapping[str, float]) -> dict[str, Any]:
+    return facts_of(trainer.recipe, trainer.federated, best.round, client, scores)
 
 
 def facts_of(
-    recipe: Recipe, f: Federation, number: int, client: str, scores: Mapping[str, float]
+    recipe: Recipe, f: FederatedData, number: int, client: str, scores: Mapping[str, float]
 ) -> dict[str, Any]:
     """What a model's file says of it; `client` is "" for the global model."""
-    home = f.homes.get(client)
-    ruler = f.rulers.get(client or next(iter(f.homes), ""))
+    client_data = f.clients_data.get(client)
+    ruler = f.rulers.get(client or next(iter(f.clients_data), ""))
     return {
         "client": client,
         "method": recipe["method"],
@@ -139,16 +143,18 @@ def facts_of(
         "kind": f.kind,
         "classes": list(f.classes),
         "columns": [c.name for c in f.columns],
-        "absent": [c.name for c in home.columns if not c.here] if home else [],
+        "absent": [c.name for c in client_data.columns if not c.here] if client_data else [],
         "shape": list(f.shape),
         "inputs": scaling(f, ruler),
         "target": {"scale": f.scale, "offset": f.offset},
-        "examples": {"train": home.n, "val": len(home.val), "test": len(home.test)} if home else {},
+        "examples": {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
+        if client_data
+        else {},
         "test": dict(scores),
     }
 
 
-def scaling(f: Federation, ruler: Ruler | None) -> dict[str, Any]:
+def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
     """What raw inputs are standardised with: by column of a table, or by channel of bytes of images."""
     if f.pixels:
         channels = {"mean": f.pixels.mean, "std": f.pixels.std}

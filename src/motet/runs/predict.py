@@ -21,7 +21,7 @@ from motet import nets
 from motet.client import Task
 from motet.core import Tree
 from motet.data.federated import DataError
-from motet.data.new_rows import Rows
+from motet.data.new_rows import NewRows
 from motet.data.table_files import read
 from motet.runs.recipe import method_class
 from motet.runs.run import RunError
@@ -112,8 +112,8 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     """A model that is more than weights, in motet's wire format."""
     try:
-        told = unpack(path.read_bytes())
-        facts, trees = json.loads(told["facts"]), tuple(told["trees"])
+        given = unpack(path.read_bytes())
+        facts, trees = json.loads(given["facts"]), tuple(given["trees"])
     except (LookupError, TypeError, ValueError) as e:  # a WireError is among these
         raise RunError(f"{path} is no model: {e}") from None
     return facts, trees
@@ -176,7 +176,7 @@ def predict(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predictions for a file's rows, in their order, and what a person should know of them."""
     found = open_model(model, trust=trust)
-    rows = Rows(read(table), found.columns, found.facts.get("absent", ()), missing == "mean")
+    rows = NewRows(read(table), found.columns, found.facts.get("absent", ()), missing == "mean")
     try:
         return found.table(rows.values()), rows.notes
     except DataError as e:

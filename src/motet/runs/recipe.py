@@ -38,14 +38,14 @@ class RecipeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Start:
+class StartSettings:
     """Where a net starts, whatever the net."""
 
     weights: str = ""  # a .safetensors file to start from, say another run's global model; "" = fresh ones
 
 
 @dataclass(frozen=True)
-class Train:
+class TrainSettings:
     """How long, with whom, and what is reported."""
 
     rounds: Count = 50  # rounds of the federation
@@ -56,11 +56,13 @@ class Train:
     by: Literal["personal", "global", "both"] = (
         "personal"  # whose validation score says which round is best; both: their mean, stopping when neither rises
     )
-    local: bool = False  # also score clients' models as they leave a round; trains everyone once more
+    after_training: bool = (
+        False  # also score clients' models as they leave a round; trains everyone once more
+    )
 
 
 @dataclass(frozen=True)
-class Guard:
+class GuardSettings:
     """What protects the server's means against broken or hostile clients, and a rehearsal of such clients."""
 
     mean: Literal["mean", "median", "trimmed", "krum"] = (
@@ -83,7 +85,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSettings:
     """Where clients live. `auto` is settled at the first start, and then stays."""
 
     name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto picks by the network
@@ -96,14 +98,23 @@ class Engine:
 
 
 @dataclass(frozen=True)
-class Save:
+class SaveSettings:
     """What is written besides the scores; changes no result."""
 
     models: Literal["all", "global", "none"] = "all"  # final models with a card: clients' and the global one
     checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
 
 
-PLAIN: dict[str, type[Any]] = {"train": Train, "guard": Guard, "engine": Engine, "save": Save}
+PLAIN: dict[str, type[Any]] = {
+    "train": TrainSettings,
+    "guard": GuardSettings,
+    "engine": EngineSettings,
+    "save": SaveSettings,
+}
+
+
+# Settings that had another name in runs of earlier versions.
+RENAMED = {("train", "local"): "after_training", ("data", "exam"): "server_test"}
 
 
 @dataclass
@@ -114,9 +125,13 @@ class Recipe:
     given: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """A run of an earlier version has no settings for sections that came later: they are as by default."""
+        """Settings of a run of an earlier version get today's names, and later sections their defaults."""
         absent = {s: vars(kind()) for s, kind in PLAIN.items() if s not in self.settings}
         self.settings = self.settings | absent
+        for (section, before), now in RENAMED.items():
+            if before in self.settings[section]:
+                values = {now if k == before else k: v for k, v in self.settings[section].items()}
+                self.settings[section] = values
 
     def __getitem__(self, section: str) -> Any:
         return self.settings[section]
@@ -126,20 +141,20 @@ class Recipe:
         return int(self.settings["seed"])
 
     @property
-    def train(self) -> Train:
-        return Train(**self["train"])
+    def train(self) -> TrainSettings:
+        return TrainSettings(**self["train"])
 
     @property
-    def guard(self) -> Guard:
-        return Guard(**self["guard"])
+    def guard(self) -> GuardSettings:
+        return GuardSettings(**self["guard"])
 
     @property
-    def engine(self) -> Engine:
-        return Engine(**self["engine"])
+    def engine(self) -> EngineSettings:
+        return EngineSettings(**self["engine"])
 
     @property
-    def save(self) -> Save:
-        return Save(**self["save"])
+    def save(self) -> SaveSettings:
+        return SaveSettings(**self["save"])
 
     def options(self, section: str) -> Settings:
         """A section without its name, and without what is no option of the thing that it names."""
@@ -154,7 +169,7 @@ class Recipe:
         """A hash of all that may change a result, but for the data themselves."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
-        if self.guard == Guard():
+        if self.guard == GuardSettings():
             del what["guard"]  # so that runs of the version before it are found again
         if not self.weights:
             what["net"].pop("weights", None)
@@ -287,7 +302,7 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
     if section == "method":
         return name, fields_of(method_class(name))
     if section == "net":
-        return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(Start)
+        return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(StartSettings)
     common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):
@@ -306,10 +321,10 @@ def impossible(s: Settings) -> list[str]:
         wrong.append("train.patience, engine.chunk and engine.workers must be 0 or more")
     if s["train"]["by"] == "global" and s["method"]["name"] == "local":
         wrong.append("train.by is global, and the method local has no global model\nhint: train.by=personal")
-    return wrong + impossible_guard(Guard(**s["guard"]))
+    return wrong + impossible_guard(GuardSettings(**s["guard"]))
 
 
-def impossible_guard(guard: Guard) -> list[str]:
+def impossible_guard(guard: GuardSettings) -> list[str]:
     wrong = []
     if guard.masked and guard.mean != "mean":
         wrong.append(

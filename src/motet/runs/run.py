@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from motet.core import NoReply, Unfit
-from motet.data.federated import Federation
+from motet.core import MethodUnfit, NoReply
+from motet.data.federated import FederatedData
 from motet.engines.loop import VerbFailed
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
 from motet.runs.trainer import (
-    Course,
+    Trainer,
     attackers_of,
-    federation_of,
+    federated_data,
     fingerprint_of,
-    settle,
+    resolve,
     trainees,
 )
 
@@ -49,13 +49,13 @@ class Stopped(Exception):
     """Somebody stopped the run; the same command goes on with it."""
 
 
-class Quiet:
+class NoProgress:
     """Nobody looks on."""
 
-    def began(self, course: Course) -> None:
+    def began(self, trainer: Trainer) -> None:
         pass
 
-    def ended(self, course: Course, seconds: float) -> None:
+    def ended(self, trainer: Trainer, seconds: float) -> None:
         pass
 
     def stop(self) -> bool:
@@ -105,10 +105,10 @@ def run(
     recipe: Recipe, folder: str | Path | None = None, watch: Any = None, base: str | Path = "runs"
 ) -> Run:
     """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
-    recipe, why = settle(recipe)
-    folder, watch = Path(folder) if folder else folder_for(recipe, base), watch or Quiet()
+    recipe, why = resolve(recipe)
+    folder, watch = Path(folder) if folder else folder_for(recipe, base), watch or NoProgress()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), writable(folder), calm():
+    with locked(folder), writable(folder), single_threaded():
         store = Store(folder, writing=True)
         try:
             begin(recipe, why, store, folder)
@@ -127,21 +127,21 @@ def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
             raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
         check_data(recipe, facts)
         if facts["status"] != "done":
-            store.tell(status="running", failure="")
+            store.set_facts(status="running", failure="")
             store.event("resumed", "going on")
             store.commit()
         return
-    federation = federation_of(recipe)
-    rows = client_rows(federation.homes, True) + client_rows(federation.unseen, False)
+    federated = federated_data(recipe)
+    rows = client_rows(federated.clients_data, True) + client_rows(federated.unseen, False)
     command = f"motet run {folder / 'recipe.toml'}"
-    write_down(recipe, federation, fingerprint_of(recipe), why, rows, store, folder, command)
-    begin_guard(recipe, store, trainees(recipe, federation).homes)
+    write_down(recipe, federated, fingerprint_of(recipe), why, rows, store, folder, command)
+    begin_guard(recipe, store, trainees(recipe, federated).clients_data)
     store.commit()
 
 
 def write_down(
     recipe: Recipe,
-    federation: Federation,
+    federated: FederatedData,
     fingerprint: str,
     why: str,
     clients: list[tuple[Any, ...]],
@@ -152,13 +152,13 @@ def write_down(
     """What this run is, of what, with whom; the caller commits."""
     text = recipe.toml(command)
     store.clients(clients)
-    store.tell(
+    store.set_facts(
         identity=recipe.identity(), fingerprint=fingerprint, recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
-        net=recipe["net"]["name"], seed=recipe.seed, kind=federation.kind, classes=list(federation.classes),
-        metric="accuracy" if federation.kind == "classes" else "rmse",
-        better=1 if federation.kind == "classes" else -1, rounds=recipe.train.rounds,
-        engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federation.notes,
+        net=recipe["net"]["name"], seed=recipe.seed, kind=federated.kind, classes=list(federated.classes),
+        metric="accuracy" if federated.kind == "classes" else "rmse",
+        better=1 if federated.kind == "classes" else -1, rounds=recipe.train.rounds,
+        engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
@@ -168,7 +168,7 @@ def write_down(
 def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
     """Write down what the server learns beyond what the method asks for, and who is hostile in a rehearsal."""
     attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
-    store.tell(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
+    store.set_facts(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
     if learns:
         store.event("learns", learns)
     if attackers:
@@ -185,33 +185,33 @@ def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
 
 def train(store: Store, folder: Path, watch: Any) -> None:
     facts = store.facts()
-    course = Course(Recipe(facts["settings"]), store)
+    trainer = Trainer(Recipe(facts["settings"]), store)
     with interruptible(watch) as polite:
         try:
-            course.go(polite)
-            if not course.over():
-                store.event("stopped", f"after round {course.number}")
+            trainer.go(polite)
+            if not trainer.over():
+                store.event("stopped", f"after round {trainer.number}")
                 store.commit()
-                raise Stopped(f"stopped after round {course.number + 1} of {facts['rounds']}")
-            store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
-            finish(course, folder)
-        except (VerbFailed, NoReply, Unfit) as e:
-            store.tell(status="failed", failure=str(e))
+                raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
+            store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
+            finish(trainer, folder)
+        except (VerbFailed, NoReply, MethodUnfit) as e:
+            store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
-            course.give_up_round()
+            trainer.give_up_round()
             store.commit()
             raise RunError(str(e)) from e
 
 
-def client_rows(homes: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
-    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in homes.items()]
+def client_rows(clients_data: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
+    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in clients_data.items()]
 
 
-def labels(home: Any) -> dict[str, int]:
+def labels(client_data: Any) -> dict[str, int]:
     """How many training examples of each class; nothing for numbers."""
-    if home.train.y.is_floating_point():
+    if client_data.train.y.is_floating_point():
         return {}
-    found, counts = home.train.y.unique(return_counts=True)
+    found, counts = client_data.train.y.unique(return_counts=True)
     return {str(k): int(n) for k, n in zip(found.tolist(), counts.tolist(), strict=True)}
 
 
@@ -255,17 +255,17 @@ def writable(folder: Path) -> Iterator[None]:
         ) from e
 
 
-class Polite:
+class StopOnSignal:
     """A watch that also stops when it is asked to: once after the round, twice at once."""
 
     def __init__(self, watch: Any) -> None:
         self.watch, self.asked = watch, False
 
-    def began(self, course: Course) -> None:
-        self.watch.began(course)
+    def began(self, trainer: Trainer) -> None:
+        self.watch.began(trainer)
 
-    def ended(self, course: Course, seconds: float) -> None:
-        self.watch.ended(course, seconds)
+    def ended(self, trainer: Trainer, seconds: float) -> None:
+        self.watch.ended(trainer, seconds)
 
     def stop(self) -> bool:
         return self.asked or bool(self.watch.stop())
@@ -278,8 +278,8 @@ class Polite:
 
 
 @contextmanager
-def interruptible(watch: Any) -> Iterator[Polite]:
-    polite = Polite(watch)
+def interruptible(watch: Any) -> Iterator[StopOnSignal]:
+    polite = StopOnSignal(watch)
     if threading.current_thread() is not threading.main_thread():
         yield polite
         return

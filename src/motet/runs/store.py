@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "run.sqlite"
-MARKS = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
+METRICS = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
@@ -36,10 +36,10 @@ CREATE TABLE IF NOT EXISTS traffic (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scores (
     round INTEGER NOT NULL, part TEXT NOT NULL, side TEXT NOT NULL, client TEXT NOT NULL, n INTEGER NOT NULL,
-    {", ".join(f"{m} REAL" for m in MARKS)},
+    {", ".join(f"{m} REAL" for m in METRICS)},
     PRIMARY KEY (round, part, side, client)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS told (
+CREATE TABLE IF NOT EXISTS metrics (
     round INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (round, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, tree BLOB NOT NULL);
@@ -56,7 +56,7 @@ class Store:
             raise FileNotFoundError(f"{folder} is not a run: it has no {FILE}")
         target = str(self.path) if writing else f"{self.path.absolute().as_uri()}?mode=ro"
         self.db = sqlite3.connect(target, uri=not writing, timeout=30)
-        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": [], "told": []}
+        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": [], "metrics": []}
         if writing:
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
@@ -64,7 +64,7 @@ class Store:
 
     # ---- writing ----
 
-    def tell(self, **facts: Any) -> None:
+    def set_facts(self, **facts: Any) -> None:
         """Remember facts about the run as a whole."""
         self.db.executemany("REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()])
 
@@ -83,9 +83,9 @@ class Store:
         self.rows["rounds"].append((number, seconds, len(traffic), up, down))
         self.rows["traffic"] += [(number, c, *b) for c, b in traffic.items()]
 
-    def told(self, number: int, numbers: dict[str, float]) -> None:
+    def add_metrics(self, number: int, numbers: dict[str, float]) -> None:
         """What a method says of a round."""
-        self.rows["told"] += [(number, name, float(value)) for name, value in numbers.items()]
+        self.rows["metrics"] += [(number, name, float(value)) for name, value in numbers.items()]
 
     def scored(
         self,
@@ -94,11 +94,11 @@ class Store:
         side: str,
         clients: Sequence[str],
         n: Sequence[int],
-        marks: dict[str, Any],
+        metrics: dict[str, Any],
     ) -> None:
-        """Scores of some clients: `marks` has a sequence of numbers for each name."""
+        """Scores of some clients: `metrics` has a sequence of numbers for each name."""
         blank = [None] * len(clients)
-        columns = [marks[m].tolist() if m in marks else blank for m in MARKS]
+        columns = [metrics[m].tolist() if m in metrics else blank for m in METRICS]
         many = len(clients)
         rows = zip([number] * many, [part] * many, [side] * many, clients, n, *columns, strict=True)
         self.rows["scores"] += rows
@@ -127,8 +127,8 @@ class Store:
     def flush(self) -> None:
         for table, rows in self.rows.items():
             if rows:
-                marks = ", ".join("?" * len(rows[0]))
-                self.db.executemany(f"REPLACE INTO {table} VALUES ({marks})", rows)
+                holes = ", ".join("?" * len(rows[0]))
+                self.db.executemany(f"REPLACE INTO {table} VALUES ({holes})", rows)
             rows.clear()
 
     def forget_unsaved(self) -> None:
@@ -139,7 +139,7 @@ class Store:
 
     def rewind(self, number: int) -> None:
         """Forget all rounds after `number`."""
-        for table in ("rounds", "traffic", "scores", "told"):
+        for table in ("rounds", "traffic", "scores", "metrics"):
             self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
 
     def close(self) -> None:
@@ -169,10 +169,12 @@ class Store:
         return self.frame(table)
 
     def frame(self, table: str) -> pd.DataFrame:
-        """One of clients, rounds, traffic, scores, told or events, as a data frame."""
+        """One of clients, rounds, traffic, scores, metrics or events, as a data frame."""
         import pandas as pd
 
-        if table == "told" and not self.has("told"):  # runs of earlier versions say nothing of their rounds
+        if table == "metrics" and not self.has(
+            "metrics"
+        ):  # runs of earlier versions say nothing of their rounds
             return pd.DataFrame({"round": [], "name": [], "value": []})
         frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
         if table != "scores" or frame.empty:

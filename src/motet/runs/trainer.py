@@ -20,23 +20,23 @@ import numpy as np
 from torch.nn import Module
 
 from motet import nets
-from motet.client import Home, Task, marks, seed_of
+from motet.client import ClientData, Task, metrics_of, seed_of
 from motet.client.task import better
 from motet.core import Client, Method, NoReply, Tree, Turn
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
-from motet.engines.client_state import Keeps
+from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.loop import Loop, Part
-from motet.engines.mean import Fold, Folding
+from motet.engines.mean import ReplyMean, RunningMean
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.guard.gather import Gather, robust_mean
+from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights as stored
 from motet.runs.check import fields_of
-from motet.runs.recipe import Guard, Recipe, RecipeError, Settings, method_class, parse_word
+from motet.runs.recipe import GuardSettings, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.store import Store
 from motet.wire import pack, unpack
 
@@ -46,8 +46,8 @@ _MEMORIES = 60_000  # the most that an agent can remember unless it is told othe
 class Watch(Protocol):
     """Somebody who looks on."""
 
-    def began(self, course: Course) -> None: ...
-    def ended(self, course: Course, seconds: float) -> None: ...
+    def began(self, trainer: Trainer) -> None: ...
+    def ended(self, trainer: Trainer, seconds: float) -> None: ...
     def stop(self) -> bool: ...
 
 
@@ -60,13 +60,13 @@ class Best:
     state: Tree
 
 
-def federation_of(recipe: Recipe) -> Federation:
-    return _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[0]
+def federated_data(recipe: Recipe) -> FederatedData:
+    return _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[0]
 
 
 def fingerprint_of(recipe: Recipe) -> str:
     """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
-    data = _federation(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
+    data = _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
     digests = [stored.digest(file) for file in files if file]
@@ -75,18 +75,18 @@ def fingerprint_of(recipe: Recipe) -> str:
 
 def forget_data() -> None:
     """Read data anew when they are next asked for: they may have changed."""
-    _federation.cache_clear()
+    _federated.cache_clear()
 
 
 @lru_cache(maxsize=1)
-def _federation(data: str, seed: int) -> tuple[Federation, str]:
+def _federated(data: str, seed: int) -> tuple[FederatedData, str]:
     options = json.loads(data)
-    federation = load(options.pop("name"), options, seed)
-    return federation, federation.fingerprint()
+    federated = load(options.pop("name"), options, seed)
+    return federated, federated.fingerprint()
 
 
-def task_of(recipe: Recipe, federation: Federation) -> Task:
-    f = federation
+def task_of(recipe: Recipe, federated: FederatedData) -> Task:
+    f = federated
 
     def build(words: str) -> Module:
         """A net by its name and options, say "vgg11 width=0.5"."""
@@ -107,34 +107,34 @@ def method_of(recipe: Recipe, task: Task) -> Method:
     return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
 
 
-def settle(recipe: Recipe) -> tuple[Recipe, str]:
+def resolve(recipe: Recipe) -> tuple[Recipe, str]:
     """The recipe with nothing left open, and why its engine was chosen."""
-    federation = federation_of(recipe)
-    settled = completed(recipe, federation)
-    settings = settled.settings
-    task = task_of(settled, federation)
-    method = method_of(settled, task)
-    most = max(h.n for h in federation.homes.values())
+    federated = federated_data(recipe)
+    resolved = completed(recipe, federated)
+    settings = resolved.settings
+    task = task_of(resolved, federated)
+    method = method_of(resolved, task)
+    most = max(h.n for h in federated.clients_data.values())
     epochs = int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
     steps = -(-most // getattr(method, "batch", most)) * epochs * recipe.train.rounds
-    homes = trainees(settled, federation).homes
+    clients_data = trainees(resolved, federated).clients_data
     e = recipe.engine
-    choice = choose(e.name, task, homes, steps, e.chunk, e.compile)
+    choice = choose(e.name, task, clients_data, steps, e.chunk, e.compile)
     settings["engine"] |= {
         "name": choice.name,
         "chunk": choice.chunk,
         "compile": "yes" if choice.compiled else "no",
     }
-    check_guard(settled, homes)
-    return settled, choice.why
+    check_guard(resolved, clients_data)
+    return resolved, choice.why
 
 
-def completed(recipe: Recipe, federation: Federation) -> Recipe:
+def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
     """A copy of the recipe, with what it leaves open: a network that fits these examples, agents' memory."""
     settings = json.loads(json.dumps(recipe.settings))
     if settings["net"]["name"] == "auto":
-        symbols = getattr(federation, "symbols", False)
-        name = nets.default_net(federation.kind, federation.shape, symbols)
+        symbols = getattr(federated, "symbols", False)
+        name = nets.default_net(federated.kind, federated.shape, symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
     if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
@@ -142,11 +142,11 @@ def completed(recipe: Recipe, federation: Federation) -> Recipe:
     return replace(recipe, settings=settings)
 
 
-def check_guard(recipe: Recipe, homes: Mapping[Client, Home]) -> None:
+def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> None:
     """Refuse, before anything is written, a guard that the cohort is too small for."""
     if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
         try:
-            check_krum(cohort_size(recipe.train.cohort, len(homes)), recipe.guard.hostile)
+            check_krum(cohort_size(recipe.train.cohort, len(clients_data)), recipe.guard.hostile)
         except NoReply as e:
             raise RecipeError(str(e)) from e
 
@@ -165,43 +165,43 @@ def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
     return sorted(order[: whole(guard.attackers, len(everyone))])
 
 
-def trainees(recipe: Recipe, federation: Federation) -> Federation:
+def trainees(recipe: Recipe, federated: FederatedData) -> FederatedData:
     """Who trains: the clients, or one that holds all their rows."""
-    return federation.pooled() if recipe["method"]["name"] == "centralised" else federation
+    return federated.pooled() if recipe["method"]["name"] == "centralised" else federated
 
 
-def fold_of(guard: Guard) -> Callable[[], Folding]:
+def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
     """What makes a mean of replies, as the recipe has it."""
     if guard.mean == "mean":
-        return Fold
+        return RunningMean
     robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)
-    return partial(Gather, robust)
+    return partial(GatheredMean, robust)
 
 
-class Course:
+class Trainer:
     """One run, on its way. `afar` is an engine whose clients, and their examples, are elsewhere; then
     `federation` says what is known of them here."""
 
     def __init__(
-        self, recipe: Recipe, store: Store, federation: Federation | None = None, afar: Loop | None = None
+        self, recipe: Recipe, store: Store, federated: FederatedData | None = None, afar: Loop | None = None
     ) -> None:
         self.recipe, self.store = recipe, store
-        self.federation = federation or federation_of(recipe)
-        self.task = task_of(recipe, self.federation)
+        self.federated = federated or federated_data(recipe)
+        self.task = task_of(recipe, self.federated)
         self.method = method_of(recipe, self.task)
         e = recipe.engine
         self.choice = Choice(e.name, e.chunk, e.compile == "yes")
-        self.keeps = Keeps(store.db, on_disk=e.keep == "disk")
-        training = trainees(recipe, self.federation)
-        pooled = training is not self.federation
-        clients = afar or self.choice.build(training.homes, self.keeps, e.workers)
+        self.keeps = ClientStates(store.db, on_disk=e.keep == "disk")
+        training = trainees(recipe, self.federated)
+        pooled = training is not self.federated
+        clients = afar or self.choice.build(training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
         if not pooled:
-            clients.fold = fold_of(recipe.guard)
+            clients.fold = mean_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
-        self.bench = self.choice.build(self.federation.homes, workers=e.workers) if pooled else clients
-        self.proxy = self.federation.proxy and self.federation.proxy.take()
+        self.bench = self.choice.build(self.federated.clients_data, workers=e.workers) if pooled else clients
+        self.proxy = self.federated.proxy and self.federated.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
@@ -230,11 +230,11 @@ class Course:
             t, ended = self.recipe.train, self.number + 1
             if ended % t.evaluate == 0 or ended == t.rounds:
                 self.evaluate()
-                if t.local:
-                    self.score_local(before)
+                if t.after_training:
+                    self.score_after_training(before)
             seconds = time.perf_counter() - began
             self.store.ended(self.number, seconds, self.engine.take())
-            self.store.told(self.number, self.method.told(self.state))
+            self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
@@ -270,7 +270,7 @@ class Course:
     def write_events(self, before: Tree) -> None:
         """What the engine left out in a round, and what the method says of it."""
         self.write_refusals(self.engine.refused)
-        if said := self.method.noted(before, self.state):
+        if said := self.method.log(before, self.state):
             self.store.event("note", f"round {self.number}: {said}")
 
     def write_refusals(self, refused: list[tuple[Client, str, int]]) -> None:
@@ -298,24 +298,24 @@ class Course:
             self.best = Best(self.number, score, self.state)
             self.keeps.mark_best()
 
-    def score_local(self, before: Tree) -> None:
+    def score_after_training(self, before: Tree) -> None:
         """Score the models that left clients in this round. Their test scores are written down for the
         round that would be reported, and replace those of the one before; nothing else looks at them."""
         turn = self.turn(self.number)
         asks = training(self.method, before, turn)
         if not asks or self.bench is not self.engine.engine:
             return
-        clients, sums = self.bench.rehearse(self.method, asks, turn)
-        self.latest |= self.write(clients, sums["val"], turn.number, "val", "local")
+        clients, sums = self.bench.evaluate_trained(self.method, asks, turn)
+        self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")
         if self.reported().round == self.number:
-            self.store.forget_scores("test", "local")
-            self.write(clients, sums["test"], turn.number, "test", "local")
+            self.store.forget_scores("test", "after_training")
+            self.write(clients, sums["test"], turn.number, "test", "after_training")
 
     def score(
         self, engine: Loop, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
     ) -> dict[str, float]:
         """Write down everyone's scores under `sides` (all of them by default); return their means."""
-        clients, sums = engine.judge(self.method, state, turn, part)
+        clients, sums = engine.evaluate(self.method, state, turn, part)
         means: dict[str, float] = {}
         for side, label in (sides or {s: s for s in sums}).items():
             if side in sums:
@@ -328,7 +328,7 @@ class Course:
         some = np.flatnonzero(n)
         if not len(some):
             return {}
-        scores = {k: v[some] for k, v in marks(self.task.kind, sums).items()}
+        scores = {k: v[some] for k, v in metrics_of(self.task.kind, sums).items()}
         names = [clients[i] for i in some]
         self.store.scored(number, part, label, names, n[some].tolist(), scores)
         return {label: float(next(iter(scores.values())).mean())}
@@ -350,7 +350,7 @@ class Course:
 
         best, score = (b.round, b.score) if b else (None, None)
         self.store.checkpoint(self.number, best, score, state)
-        self.store.tell(peaks=self.peaks, risen=self.risen)
+        self.store.set_facts(peaks=self.peaks, risen=self.risen)
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from motet.published import Manifest, Published, Refused
+from motet.published import Manifest, ModelRefused, Published
 from motet.stacking import fetching
 
 Tree = Any
@@ -23,7 +23,7 @@ def fetched(menu: Catalogue) -> tuple[list[Published], dict[str, str]]:
     for owner, tree in menu.items():
         try:
             found.append(renamed(Published.from_tree(tree), owner))
-        except Refused as e:
+        except ModelRefused as e:
             wrong[owner] = f"client {owner}: {e.reason}"
     return found, wrong
 

@@ -14,7 +14,7 @@ import numpy as np
 from motet.client import seed_of
 from motet.data import splits
 from motet.data.federated import Pool
-from motet.data.splits import Deck
+from motet.data.splits import Rows
 
 Array = np.ndarray[Any, Any]
 
@@ -46,19 +46,19 @@ def divide(pool: Pool, split: str, seed: int, share: float = 1.0, **options: Any
     """A table as `split` (quantity_skew, label_skew, natural, vertical, ...) deals it; with `share` below 1,
     clients hold columns of their own, too (with rows of their own besides, a hybrid federation)."""
     owner = None if pool.owner is None else np.asarray(pool.owner)
-    deck = Deck(np.arange(len(pool.y)), np.asarray(pool.y), seed, owner, pool.names)
-    hand = splits.source(split)(deck, **options)
-    rows = tuple(hand.row[hand.who == k] for k in range(len(hand.clients)))
+    all_rows = Rows(np.arange(len(pool.y)), np.asarray(pool.y), seed, owner, pool.names)
+    assignment = splits.source(split)(all_rows, **options)
+    rows = tuple(assignment.row[assignment.who == k] for k in range(len(assignment.clients)))
     return Table(
         np.asarray(pool.x, np.float32),
         np.asarray(pool.y),
         tuple(range(len(pool.classes))),
         np.array([c.kind == "number" for c in pool.columns]),
         weights(pool),
-        hand.clients,
+        assignment.clients,
         rows,
         columns(pool, len(rows), share, seed),
-        hand.same,
+        assignment.same,
     )
 
 

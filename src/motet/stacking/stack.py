@@ -25,7 +25,7 @@ _LEAST = 8  # rows from which a meta-model is learned at all
 
 
 @dataclass(frozen=True)
-class Rows:
+class StackRows:
     """Examples of one client, in the columns that it holds."""
 
     x: Array  # (rows, columns) float32
@@ -41,8 +41,8 @@ class Rows:
     def task(self) -> Any:
         return "classes" if self.classes else "numbers"
 
-    def at(self, places: Array) -> Rows:
-        return Rows(self.x[places], self.y[places], self.kinds, self.classes)
+    def at(self, places: Array) -> StackRows:
+        return StackRows(self.x[places], self.y[places], self.kinds, self.classes)
 
 
 def model_of(family: str, task: str, seed: int, trees: int) -> Any:
@@ -61,14 +61,14 @@ def model_of(family: str, task: str, seed: int, trees: int) -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500) if task == "classes" else Ridge())
 
 
-def fitted(family: str, rows: Rows, seed: int, trees: int) -> Any:
+def fitted(family: str, rows: StackRows, seed: int, trees: int) -> Any:
     """The model of these rows; of a single class, which no linear model or boosting learns, a forest."""
     if rows.classes and len(np.unique(rows.y)) < 2:
         family = "forest"
     return model_of(family, rows.task, seed, trees).fit(rows.x, rows.y)
 
 
-def dp_linear(rows: Rows, epsilon: float, seed: int) -> Any:
+def dp_linear(rows: StackRows, epsilon: float, seed: int) -> Any:
     """Logistic regression by DP-SGD. Numbers are taken to lie within three deviations: that must be known of
     them without looking, as of columns that are standardised for the whole federation."""
     from motet.guard.private_models.dp_network import DPLogistic
@@ -81,7 +81,7 @@ def dp_linear(rows: Rows, epsilon: float, seed: int) -> Any:
 
 
 def published(
-    model: Any, rows: Rows, client: str, features: Sequence[Feature] = (), **more: Any
+    model: Any, rows: StackRows, client: str, features: Sequence[Feature] = (), **more: Any
 ) -> Published:
     """The model as ONNX; without `features`, plain medians and modes stand for missing columns."""
     told = tuple(features) or defaults(rows.x, rows.kinds)
@@ -92,7 +92,7 @@ def held_out(y: Array, share: float, seed: int, *, classes: bool) -> tuple[Array
     """Places of the rows to teach private models, and of those to teach the meta-model, classes alike in both."""
     key = np.random.Generator(np.random.PCG64(seed)).random(len(y))
     order = np.lexsort((key, y if classes else np.zeros(len(y))))
-    # Rows stand sorted by class, in random order within; evenly spaced ones are held out.
+    # StackRows stand sorted by class, in random order within; evenly spaced ones are held out.
     meta = np.zeros(len(y), bool)
     many = round(share * len(y))
     meta[order[((np.arange(many) + 0.5) * len(y) / max(many, 1)).astype(int)]] = True
@@ -142,7 +142,7 @@ def wide(p: Array, outputs: int) -> Array:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class StackSettings:
     """How stacks are made."""
 
     private: str = "forest"
@@ -154,7 +154,12 @@ class Recipe:
 
 
 def build(
-    recipe: Recipe, rows: Rows, said: Mapping[str, Array], val: Rows, val_said: Any, seed: int
+    recipe: StackSettings,
+    rows: StackRows,
+    said: Mapping[str, Array],
+    val: StackRows,
+    val_said: Any,
+    seed: int,
 ) -> Stack:
     """A stack of these rows; "auto" takes the variant that scores better on validation rows."""
     if recipe.variant != "auto":
@@ -165,7 +170,9 @@ def build(
     return max(both, key=lambda s: score(s.says(val_said, val.x, val.names), val))
 
 
-def stacked(recipe: Recipe, variant: str, rows: Rows, said: Mapping[str, Array], seed: int) -> Stack:
+def stacked(
+    recipe: StackSettings, variant: str, rows: StackRows, said: Mapping[str, Array], seed: int
+) -> Stack:
     """held-out: the meta-model learns from rows that the private model has not seen; pooled: from all rows."""
     train, meta = held_out(rows.y, recipe.share, seed, classes=bool(rows.classes))
     everything = np.arange(len(rows.y))
@@ -193,7 +200,7 @@ def scorer(model: Any, y: Array) -> Any:
     return lambda z: float(model.score(z, y))
 
 
-def score(says: Array, rows: Rows) -> float:
+def score(says: Array, rows: StackRows) -> float:
     """Balanced accuracy, or minus the mean squared error."""
     if not rows.classes:
         return -float(((says[:, 0] - rows.y) ** 2).mean())

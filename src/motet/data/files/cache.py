@@ -33,7 +33,7 @@ from motet.data.files.array_cache import (
 from motet.data.files.download import Remote, download
 
 __all__ = ["Arrays", "Origin", "Status", "arrays", "fetch", "home", "origin", "size_of", "status"]
-Watch = Callable[[str, int, int], None]  # (file, bytes that are here, bytes in all)
+OnBytes = Callable[[str, int, int], None]  # (file, bytes that are here, bytes in all)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def arrays(name: str) -> Arrays:
     raise DataError(f"data {name!r} is not here.{_ways(of)}")
 
 
-def fetch(name: str, source: Path | None = None, watch: Watch | None = None) -> Path:
+def fetch(name: str, source: Path | None = None, watch: OnBytes | None = None) -> Path:
     """Download or read the files, decode them, and remember; the folder of the decoded arrays.
 
     Downloaded files stay in `downloads/NAME/`: what is decoded may be damaged, and a newer motet may decode
@@ -162,7 +162,7 @@ def _settle(of: Origin, folder: Path) -> Arrays:
     return found
 
 
-def _watching(watch: Watch | None, remote: Remote) -> Callable[[int, int], None] | None:
+def _watching(watch: OnBytes | None, remote: Remote) -> Callable[[int, int], None] | None:
     return (lambda done, total: watch(remote.file, done, total or remote.size)) if watch else None
 
 

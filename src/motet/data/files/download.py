@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from motet.data.federated import DataError
 
-Watch = Callable[[int, int], None]  # (bytes that are here, bytes of the whole file; 0: nobody knows)
+OnBytes = Callable[[int, int], None]  # (bytes that are here, bytes of the whole file; 0: nobody knows)
 _TIMEOUT = 30.0  # seconds without a word from the other side
 _CHUNK = 1 << 20  # bytes
 
@@ -43,7 +43,7 @@ class Remote:
         return f"sha256 {self.sha256}" if self.sha256 else f"md5 {self.md5}" if self.md5 else "no checksum"
 
 
-def download(remote: Remote, to: Path, watch: Watch | None = None) -> Path:
+def download(remote: Remote, to: Path, watch: OnBytes | None = None) -> Path:
     """The file in the folder `to`, which bears the data set's name; only a whole and right file gets its name.
 
     What is not whole yet is called `.part`. It stays when a connection breaks, and the next call goes on
@@ -87,7 +87,7 @@ def checksum(file: Path, kind: str) -> str:
         return hashlib.file_digest(f, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
-def _transfer(remote: Remote, part: Path, watch: Watch | None) -> bool:
+def _transfer(remote: Remote, part: Path, watch: OnBytes | None) -> bool:
     """Fill the part; whether it went on from bytes that were there before."""
     have = part.stat().st_size if part.is_file() else 0
     if remote.size and have >= remote.size:
@@ -140,7 +140,7 @@ def _offered(answer: http.client.HTTPResponse, have: int) -> tuple[int, int]:
     return 0, int(answer.headers.get("Content-Length") or 0)
 
 
-def _copy(answer: http.client.HTTPResponse, part: Path, have: int, total: int, watch: Watch | None) -> None:
+def _copy(answer: http.client.HTTPResponse, part: Path, have: int, total: int, watch: OnBytes | None) -> None:
     with part.open("r+b" if have else "wb") as f:
         f.seek(have)
         f.truncate()

@@ -27,7 +27,7 @@ from motet.data.files.local_files import compare, content, find
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-EXAM = 4  # the part of official test images; others are -1: to be cut among the clients
+SERVER_TEST = 4  # the part of official test images; others are -1: to be cut among the clients
 _ROW = 50  # images in a row of a sheet, and rows in a sheet
 SHEET = _ROW * _ROW
 
@@ -77,7 +77,7 @@ def four_idx(
 
 def parts(train: int, test: int) -> np.ndarray:
     """The part of each row, where training images come first."""
-    return np.repeat(np.array([-1, EXAM], np.int8), [train, test])
+    return np.repeat(np.array([-1, SERVER_TEST], np.int8), [train, test])
 
 
 # ---- CIFAR's binary records ----

@@ -89,13 +89,13 @@ def pool(
     users: int = 100,
     least: int = 8000,
     crop: int = 7000,
-    exam: int = 1000,
+    server_test: int = 1000,
 ) -> Pool:
-    low = {"users": (users, 1), "least": (least, 0), "crop": (crop, 0), "server": (exam, 0)}
+    low = {"users": (users, 1), "least": (least, 0), "crop": (crop, 0), "server": (server_test, 0)}
     refuse([f"{k} is {got}; expected at least {no}" for k, (got, no) in low.items() if got < no])
     windows = np.diff(found["start"]) - LENGTH
-    fit = np.flatnonzero(qualified(windows, least, crop, exam))
-    asked = f"{least} windows, more than {crop} to train with and more than {exam} to test on"
+    fit = np.flatnonzero(qualified(windows, least, crop, server_test))
+    asked = f"{least} windows, more than {crop} to train with and more than {server_test} to test on"
     if not len(fit):
         raise DataError(f"no role has {asked}.\nhint: take a smaller least, crop or server")
     chosen = np.sort(_draw(seed, "roles").permutation(fit)[:users]).tolist()
@@ -103,7 +103,9 @@ def pool(
     stretches = [
         stretch
         for i, (role, name) in enumerate(zip(chosen, names, strict=True))
-        for stretch in cut(i, int(found["start"][role]), int(windows[role]), crop, exam, _draw(seed, name))
+        for stretch in cut(
+            i, int(found["start"][role]), int(windows[role]), crop, server_test, _draw(seed, name)
+        )
     ]
     notes = [f"{len(chosen)} roles are drawn of {len(fit)} that have {asked}, of {len(windows)} in all"]
     if len(chosen) < users:
@@ -111,10 +113,10 @@ def pool(
     return _lay(found["text"], stretches, names, notes)
 
 
-def qualified(windows: np.ndarray, least: int, crop: int, exam: int) -> np.ndarray:
+def qualified(windows: np.ndarray, least: int, crop: int, server_test: int) -> np.ndarray:
     """Which roles have enough windows; also without a crop each part at home gets some."""
     train, test = leaf_split(windows)
-    return (windows >= least) & (train > max(crop, 9)) & ((test > exam) | (exam == 0))
+    return (windows >= least) & (train > max(crop, 9)) & ((test > server_test) | (server_test == 0))
 
 
 def leaf_split(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -124,18 +126,18 @@ def leaf_split(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cut(
-    owner: int, start: int, windows: int, crop: int, exam: int, rng: np.random.Generator
+    owner: int, start: int, windows: int, crop: int, server_test: int, rng: np.random.Generator
 ) -> list[Stretch]:
     """Two rows of windows at random places: one of the training windows, one of the test windows."""
     train, test = (int(n) for n in leaf_split(np.array(windows)))
     many = crop or train
     home = start + int(rng.integers(train - many + 1))
-    away = start + windows - test + int(rng.integers(test - exam + 1))
+    away = start + windows - test + int(rng.integers(test - server_test + 1))
     taught = (many * 7 + 5) // 10
     val = (many - taught) // 3
     parts = ((0, taught), (1, val), (2, many - taught - val))
-    both = [Stretch(owner, home, parts), Stretch(owner, away, ((PARTS.index("exam"), exam),))]
-    return both if exam else both[:1]
+    both = [Stretch(owner, home, parts), Stretch(owner, away, ((PARTS.index("server_test"), server_test),))]
+    return both if server_test else both[:1]
 
 
 def _lay(text: np.ndarray, stretches: list[Stretch], names: tuple[str, ...], notes: list[str]) -> Pool:

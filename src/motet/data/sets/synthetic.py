@@ -4,7 +4,7 @@ page: Chen et al. 2024 (PAGE), after FedDyn (Acar et al. 2021). One labeller W, 
     client i: B_i ~ N(0, beta), m_i ~ N(B_i, 1)^dim, x ~ N(m_i, diag(j^-1.2)), y = argmax(W'x + b).
     Of 375 rows a client, 300 are its own and the last 75 are pooled. Differs from the paper: it
     tests on what it chooses by; here the 300 are 210 train, 30 validation, 60 test, and the pooled
-    rows are one third proxy (for the server to choose by) and two thirds exam.
+    rows are one third proxy (for the server to choose by) and two thirds server test set.
 fedprox: Li et al. 2020, Synthetic(alpha, beta). Client k: u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1),
     B_k ~ N(0, beta), v_k ~ N(B_k, 1)^dim, x ~ N(v_k, diag(j^-1.2)), y = argmax softmax(W_k x + b_k).
     Sizes are lognormal(4, 2) + 50. As in their code, alpha and beta are standard deviations.
@@ -50,7 +50,9 @@ def load(
 def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: float) -> Pool:
     shares = parts(samples)
     x = np.empty((clients * samples, dim), np.float32)
-    spots = _blocks(x, clients, (sum(shares[:3]), *shares[3:]))  # own rows, proxy, exam: (clients, rows, dim)
+    spots = _blocks(
+        x, clients, (sum(shares[:3]), *shares[3:])
+    )  # own rows, proxy, server test set: (clients, rows, dim)
     spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
     for i in range(clients):
         rng = draw(seed, "page", i)
@@ -67,7 +69,7 @@ def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: fl
 
 
 def parts(samples: int) -> tuple[int, ...]:
-    """How many of a client's rows are train, val, test, proxy, exam: 210, 30, 60, 25, 50 of 375."""
+    """How many of a client's rows are train, val, test, proxy, server test set: 210, 30, 60, 25, 50 of 375."""
     train, val, proxy = (round(samples * k / 375) for k in (210, 30, 25))
     own = round(samples * 300 / 375)
     counts = (train, val, own - train - val, proxy, samples - own - proxy)

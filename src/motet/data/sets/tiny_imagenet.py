@@ -51,10 +51,10 @@ def whole(path: Path, each: tuple[int, int] = EACH) -> dict[str, np.ndarray]:
     with _archive(path) as archive:
         order = _text(archive, path, f"{_TOP}wnids.txt").split()
         lines = [line.split("\t") for line in _text(archive, path, f"{_TOP}words.txt").splitlines()]
-        told = [
+        parts = [
             line.split("\t") for line in _text(archive, path, f"{_TOP}val/val_annotations.txt").splitlines()
         ]
-        kind = {line[0]: line[1] for line in told if len(line) > 1}
+        kind = {line[0]: line[1] for line in parts if len(line) > 1}
         found: Found = {}
         for name in archive.namelist():
             if m := re.fullmatch(rf"{_TOP}train/(n\d+)/images/n\d+_(\d+)\.JPEG", name):

@@ -1,4 +1,4 @@
-"""Who gets which rows. A split is a function (deck, *, options) in a file of this folder, found by its name.
+"""Who gets which rows. A split is a function (all_rows, *, options) in a file of this folder, found by its name.
 
 Knows what splits share. Does not know features, parts or homes.
 """
@@ -12,10 +12,10 @@ from inspect import isfunction, signature
 
 from motet.data.federated import DataError
 from motet.data.options import nearest
-from motet.data.splits.assignment import Deck, Hand
+from motet.data.splits.assignment import Assignment, Rows
 
-__all__ = ["Deck", "Hand", "names", "source"]
-Split = Callable[..., Hand]
+__all__ = ["Rows", "Assignment", "names", "source"]
+Split = Callable[..., Assignment]
 
 
 def names() -> list[str]:
@@ -36,4 +36,4 @@ def source(name: str) -> Split:
 def _found() -> dict[str, Split]:
     modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
     here = [f for m in modules for f in vars(m).values() if isfunction(f) and f.__module__ == m.__name__]
-    return {f.__name__: f for f in here if next(iter(signature(f).parameters), "") == "deck"}
+    return {f.__name__: f for f in here if next(iter(signature(f).parameters), "") == "all_rows"}

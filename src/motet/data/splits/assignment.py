@@ -18,7 +18,7 @@ _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class Deck:
+class Rows:
     """The rows that are to be dealt."""
 
     rows: np.ndarray  # (n,) their places in the pool
@@ -26,11 +26,13 @@ class Deck:
     seed: int = 0
     owner: np.ndarray | None = None  # (n,) each row's natural client: a name, or an index into `names`
     names: tuple[str, ...] = ()
-    exam: np.ndarray = field(default_factory=lambda: _NONE)  # places of the rows of an official test set
-    exam_y: np.ndarray = field(default_factory=lambda: _NONE)
+    server_test: np.ndarray = field(
+        default_factory=lambda: _NONE
+    )  # places of the rows of an official test set
+    server_test_y: np.ndarray = field(default_factory=lambda: _NONE)
 
     @classmethod
-    def of(cls, y: np.ndarray, seed: int = 0) -> Deck:
+    def of(cls, y: np.ndarray, seed: int = 0) -> Rows:
         return cls(np.arange(len(y)), y, seed)
 
     def __len__(self) -> int:
@@ -41,15 +43,15 @@ class Deck:
         return np.random.Generator(np.random.PCG64(seed_of(self.seed, *words)))
 
     def strata(self) -> list[np.ndarray]:
-        """Positions in the deck of the rows of each class; quantiles stand for classes of numbers."""
+        """Positions of the rows of each class; quantiles stand for classes of numbers."""
         stratum = self.y if self.y.dtype.kind in "iu" else _quantile(self.y)
         order = np.argsort(stratum, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(stratum[order])) + 1)
 
-    def hand(self, who: np.ndarray, clients: int) -> Hand:
+    def assignment(self, who: np.ndarray, clients: int) -> Assignment:
         """The answer, if row i goes to client who[i]; -1 is nobody."""
         some = np.flatnonzero(who >= 0)
-        return Hand(self.rows[some], who[some], client_names(clients))
+        return Assignment(self.rows[some], who[some], client_names(clients))
 
     def check(self, clients: int, least: int = 1) -> None:
         """Refuse what cannot be."""
@@ -63,7 +65,7 @@ class Deck:
 
 
 @dataclass(frozen=True)
-class Hand:
+class Assignment:
     """Row row[i] of the pool goes to client who[i]."""
 
     row: np.ndarray

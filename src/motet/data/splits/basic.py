@@ -8,30 +8,30 @@ from __future__ import annotations
 import numpy as np
 
 from motet.data.federated import DataError
-from motet.data.splits.assignment import Deck, Hand, client_names
+from motet.data.splits.assignment import Assignment, Rows, client_names
 
 
 def iid(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
-) -> Hand:
+) -> Assignment:
     """Shuffled and dealt in turn, so that sizes differ by one at most."""
-    deck.check(clients)
-    who = np.empty(len(deck), np.int64)
-    who[deck.generator("iid", clients).permutation(len(deck))] = np.arange(len(deck)) % clients
-    return deck.hand(who, clients)
+    all_rows.check(clients)
+    who = np.empty(len(all_rows), np.int64)
+    who[all_rows.generator("iid", clients).permutation(len(all_rows))] = np.arange(len(all_rows)) % clients
+    return all_rows.assignment(who, clients)
 
 
-def natural(deck: Deck) -> Hand:
+def natural(all_rows: Rows) -> Assignment:
     """As the data say whose each row is."""
-    if deck.owner is None:
+    if all_rows.owner is None:
         raise DataError(
             "split is 'natural', and the data do not say which client a row belongs to.\n"
             'hint: name the column of clients (client = "..."), or use split = "dirichlet" or "iid"'
         )
-    who, names = ranked(deck.owner, deck.names)
-    return Hand(deck.rows, who, names)
+    who, names = ranked(all_rows.owner, all_rows.names)
+    return Assignment(all_rows.rows, who, names)
 
 
 def ranked(owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -46,13 +46,13 @@ def ranked(owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple
 
 
 def vertical(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 10,  # how many clients hold all rows
     features: float = 0.5,  # share of the columns that each client holds
-) -> Hand:
+) -> Assignment:
     """Everyone holds all rows, and columns of its own. Rows are cut into parts alike for all, so that
     nobody trains on what another one is tested on (in the stacking paper's code they do)."""
-    deck.check(clients)
-    who = np.repeat(np.arange(clients), len(deck))
-    return Hand(np.tile(deck.rows, clients), who, client_names(clients), same=True)
+    all_rows.check(clients)
+    who = np.repeat(np.arange(clients), len(all_rows))
+    return Assignment(np.tile(all_rows.rows, clients), who, client_names(clients), same=True)

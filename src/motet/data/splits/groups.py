@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 
 from motet.data.federated import DataError
-from motet.data.splits.assignment import Deck, Hand, client_names
+from motet.data.splits.assignment import Assignment, Rows, client_names
 
 
 def groups(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients; consecutive ones form a group
     groups: int = 4,  # how many groups
@@ -22,7 +22,7 @@ def groups(
     extra: int = 0,  # classes that each client draws besides; 0: a twentieth of all, at least one
     rows: int = 0,  # rows of each shared class; 0: 800 in all; half as many of an extra one
     tests: int = 0,  # the same of an official test set; 0: 320 in all
-) -> Hand:
+) -> Assignment:
     """Yang et al. 2022: 20 clients in 4 groups; 80 % of a client's rows are of classes its group shares.
 
     Extra classes are drawn with replacement among those that the group does not share, and one that is
@@ -30,23 +30,23 @@ def groups(
     clients, 352 or 344 for some) show that. Training rows are disjoint; test rows are used again
     where a class runs out. Rows that nobody gets stay out of the federation.
     """
-    many = int(deck.y.max()) + 1 if deck.y.dtype.kind in "iu" else 0
+    many = int(all_rows.y.max()) + 1 if all_rows.y.dtype.kind in "iu" else 0
     shared, extra = shared or max(many // 5, 1), extra or max(many // 20, 1)
     if many < groups * shared or clients < groups:
         raise DataError(
             f"split 'groups': {groups} groups of {clients} clients with {shared} classes each need "
             f"{groups * shared} classes; there are {many}.\nhint: take fewer groups or a smaller shared"
         )
-    rng = deck.generator("groups", clients, groups, shared, extra)
+    rng = all_rows.generator("groups", clients, groups, shared, extra)
     holds = held_classes(clients, groups, shared, extra, many, rng)
     rows, tests = rows or max(800 // shared, 2), tests or max(320 // shared, 2)
-    row, who = serve(deck.rows, deck.y, holds, rows, run_out, rng)
+    row, who = serve(all_rows.rows, all_rows.y, holds, rows, run_out, rng)
     part = np.full(len(row), -1)
-    if len(deck.exam):
-        more, whose = serve(deck.exam, deck.exam_y, holds, tests, np.resize, rng)
+    if len(all_rows.server_test):
+        more, whose = serve(all_rows.server_test, all_rows.server_test_y, holds, tests, np.resize, rng)
         row, who = np.concatenate([row, more]), np.concatenate([who, whose])
         part = np.concatenate([part, np.full(len(more), 2)])
-    return Hand(row, who, client_names(clients), part)
+    return Assignment(row, who, client_names(clients), part)
 
 
 def held_classes(

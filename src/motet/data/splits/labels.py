@@ -8,27 +8,27 @@ from __future__ import annotations
 import numpy as np
 
 from motet.data.federated import DataError
-from motet.data.splits.assignment import REDRAWS, Deck, Hand, never, positive
+from motet.data.splits.assignment import REDRAWS, Assignment, Rows, never, positive
 
 _USUAL = 10  # rows that PAGE wants every client to have
 
 
 def dirichlet(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
     alpha: float = 0.3,  # the smaller, the more clients differ in their classes; 0.3 is PAGE's
     capped: bool = True,  # who has an equal share already gets no more: sizes stay alike, as in PAGE
     least: int = 0,  # rows that every client must get; 0: ten, or as many as can be
-) -> Hand:
+) -> Assignment:
     """Every class is divided by shares drawn from Dirichlet(alpha); drawn again until all have enough.
 
     PAGE's recipe (Chen et al. 2024, after FedML): in the order of the classes, clients that hold
     rows / clients or more get nothing of the next one.
     """
     positive("dirichlet", alpha=alpha)
-    deck.check(clients, max(least, 1))
-    groups, rng = deck.strata(), deck.generator("dirichlet", clients, alpha)
+    all_rows.check(clients, max(least, 1))
+    groups, rng = all_rows.strata(), all_rows.generator("dirichlet", clients, alpha)
     best, most = np.zeros((0, 0)), -1
     for _ in range(REDRAWS):
         counts = _shares(groups, clients, alpha, capped, rng)
@@ -38,7 +38,7 @@ def dirichlet(
             break
     if most < max(least, 1):
         raise never("dirichlet", f"gave every client at least {max(least, 1)} rows")
-    return deck.hand(hand_out(groups, best, rng, len(deck)), clients)
+    return all_rows.assignment(hand_out(groups, best, rng, len(all_rows)), clients)
 
 
 def _shares(
@@ -58,14 +58,14 @@ def _shares(
 
 
 def label_skew(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
     alpha: float = 0.5,  # the smaller, the more clients differ in their classes
     prior: bool = False,  # Dirichlet(alpha p), p the share of each class; otherwise Dirichlet(alpha) for all
     size: int = 0,  # rows of each client; 0: half of (classes x rows of the rarest one) / clients
     least: int = 10,  # rows that a client must have of at least two classes
-) -> Hand:
+) -> Assignment:
     """Clients of one size; each draws its class shares, and gets floor(share size) rows of each class.
 
     Cantu-Cervini 2024: what is left of a client's size goes to classes at random; drawn again until
@@ -73,17 +73,17 @@ def label_skew(
     Rows that nobody gets stay out of the federation.
     """
     positive("label_skew", alpha=alpha)
-    groups = deck.strata()
+    groups = all_rows.strata()
     many = np.array([len(g) for g in groups])
     size = size or int(many.min() * len(many) / 2) // clients  # with two classes, the rarest / clients
-    deck.check(clients, max(size, 2 * least))
+    all_rows.check(clients, max(size, 2 * least))
     weight = alpha * (many / many.sum() if prior else np.ones(len(many)))
-    rng = deck.generator("label_skew", clients, alpha, prior, size)
+    rng = all_rows.generator("label_skew", clients, alpha, prior, size)
     for _ in range(REDRAWS):
         counts = np.array([_portion(rng.dirichlet(weight), size, rng) for _ in range(clients)])
         enough = np.sort(counts, axis=1)[:, -2].min() >= least if len(many) > 1 else True
         if enough and (counts.sum(0) <= many).all():
-            return deck.hand(hand_out(groups, counts.T, rng, len(deck)), clients)
+            return all_rows.assignment(hand_out(groups, counts.T, rng, len(all_rows)), clients)
     raise never("label_skew", f"gave every client {least} rows of two classes while no class ran out")
 
 
@@ -95,14 +95,14 @@ def _portion(share: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
 
 
 def classes(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
     per_client: int = 2,  # classes that each client holds
-) -> Hand:
+) -> Assignment:
     """Each client holds some classes, and shares each of them evenly with the others who hold it."""
-    groups, rng = deck.strata(), deck.generator("classes", clients, per_client)
-    deck.check(clients, per_client)
+    groups, rng = all_rows.strata(), all_rows.generator("classes", clients, per_client)
+    all_rows.check(clients, per_client)
     if not 1 <= per_client <= len(groups):
         raise DataError(f"split 'classes': per_client is {per_client}; there are {len(groups)} classes")
     if clients * per_client < len(groups):
@@ -120,7 +120,7 @@ def classes(
             f"split 'classes': {short.any(0).sum()} clients would get no row of one of their classes.\n"
             "hint: take fewer clients"
         )
-    return deck.hand(hand_out(groups, counts, rng, len(deck)), clients)
+    return all_rows.assignment(hand_out(groups, counts, rng, len(all_rows)), clients)
 
 
 def parcels(rows: int, share: np.ndarray) -> np.ndarray:

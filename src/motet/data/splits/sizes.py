@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from motet.data.federated import DataError
-from motet.data.splits.assignment import Deck, Hand, positive
+from motet.data.splits.assignment import Assignment, Rows, positive
 
 _LEAST = 500  # rows that everyone gets in the stacking paper
 
 
 def quantity_skew(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
     beta: float = 0.5,  # from 0 (one client has nearly all) to 1 (all alike)
     least: int = 0,  # rows that everyone gets before; 0: 500, or a quarter of an equal share
-) -> Hand:
+) -> Assignment:
     """Sizes by a power law: n_k = least + share_k (rows - clients least), in an order drawn by the seed.
 
     Cantu-Cervini 2024: share_k is the mass of density beta x^(beta-1) in the k-th of equal bins.
@@ -27,43 +27,43 @@ def quantity_skew(
     rounding leaves are dealt too.
     """
     positive("quantity_skew", beta=beta)
-    deck.check(clients, max(least, 1))
-    least = least or min(_LEAST, max(len(deck) // (4 * clients), 1))
+    all_rows.check(clients, max(least, 1))
+    least = least or min(_LEAST, max(len(all_rows) // (4 * clients), 1))
     edges = (np.arange(clients + 1) / clients) ** beta
-    sizes = least + np.floor(np.diff(edges) * (len(deck) - clients * least) + 1e-9).astype(np.int64)
-    sizes[1 : 1 + len(deck) - sizes.sum()] += 1  # what rounding left; the largest client stays as it is
-    rng = deck.generator("quantity_skew", clients, beta, least)
-    who = np.empty(len(deck), np.int64)
-    who[rng.permutation(len(deck))] = np.repeat(rng.permutation(clients), sizes)
-    return deck.hand(who, clients)
+    sizes = least + np.floor(np.diff(edges) * (len(all_rows) - clients * least) + 1e-9).astype(np.int64)
+    sizes[1 : 1 + len(all_rows) - sizes.sum()] += 1  # what rounding left; the largest client stays as it is
+    rng = all_rows.generator("quantity_skew", clients, beta, least)
+    who = np.empty(len(all_rows), np.int64)
+    who[rng.permutation(len(all_rows))] = np.repeat(rng.permutation(clients), sizes)
+    return all_rows.assignment(who, clients)
 
 
 def lognormal(
-    deck: Deck,
+    all_rows: Rows,
     *,
     clients: int = 20,  # how many clients the rows are dealt to
     sigma: float = 1.0,  # spread of the logarithm of sizes; 0: all alike
     alpha: float = 0.3,  # of the Dirichlet draw of each client's class shares; 0: classes alike
-) -> Hand:
+) -> Assignment:
     """Sizes from a log-normal draw around rows / clients, then classes by each client's own shares.
 
     PAGE's recipe (Chen et al. 2024, after FedDyn): clients take rows without replacement; a class
     that has run out is divided among their other classes.
     """
-    deck.check(clients)
+    all_rows.check(clients)
     if sigma < 0 or alpha < 0:
         raise DataError(f"split 'lognormal': sigma is {sigma} and alpha is {alpha}; expected 0 or more")
-    rng = deck.generator("lognormal", clients, sigma, alpha)
+    rng = all_rows.generator("lognormal", clients, sigma, alpha)
     raw = rng.lognormal(0, sigma, clients)
-    sizes = 1 + whole(raw / raw.sum() * (len(deck) - clients))
-    groups = [rng.permutation(g) for g in deck.strata()]
-    left, who = np.array([len(g) for g in groups]), np.empty(len(deck), np.int64)
+    sizes = 1 + whole(raw / raw.sum() * (len(all_rows) - clients))
+    groups = [rng.permutation(g) for g in all_rows.strata()]
+    left, who = np.array([len(g) for g in groups]), np.empty(len(all_rows), np.int64)
     for client in rng.permutation(clients):
         share = rng.dirichlet(np.full(len(groups), alpha)) if alpha else left / left.sum()
         for g, n in enumerate(taken(share, int(sizes[client]), left, rng)):
             who[groups[g][left[g] - n : left[g]]] = client
             left[g] -= n
-    return deck.hand(who, clients)
+    return all_rows.assignment(who, clients)
 
 
 def taken(share: np.ndarray, size: int, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:

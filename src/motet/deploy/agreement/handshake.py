@@ -34,15 +34,15 @@ def handshake(
     val: float = 0.15,
     test: float = 0.25,
     features: Features = "same",
-    told: Callable[[Agreement], Any] = lambda a: None,
+    on_agreement: Callable[[Agreement], Any] = lambda a: None,
 ) -> tuple[Agreement, Layout]:
     """What all sites hold, in one layout, which they have then settled on. `told` hears of the agreement
     before it is checked, so that people see what does not fit."""
     described = trees(call(Letter("describe", run)))
     agreement = merge(described, method, features)
-    told(agreement)
+    on_agreement(agreement)
     layout = measured(call, run, agreement.check(), agreement.layout(scale, seed, val, test))
-    trees(call(Letter("settle", run, send=layout.tree())))
+    trees(call(Letter("layout", run, send=layout.tree())))
     return agreement, layout
 
 
@@ -68,16 +68,18 @@ def trees(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     return {s: replies[s].tree for s in sorted(replies)}
 
 
-def added(told: Mapping[str, Tree], names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def added(sums: Mapping[str, Tree], names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Sums over sites of numbers by column, in the order of sites' names."""
-    sums: dict[str, np.ndarray] = {}
-    for site, tree in told.items():
+    total: dict[str, np.ndarray] = {}
+    for site, tree in sums.items():
         for name in names:
             v = tree.get(name) if isinstance(tree, dict) else None
             if not isinstance(v, torch.Tensor) or v.ndim != 1 or not bool(torch.isfinite(v.double()).all()):
                 raise DataError(f"site {site} sent no sums of its columns when it was asked for {name}")
             values = v.double().numpy()
-            if name in sums and sums[name].shape != values.shape:
-                raise DataError(f"site {site} sent sums of {len(values)} columns; expected {len(sums[name])}")
-            sums[name] = sums.get(name, 0) + values
-    return sums
+            if name in total and total[name].shape != values.shape:
+                raise DataError(
+                    f"site {site} sent sums of {len(values)} columns; expected {len(total[name])}"
+                )
+            total[name] = total.get(name, 0) + values
+    return total

@@ -16,7 +16,7 @@ from torch import Tensor
 from motet.client import Column
 from motet.client.task import Kind
 from motet.core import Tree
-from motet.data.federated import Federation, Ruler
+from motet.data.federated import FederatedData, Scaler
 from motet.wire import WireError
 
 _TINY = 1e-9  # a column whose spread is smaller than this share of its mean is constant
@@ -84,19 +84,19 @@ class Layout:
         return np.array([kind == "number" for _, kind, _ in self.columns], bool)
 
     @property
-    def ruler(self) -> Ruler:
-        return Ruler(self.middle.numpy(), self.spread.numpy())
+    def ruler(self) -> Scaler:
+        return Scaler(self.middle.numpy(), self.spread.numpy())
 
     @property
     def wants_sums(self) -> bool:
         """Whether sums of sites' columns are needed before the layout is whole."""
         return self.scale == "federation" or self.kind == "numbers"
 
-    def federation(self, name: str, homes: Any = None) -> Federation:
+    def federation(self, name: str, clients_data: Any = None) -> FederatedData:
         """What a server knows of the data; at a site, with the one home that lies there."""
         offset, scale = self.target
-        return Federation(
-            name=name, homes=homes or {}, unseen={}, kind=self.kind, classes=self.classes,
+        return FederatedData(
+            name=name, clients_data=clients_data or {}, unseen={}, kind=self.kind, classes=self.classes,
             outputs=len(self.classes) if self.kind == "classes" else 1,
             columns=self.table, shape=(len(self.columns),), scale=scale, offset=offset,
         )  # fmt: skip

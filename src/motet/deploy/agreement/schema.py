@@ -25,7 +25,7 @@ _MOST = 100_000  # columns or categories that a site may describe
 
 
 @dataclass(frozen=True)
-class Field:
+class SchemaField:
     """One column of the federation, as its sites know it."""
 
     name: str
@@ -39,7 +39,7 @@ class Agreement:
     """What sites said, what can be made of it, and what cannot."""
 
     sites: tuple[str, ...]
-    fields: list[Field]
+    fields: list[SchemaField]
     kind: Kind
     classes: tuple[str, ...]
     seen: dict[str, tuple[str, ...]]  # the classes of each site
@@ -79,32 +79,32 @@ class Agreement:
         return "\n".join([*lines, "", *self.notes, *self.problems]).rstrip()
 
     def _line(self, wide: int, name: str, kind: str, cells: Mapping[str, str]) -> str:
-        told = "  ".join(cells.get(s, "-").ljust(max(len(s), 4)) for s in self.sites)
-        return f"{name:<{wide}}  {kind:<9}  {told}".rstrip()
+        description = "  ".join(cells.get(s, "-").ljust(max(len(s), 4)) for s in self.sites)
+        return f"{name:<{wide}}  {kind:<9}  {description}".rstrip()
 
 
-def merge(told: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:
+def merge(description: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:
     """What the sites' descriptions come to. `features`: all must hold the `same` columns, or the `common`
     ones are taken, or `any`. A method that bears different columns makes `same` mean `any`."""
-    sites = tuple(sorted(told))
+    sites = tuple(sorted(description))
     for site in sites:
-        check_told(site, told[site])
+        check_description(site, description[site])
     if method in ANY_COLUMNS and features == "same":
         features = "any"
     problems: list[str] = []
     notes: list[str] = []
-    fields = _fields(told, sites, problems, notes)
-    kind, classes, seen = _targets(told, sites, problems, notes)
+    fields = _fields(description, sites, problems, notes)
+    kind, classes, seen = _targets(description, sites, problems, notes)
     _compare(fields, sites, features, method, problems, notes)
-    counts = {s: told[s]["counts"] for s in sites if told[s]["counts"]}
-    holes = any(told[s]["holes"] for s in sites)
+    counts = {s: description[s]["counts"] for s in sites if description[s]["counts"]}
+    holes = any(description[s]["holes"] for s in sites)
     return Agreement(
         sites, fields, kind, classes, seen, counts if len(counts) == len(sites) else {}, holes, features,
         problems, notes,
     )  # fmt: skip
 
 
-def check_told(site: str, t: Tree) -> None:
+def check_description(site: str, t: Tree) -> None:
     """Refuse what is no description, whoever sent it."""
     shape = isinstance(t, dict) and set(t) == {"columns", "target", "auto", "holes", "counts"}
     if not shape or not isinstance(t["columns"], list) or not isinstance(t["target"], dict):
@@ -129,10 +129,10 @@ def _texts(values: Tree) -> bool:
 
 
 def _fields(
-    told: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
-) -> list[Field]:
+    description: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
+) -> list[SchemaField]:
     """Every column that some site holds, in the order in which sites name them."""
-    found = {s: {c["name"]: c for c in told[s]["columns"]} for s in sites}
+    found = {s: {c["name"]: c for c in description[s]["columns"]} for s in sites}
     fields = []
     for name in dict.fromkeys(n for s in sites for n in found[s]):
         who = tuple(s for s in sites if name in found[s])
@@ -148,17 +148,17 @@ def _fields(
             notes.append(f"column {name!r} holds truth values at {', '.join(kinds['flag'])}; read as numbers")
         values = tuple(sorted({v for s in who for v in found[s][name]["values"]}))
         kind = next(iter(kinds)) if len(kinds) == 1 else "text" if "text" in kinds else "number"
-        fields.append(Field(name, kind, values, who))
+        fields.append(SchemaField(name, kind, values, who))
     return fields
 
 
 def _targets(
-    told: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
+    description: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
 ) -> tuple[Kind, tuple[str, ...], dict[str, tuple[str, ...]]]:
-    seen = {s: tuple(told[s]["target"]["classes"]) for s in sites}
+    seen = {s: tuple(description[s]["target"]["classes"]) for s in sites}
     union = sorted({c for v in seen.values() for c in v}, key=_by_value)
-    kinds = {s: told[s]["target"]["kind"] for s in sites}
-    guessed = all(told[s]["auto"] for s in sites if kinds[s] == "classes")
+    kinds = {s: description[s]["target"]["kind"] for s in sites}
+    guessed = all(description[s]["auto"] for s in sites if kinds[s] == "classes")
     if guessed and ("numbers" in kinds.values() or len(union) > FEW):
         return "numbers", (), {s: () for s in sites}
     if len(set(kinds.values())) > 1:
@@ -180,7 +180,7 @@ def _by_value(name: str) -> tuple[int, float, str]:
 
 
 def _compare(
-    fields: Sequence[Field],
+    fields: Sequence[SchemaField],
     sites: Sequence[str],
     features: Features,
     method: str,
@@ -207,7 +207,7 @@ def _compare(
         notes += [f"{s}; it is zero there" for s in said]
 
 
-def _columns(f: Field) -> list[tuple[str, str, str]]:
+def _columns(f: SchemaField) -> list[tuple[str, str, str]]:
     if f.kind == "text":
         return [(f"{f.name}={v}", "flag", f.name) for v in f.values]
     return [(f.name, f.kind, "")]

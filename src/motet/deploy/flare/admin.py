@@ -24,7 +24,7 @@ class Unreachable(FederationError):
     """The server cannot be reached, for now."""
 
 
-class Office:
+class AdminSession:
     """A session with the server; every call may raise Unreachable."""
 
     def __init__(self, kit: Kit) -> None:
@@ -56,10 +56,10 @@ class Office:
         with reaching(self.kit):
             self.session.set_timeout(_SIGN)
             try:
-                told = self.session.check_status("client", names)["client_status"]
+                found = self.session.check_status("client", names)["client_status"]
             finally:
                 self.session.unset_timeout()
-        return {str(t["client_name"]) for t in told if t.get("status") != "no_reply"}
+        return {str(t["client_name"]) for t in found if t.get("status") != "no_reply"}
 
     def quietly(self, name: str) -> set[str]:
         try:

@@ -20,8 +20,8 @@ from typing import Any
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-CONDUCTOR = "motet.deploy.flare.server_entry.Conductor"
-RECEPTION = "motet.deploy.flare.site_entry.Reception"
+CONDUCTOR = "motet.deploy.flare.server_entry.ServerJob"
+RECEPTION = "motet.deploy.flare.site_entry.SiteJob"
 ALLOWED = (CONTROLLER, EXECUTOR, CONDUCTOR, RECEPTION)
 OWNER = "owner@motet.deploy"  # who starts runs; FLARE wants the form of an address
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")  # a FLARE site's name is also a Python attribute
@@ -119,7 +119,7 @@ def add(to: Path, sites: Sequence[str]) -> list[Path]:
     new = [p for p in parties if not (to / p).exists()]
     for party in new:
         shutil.move(made / parties[party], to / party)
-        furnish(to / party, plan, party)
+        fill_kit(to / party, plan, party)
     if "server" in new:
         shutil.move(made / OWNER, to / "server" / "owner")
     plan_file.write_text(json.dumps(plan))
@@ -169,7 +169,7 @@ def provision(plan: dict[str, Any], authority: Path) -> Path:
 # ---- furnishing ----
 
 
-def furnish(kit: Path, plan: dict[str, Any], party: str) -> None:
+def fill_kit(kit: Path, plan: dict[str, Any], party: str) -> None:
     """This party's rules: which classes, what the owner may do, how much is logged, how large messages may be."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
@@ -192,7 +192,7 @@ def furnish(kit: Path, plan: dict[str, Any], party: str) -> None:
     write(kit / _CARD, {k: v for k, v in asdict(card).items() if k != "folder"})
 
 
-def settle(kit: Kit) -> None:
+def write_paths(kit: Kit) -> None:
     """Where the server keeps its jobs: in its kit, wherever that was put."""
     file = kit.folder / "local" / "resources.json"
     resources = json.loads(file.read_text())

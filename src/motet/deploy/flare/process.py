@@ -10,7 +10,7 @@ import os
 import sys
 from typing import NoReturn
 
-from motet.deploy.flare.kits import Kit, settle
+from motet.deploy.flare.kits import Kit, write_paths
 
 
 def command(kit: Kit) -> list[str]:
@@ -28,7 +28,7 @@ def command(kit: Kit) -> list[str]:
 def become(kit: Kit) -> NoReturn:
     """Go on as this party's FLARE process."""
     if kit.is_server:
-        settle(kit)
+        write_paths(kit)
     words = command(kit)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from motet.deploy.server.job import conduct
-from motet.deploy.server.run_files import Orders
+from motet.deploy.server.job import run_job
+from motet.deploy.server.run_files import RunOrder
 from motet.engines.flare import group_calls
 
 _AGREEING = 120.0  # seconds at least for the answers before training
 
 
-class Conductor:
+class ServerJob:
     """Made by FLARE in the job's own process, from the job's settings."""
 
     def __init__(self, folder: str) -> None:
@@ -22,6 +22,6 @@ class Conductor:
     @collab.main
     def main(self) -> None:
         folder = Path(self.folder)
-        seconds = Orders.read(folder).timeout
+        seconds = RunOrder.read(folder).timeout
         there = [c.name for c in collab.clients]
-        conduct(folder, group_calls(seconds), there, group_calls(max(seconds, _AGREEING)))
+        run_job(folder, group_calls(seconds), there, group_calls(max(seconds, _AGREEING)))

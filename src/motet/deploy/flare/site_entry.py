@@ -6,16 +6,16 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from motet.deploy.site.config import open_desk
+from motet.deploy.site.config import open_service
 
 
-class Reception:
+class SiteJob:
     """Made by FLARE in the job's own process; hands letters to the desk of the kit that it was started from."""
 
     @collab.init
     def open(self) -> None:
-        self.desk = open_desk(Path(collab.workspace.get_root_dir()))
+        self.service = open_service(Path(collab.workspace.get_root_dir()))
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.desk.answer(message)
+        return self.service.answer(message)

@@ -16,33 +16,33 @@ from typing import Any
 
 from filelock import FileLock
 
-from motet.core import NoReply, Unfit
-from motet.data.federated import DataError, Federation
+from motet.core import MethodUnfit, NoReply
+from motet.data.federated import DataError, FederatedData
 from motet.deploy.agreement.handshake import handshake, trees
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.flare.kits import FederationError
-from motet.deploy.server.run_files import Orders, clear_notes, noted, report
-from motet.deploy.site.table import Source
-from motet.engines.expected_replies import Expect
+from motet.deploy.server.run_files import RunOrder, clear_notes, read_note, report
+from motet.deploy.site.table import SiteTable
+from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import VerbFailed
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
 from motet.runs.finish import finish, put
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
-from motet.runs.trainer import Course, completed
+from motet.runs.trainer import Trainer, completed
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
-_HOPELESS = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, Unfit)
+_HOPELESS = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit)
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
 
 @dataclass
-class Watch:
+class JobWatch:
     """Looks on between rounds: reports, and finds the driver's notes."""
 
     folder: Path
@@ -51,114 +51,116 @@ class Watch:
     known: dict[str, str] = field(default_factory=dict)  # who was away when last told
     last: dict[str, Any] = field(default_factory=dict)  # round and scores when last told
 
-    def began(self, course: Course) -> None:
-        self.last["rounds"] = course.recipe.train.rounds
-        self.tell(course, "running")
+    def began(self, trainer: Trainer) -> None:
+        self.last["rounds"] = trainer.recipe.train.rounds
+        self.report_state(trainer, "running")
 
-    def ended(self, course: Course, seconds: float) -> None:
-        self.tell(course, "running")
+    def ended(self, trainer: Trainer, seconds: float) -> None:
+        self.report_state(trainer, "running")
 
     def stop(self) -> bool:
-        return bool(noted(self.folder))
+        return bool(read_note(self.folder))
 
-    def tell(self, course: Course | None, state: str, why: str = "") -> None:
+    def report_state(self, trainer: Trainer | None, state: str, why: str = "") -> None:
         away = self.engine.away
         for site in away.keys() - self.known.keys():
             self.store.event("absent", f"site {site}: {away[site]}")
         self.known = dict(away)
-        self.last |= {"round": max(course.number + 1, 0), "scores": course.latest} if course else {}
+        self.last |= {"round": max(trainer.number + 1, 0), "scores": trainer.latest} if trainer else {}
         report(self.folder, **self.last, state=state, why=why, present=sorted(self.engine.present), away=away)
 
 
-def conduct(folder: Path, post: Post, present: Sequence[str], calmly: Post | None = None) -> None:
+def run_job(folder: Path, post: Post, present: Sequence[str], calmly: Post | None = None) -> None:
     """Go on with the run in `folder`, with the sites that are there. `calmly` carries the letters before
     training, whose answers may take longer: tables are read, and the method is rehearsed."""
-    orders = Orders.read(folder)
-    with FileLock(folder / "lock", timeout=_PATIENCE), calm():
+    order = RunOrder.read(folder)
+    with FileLock(folder / "lock", timeout=_PATIENCE), single_threaded():
         clear_notes(folder, "again")
         store = Store(folder, writing=True)
-        engine = Flare(present, post, orders.run, present=present, min_replies=orders.min_replies)
-        watch = Watch(folder, engine, store)
+        engine = Flare(present, post, order.run, present=present, min_replies=order.min_replies)
+        watch = JobWatch(folder, engine, store)
         try:
             with explained(watch):
-                travel(orders, folder, store, engine, watch, calmly or post)
+                run_rounds(order, folder, store, engine, watch, calmly or post)
         finally:
             store.commit()
             store.close()
 
 
-def travel(orders: Orders, folder: Path, store: Store, engine: Flare, watch: Watch, calmly: Post) -> None:
-    watch.tell(None, "agreeing")
-    recipe, layout = agree(orders, folder, store, Everyone(engine, calmly))
+def run_rounds(
+    order: RunOrder, folder: Path, store: Store, engine: Flare, watch: JobWatch, calmly: Post
+) -> None:
+    watch.report_state(None, "agreeing")
+    recipe, layout = agree(order, folder, store, Everyone(engine, calmly))
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
-    course = Course(recipe, store, known_to_the_server(orders, recipe, layout), engine)
-    engine.expect = Expect(course.task, (len(layout.columns),), layout.table)
+    trainer = Trainer(recipe, store, known_to_the_server(order, recipe, layout), engine)
+    engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
-        course.go(watch)
+        trainer.go(watch)
     except (TooFew, *_HOPELESS):
         store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
         raise
-    if not course.over():
-        why = noted(folder)
-        store.event("paused", f"after round {course.number}: {why}")
-        watch.tell(course, "stopped" if why == "stop" else "again")
+    if not trainer.over():
+        why = read_note(folder)
+        store.event("paused", f"after round {trainer.number}: {why}")
+        watch.report_state(trainer, "stopped" if why == "stop" else "again")
         return
-    store.tell(seconds=float(store.frame("rounds")["seconds"].sum()))
-    finish(course, folder)
-    watch.tell(course, "done")
+    store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
+    finish(trainer, folder)
+    watch.report_state(trainer, "done")
 
 
-def known_to_the_server(orders: Orders, recipe: Recipe, layout: Layout) -> Federation:
+def known_to_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> FederatedData:
     """No site's rows; the server's own, if it has a table, are its proxy set."""
-    found, data = layout.federation(orders.federation), recipe["data"]
+    found, data = layout.federation(order.federation), recipe["data"]
     if not data["server"]:
         return found
-    return replace(found, proxy=Source("server", Path(data["server"]), data["target"]).whole(layout))
+    return replace(found, proxy=SiteTable("server", Path(data["server"]), data["target"]).whole(layout))
 
 
 @contextmanager
-def explained(watch: Watch) -> Iterator[None]:
+def explained(watch: JobWatch) -> Iterator[None]:
     """How a job ends that could not go on: with too few sites it may be tried again, else it is over."""
     try:
         yield
     except TooFew as e:
         watch.store.event("short", str(e))
-        watch.tell(None, "short", str(e))
+        watch.report_state(None, "short", str(e))
     except _HOPELESS as e:
-        watch.store.tell(status="failed", failure=str(e))
+        watch.store.set_facts(status="failed", failure=str(e))
         watch.store.event("failed", str(e))
-        watch.tell(None, "failed", str(e))
+        watch.report_state(None, "failed", str(e))
 
 
 # ---- agreeing ----
 
 
-def agree(orders: Orders, folder: Path, store: Store, everyone: Everyone) -> tuple[Recipe, Layout]:
+def agree(order: RunOrder, folder: Path, store: Store, everyone: Everyone) -> tuple[Recipe, Layout]:
     """The settled recipe and the layout: as the folder has them, or from a handshake with everyone there."""
     if "identity" in (facts := store.facts()):
         recipe, layout = Recipe(facts["settings"]), Layout.of(unpack((folder / _LAYOUT).read_bytes()))
-        everyone.bring_in(Letter("settle", orders.run, send=layout.tree()))
-        everyone.bring_in(offer(orders.run, recipe))
-        store.tell(status="running", failure="")
+        everyone.bring_in(Letter("layout", order.run, send=layout.tree()))
+        everyone.bring_in(offer(order.run, recipe))
+        store.set_facts(status="running", failure="")
         return recipe, layout
-    recipe, data = orders.recipe, orders.recipe["data"]
+    recipe, data = order.recipe, order.recipe["data"]
     agreement, layout = handshake(
-        everyone, orders.run, recipe["method"]["name"], seed=recipe.seed,
+        everyone, order.run, recipe["method"]["name"], seed=recipe.seed,
         scale=data["scale"], val=data["val"], test=data["test"], features=data["features"],
     )  # fmt: skip
     rows = [client_row(site, reply.tree) for site, reply in everyone.last.items()]
-    federation = layout.federation(orders.federation)
+    federation = layout.federation(order.federation)
     federation.notes = [*agreement.notes]
     recipe = completed(recipe, federation)
-    trees(everyone(offer(orders.run, recipe)))
+    trees(everyone(offer(order.run, recipe)))
     packed = pack(layout.tree())
     put(folder / _LAYOUT, packed)
-    why = f"clients are the sites of the federation {orders.federation}"
+    why = f"clients are the sites of the federation {order.federation}"
     mark, again = sha256(packed).hexdigest(), "motet federation run KIT recipe.toml"
     write_down(recipe, federation, mark, why, rows, store, folder, again)
-    store.tell(data=orders.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
-    store.tell(attack="none", attackers=[], federation=orders.federation)
+    store.set_facts(data=order.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
+    store.set_facts(attack="none", attackers=[], federation=order.federation)
     store.commit()
     return recipe, layout
 
@@ -198,9 +200,9 @@ class Everyone:
                 self.engine.lose(site, f"refused: {reply.refusal}")
 
 
-def client_row(site: str, told: Any) -> tuple[Any, ...]:
+def client_row(site: str, description: Any) -> tuple[Any, ...]:
     """What the store knows of a site: its numbers of rows, as far as it tells them."""
-    rows = told if isinstance(told, dict) else {}
+    rows = description if isinstance(description, dict) else {}
     return site, 1, *(int(rows.get(part, 0)) for part in ("train", "val", "test")), {}
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from motet.deploy.flare.admin import Office, Unreachable, over
+from motet.deploy.flare.admin import AdminSession, Unreachable, over
 from motet.deploy.flare.job_folder import write_job
 from motet.deploy.flare.kits import FederationError, Kit
-from motet.deploy.server.run_files import Orders, clear_notes, note, report, reported
+from motet.deploy.server.run_files import RunOrder, clear_notes, note, read_report, report
 from motet.runs.run import Stopped
 
 _LOOK = 0.5  # seconds between looks at a job
@@ -34,13 +34,13 @@ _STUCK = 120.0  # seconds that a job may take until it runs
 Say = Callable[[str], None]
 
 
-def drive(kit: Kit, orders: Orders, say: Say, patience: float = float("inf")) -> Path:
+def drive(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
     """Run to the end; the folder. `patience`: seconds to wait for the server or for enough sites."""
-    folder = kit.runs / orders.run
+    folder = kit.runs / order.run
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / "driver.lock", timeout=0):
-            Driver(kit, orders, folder, say, patience).go()
+            Driver(kit, order, folder, say, patience).go()
     except Timeout as e:
         raise FederationError(
             f"another process drives {folder}\nhint: `motet federation status {kit.folder}` shows how it goes"
@@ -53,11 +53,11 @@ class Driver:
     """Starts jobs until one says that the run is over."""
 
     kit: Kit
-    orders: Orders
+    order: RunOrder
     folder: Path
     say: Say
     patience: float
-    office: Office | None = None
+    admin: AdminSession | None = None
     tries: dict[str, tuple[int, float]] = field(default_factory=dict)  # by site: returns, and when next
     shown: dict[str, str] = field(default_factory=dict)  # who was said to be away, and why
     next_line: float = 0.0  # when the round is said again
@@ -65,12 +65,12 @@ class Driver:
     vain: int = 0  # jobs in a row that came no further
 
     def go(self) -> None:
-        self.orders.write(self.folder)  # how many sites a round needs may be another number now
+        self.order.write(self.folder)  # how many sites a round needs may be another number now
         clear_notes(self.folder)
-        if reported(self.folder).get("state") in ("stopped", "failed"):
+        if read_report(self.folder).get("state") in ("stopped", "failed"):
             report(self.folder, state="waiting")
         try:
-            while (state := reported(self.folder).get("state")) not in _FINAL:
+            while (state := read_report(self.folder).get("state")) not in _FINAL:
                 try:
                     self.one_job()
                 except Unreachable as e:
@@ -79,83 +79,83 @@ class Driver:
                     time.sleep(1.0)
         finally:
             self.hang_up()
-        told = reported(self.folder)
+        status = read_report(self.folder)
         if state == "failed":
-            raise FederationError(str(told.get("why")))
+            raise FederationError(str(status.get("why")))
         if state == "stopped":
-            raise Stopped(f"stopped after round {told.get('round')} of {told.get('rounds')}")
+            raise Stopped(f"stopped after round {status.get('round')} of {status.get('rounds')}")
 
     def hang_up(self) -> None:
-        if self.office is not None:
-            self.office.close()
-        self.office = None
+        if self.admin is not None:
+            self.admin.close()
+        self.admin = None
 
     def one_job(self) -> None:
-        office = self.office = self.office or self.connected()
-        for job in office.running():
-            if job.get("job_name") == self.orders.run:
-                office.abort(str(job["job_id"]))
-        sites = self.gathered(office)
-        report(self.folder, **reported(self.folder) | {"state": "starting"})
+        admin = self.admin = self.admin or self.connected()
+        for job in admin.running():
+            if job.get("job_name") == self.order.run:
+                admin.abort(str(job["job_id"]))
+        sites = self.gathered(admin)
+        report(self.folder, **read_report(self.folder) | {"state": "starting"})
         with tempfile.TemporaryDirectory() as scratch:
-            told = {"folder": str(self.folder)}
-            job_id = office.submit(write_job(Path(scratch) / "job", self.orders.run, sites, told, {}))
+            status = {"folder": str(self.folder)}
+            job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, status, {}))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
-        self.follow(office, job_id)
+        self.follow(admin, job_id)
 
-    def connected(self) -> Office:
+    def connected(self) -> AdminSession:
         until = time.monotonic() + self.patience
         while True:
             try:
-                return Office(self.kit)
+                return AdminSession(self.kit)
             except Unreachable:
                 if time.monotonic() > until:
                     raise
                 time.sleep(1.0)
 
-    def gathered(self, office: Office) -> list[str]:
+    def gathered(self, admin: AdminSession) -> list[str]:
         """Who is there, once they are enough and nobody else comes for a moment."""
         until, before = time.monotonic() + self.patience, set[str]()
         while True:
-            now = office.alive()
+            now = admin.alive()
             all_back = now >= known if (known := self.known()) else now <= before
-            if len(now) >= self.orders.min_sites and (all_back or now <= before):
+            if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
             if time.monotonic() > until:
                 there = ", ".join(sorted(now)) or "nobody"
                 raise FederationError(
-                    f"{there} of at least {self.orders.min_sites} sites is there\n"
+                    f"{there} of at least {self.order.min_sites} sites is there\n"
                     "hint: `motet federation join KIT --data …` at each site, or --min-sites"
                 )
             if now != before:
                 self.say(
-                    f"there: {', '.join(sorted(now)) or 'nobody'}; at least {self.orders.min_sites} wanted"
+                    f"there: {', '.join(sorted(now)) or 'nobody'}; at least {self.order.min_sites} wanted"
                 )
             before = now
             time.sleep(_COUNT)
 
     def known(self) -> set[str]:
         """Who was in the run when it was last heard of."""
-        told = reported(self.folder)
-        return {*told.get("present", ()), *told.get("away", ())}
+        status = read_report(self.folder)
+        return {*status.get("present", ()), *status.get("away", ())}
 
-    def follow(self, office: Office, job: str) -> None:
+    def follow(self, admin: AdminSession, job: str) -> None:
         """Look on until the job is over; whoever comes back is taken in at the next boundary."""
         began = counted = time.monotonic()
-        told = reported(self.folder)
-        while told.get("state") not in _ENDED and not over(office.status(job)):
+        status = read_report(self.folder)
+        while status.get("state") not in _ENDED and not over(admin.status(job)):
             time.sleep(_LOOK)
-            told = reported(self.folder)
-            if told.get("state") == "starting" and time.monotonic() - began > _STUCK:
-                office.abort(job)
-            if told.get("state") == "running":
-                self.show(told)
+            status = read_report(self.folder)
+            if status.get("state") == "starting" and time.monotonic() - began > _STUCK:
+                admin.abort(job)
+            if status.get("state") == "running":
+                self.show(status)
                 if time.monotonic() - counted > _COUNT:
                     counted = time.monotonic()
-                    self.welcome(office, set(told["present"]))
-        if told.get("state") == "short":
-            self.say(str(told["why"]))
-            self.rest(int(told.get("round", 0)))
+                    self.welcome(admin, set(status["present"]))
+        if status.get("state") == "short":
+            self.say(str(status["why"]))
+            self.rest(int(status.get("round", 0)))
 
     def rest(self, round_: int) -> None:
         """Between jobs that come no further, longer and longer."""
@@ -163,20 +163,20 @@ class Driver:
         self.reached = round_
         time.sleep(min(2.0**self.vain - 1, 60.0))
 
-    def show(self, told: dict[str, Any]) -> None:
+    def show(self, status: dict[str, Any]) -> None:
         """The round now and then, and who goes away when it happens."""
-        for site, why in told["away"].items():
+        for site, why in status["away"].items():
             if self.shown.get(site) != why:
                 self.say(f"{site} is away: {why}")
-        self.shown = dict(told["away"])
+        self.shown = dict(status["away"])
         if time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + _LINE
-            self.say(f"round {told['round']} of {told['rounds']}")
+            self.say(f"round {status['round']} of {status['rounds']}")
 
-    def welcome(self, office: Office, present: set[str]) -> None:
+    def welcome(self, admin: AdminSession, present: set[str]) -> None:
         """Ask for a new job if somebody is there who is not in this one; less often the more often in vain."""
         now = time.monotonic()
-        for site in office.alive() - present:
+        for site in admin.alive() - present:
             many, when = self.tries.get(site, (0, 0.0))
             if now >= when:
                 self.tries[site] = (many + 1, now + min(10.0 * 2**many, 600.0))

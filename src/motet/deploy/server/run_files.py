@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from motet.data.federated import DataError, Federation
+from motet.data.federated import DataError, FederatedData
 from motet.data.partition import Common
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
@@ -28,13 +28,13 @@ def at_sites(
     features: str = "same",  # same: all sites need the same columns; common: take those all have; any
     server: str = "",  # a table at the server, in the sites' columns, for methods whose server scores models
     target: str = "",  # the column of that table that is predicted
-) -> Federation:
+) -> FederatedData:
     """The data of a federated run, which are where they are."""
     raise DataError(f"the rows of this run are at its sites\nhint: motet federation run, not data={AT_SITES}")
 
 
 @dataclass(frozen=True)
-class Orders:
+class RunOrder:
     """What every job of a run is told."""
 
     federation: str
@@ -52,14 +52,14 @@ class Orders:
         put(folder / "orders.json", asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Orders:
+    def read(cls, folder: Path) -> RunOrder:
         return cls(**json.loads((folder / "orders.json").read_text()))
 
 
 def read_orders(
     federation: str, path: str | None, words: list[str], min_sites: int, min_replies: int, timeout: float
-) -> Orders:
-    """Orders from a recipe; its data are at the sites, and its engine is flare."""
+) -> RunOrder:
+    """RunOrder from a recipe; its data are at the sites, and its engine is flare."""
     given: Settings = {}
     if path is not None:
         recipes.merge(given, recipes.parse_file(Path(path)))
@@ -76,7 +76,7 @@ def read_orders(
     settings["save"] |= {"checkpoint": 0.0}  # no round that ended may be lost
     mark = sha256((recipe.identity() + federation).encode()).hexdigest()[:8]
     name = f"{recipe['method']['name']}-seed{recipe.seed}-{mark}"
-    return Orders(federation, name, settings, min_sites, min_replies or min_sites, timeout)
+    return RunOrder(federation, name, settings, min_sites, min_replies or min_sites, timeout)
 
 
 def table_at_the_server(data: Settings) -> Path:
@@ -99,7 +99,7 @@ def refuse_strange(recipe: Recipe) -> None:
             "guard.attack rehearses attacks in a simulation\nhint: motet run guard.attack=…"
         )
     usual, data = Common(), recipe["data"]
-    named = ("split", "features", "unseen", "exam", "proxy")
+    named = ("split", "features", "unseen", "server_test", "proxy")
     if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
         raise FederationError(
             f"data.{odd[0]} deals rows to clients, and here every site brings its own\n"
@@ -118,7 +118,7 @@ def note(folder: Path, word: str) -> None:
     (folder / word).touch()
 
 
-def noted(folder: Path) -> str:
+def read_note(folder: Path) -> str:
     """The driver's note, if there is one."""
     return next((w for w in NOTES[::-1] if (folder / w).exists()), "")
 
@@ -133,7 +133,7 @@ def report(folder: Path, **facts: Any) -> None:
     put(folder / "job.json", facts)
 
 
-def reported(folder: Path) -> dict[str, Any]:
+def read_report(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / "job.json").read_text())
     except (FileNotFoundError, ValueError):

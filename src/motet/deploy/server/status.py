@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from motet.deploy.flare.admin import Office, Unreachable
+from motet.deploy.flare.admin import AdminSession, Unreachable
 from motet.deploy.flare.kits import Kit
-from motet.deploy.server.run_files import note, reported
+from motet.deploy.server.run_files import note, read_report
 
 _LIVE = ("starting", "agreeing", "running")
 _PATIENCE = 600  # seconds that a round may still take
@@ -17,13 +17,13 @@ def look(kit: Kit) -> dict[str, Any]:
     """The server's state, the sites it knows, and every run's."""
     found: dict[str, Any] = {"federation": kit.federation, "server": f"{kit.host}:{kit.port}"}
     folders = sorted(p for p in kit.runs.glob("*") if p.is_dir()) if kit.runs.is_dir() else []
-    found["runs"] = {p.name: reported(p) or {"state": "waiting"} for p in folders}
+    found["runs"] = {p.name: read_report(p) or {"state": "waiting"} for p in folders}
     try:
-        office = Office(kit)
+        admin = AdminSession(kit)
     except Unreachable:
         return found | {"up": False, "sites": {}}
-    heard, alive = office.registered(), office.alive()
-    office.close()
+    heard, alive = admin.registered(), admin.alive()
+    admin.close()
     now = time.time()
     sites = {s: {"there": s in alive, "heard": round(now - at, 1)} for s, at in sorted(heard.items())}
     return found | {"up": True, "sites": sites}
@@ -44,15 +44,15 @@ def status_text(found: dict[str, Any]) -> str:
 
 def stop(kit: Kit, *, everything: bool = False) -> str:
     """Let the run at hand stop after its round; with `everything`, end the server and all sites too."""
-    live = [p for p in kit.runs.glob("*") if reported(p).get("state") in _LIVE]
+    live = [p for p in kit.runs.glob("*") if read_report(p).get("state") in _LIVE]
     for folder in live:
         note(folder, "stop")
     until = time.monotonic() + _PATIENCE
-    while any(reported(p).get("state") in _LIVE for p in live) and time.monotonic() < until:
+    while any(read_report(p).get("state") in _LIVE for p in live) and time.monotonic() < until:
         time.sleep(0.2)
-    said = [f"{p.name}: {reported(p).get('state')}" for p in live]
+    said = [f"{p.name}: {read_report(p).get('state')}" for p in live]
     if everything:
-        office = Office(kit)
-        office.shut_down()
+        admin = AdminSession(kit)
+        admin.shut_down()
         said.append(f"{kit.federation} is shut down")
     return "\n".join(said) or "nothing is running"

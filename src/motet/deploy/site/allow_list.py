@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from motet import nets
 from motet.client import Task
 from motet.core import Method, Tree, Verb, is_verb
-from motet.deploy.site.policy import Policy, Refused
+from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.vec import Vec
 
 
-def look_up(method: Method, name: str) -> Verb:
+def find_verb(method: Method, name: str) -> Verb:
     """A verb of the method by its name; nothing else of it can be called, nor what every method has."""
     found = getattr(type(method), name, None) if name.isidentifier() else None
     if not callable(found) or not is_verb(found) or hasattr(Method, name):
-        raise Refused(f"{name!r:.80} is no verb of {type(method).__name__}")
+        raise RefusedByPolicy(f"{name!r:.80} is no verb of {type(method).__name__}")
     bound: Verb = getattr(method, name)
     return bound
 
@@ -30,20 +30,22 @@ def verbs_of(method: type[Method]) -> list[str]:
     return [k for k in own if is_verb(getattr(method, k))]
 
 
-def read_recipe(told: Tree, policy: Policy) -> Recipe:
+def read_recipe(given: Tree, policy: Policy) -> Recipe:
     """The recipe that a letter holds. It names things of this site's own motet; what would import modules
     by name is refused, unless the site's owner trusts it."""
-    sections = isinstance(told, dict) and set(told) == {"method", "net", "seed"}
-    if not sections or not all(isinstance(told[k], dict) for k in ("method", "net")):
-        raise Refused("the letter's recipe must have the sections method and net, and a seed")
-    words = [w for part in (told["method"], told["net"]) for v in part.values() for w in _texts(v)]
+    sections = isinstance(given, dict) and set(given) == {"method", "net", "seed"}
+    if not sections or not all(isinstance(given[k], dict) for k in ("method", "net")):
+        raise RefusedByPolicy("the letter's recipe must have the sections method and net, and a seed")
+    words = [w for part in (given["method"], given["net"]) for v in part.values() for w in _texts(v)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
-        raise Refused(f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it")
-    if told["net"].get("weights") or any("weights=" in w for w in words):
-        raise Refused(
+        raise RefusedByPolicy(
+            f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it"
+        )
+    if given["net"].get("weights") or any("weights=" in w for w in words):
+        raise RefusedByPolicy(
             "net.weights names a file, and nobody but this site's owner may name files of this site"
         )
-    return recipes.check(told)
+    return recipes.check(given)
 
 
 def _texts(v: Tree) -> list[str]:
@@ -60,7 +62,9 @@ def check_weights(method: Method, sent: Tree) -> None:
             shapes = {tuple(w[name].shape) for w in known if name in w}
             if shapes and tuple(v.shape) not in shapes:
                 want = " or ".join(map(str, sorted(shapes)))
-                raise Refused(f"weight {name!r:.80} has shape {tuple(v.shape)}; this network's has {want}")
+                raise RefusedByPolicy(
+                    f"weight {name!r:.80} has shape {tuple(v.shape)}; this network's has {want}"
+                )
 
 
 def networks(method: Method) -> list[Vec]:

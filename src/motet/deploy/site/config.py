@@ -13,26 +13,26 @@ from pathlib import Path
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.encrypted_state import site_key
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import Desk
-from motet.deploy.site.table import Source
+from motet.deploy.site.service import SiteService
+from motet.deploy.site.table import SiteTable
 
 _DATA = "data.json"
 POLICY = "policy.toml"
 
 
-def write_source(kit: Kit, source: Source) -> None:
+def write_source(kit: Kit, source: SiteTable) -> None:
     """Which table this site learns from; only the site's own processes read it."""
     write(kit.folder / _DATA, asdict(source) | {"path": str(Path(source.path).expanduser().resolve())})
 
 
-def read_source(kit: Kit) -> Source:
+def read_source(kit: Kit) -> SiteTable:
     file = kit.folder / _DATA
     if not file.is_file():
         raise FederationError(
             f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
         )
-    told = json.loads(file.read_text())
-    return Source(**told | {"path": Path(told["path"]), "drop": tuple(told["drop"])})
+    given = json.loads(file.read_text())
+    return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"])})
 
 
 def read_policy(kit: Kit) -> Policy:
@@ -41,7 +41,7 @@ def read_policy(kit: Kit) -> Policy:
     return Policy.read(file) if file.is_file() else Policy()
 
 
-def open_desk(folder: Path) -> Desk:
+def open_service(folder: Path) -> SiteService:
     kit = open_kit(folder, "site")
     key = site_key(kit.folder / "key")
-    return Desk(kit.party, kit.folder / "kept", read_source(kit), read_policy(kit), key)
+    return SiteService(kit.party, kit.folder / "kept", read_source(kit), read_policy(kit), key)

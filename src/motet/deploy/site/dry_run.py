@@ -15,12 +15,12 @@ from typing import Any
 
 from motet import nets
 from motet.core import Tree
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
-from motet.deploy.site.table import Source
+from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
 from motet.runs.recipe import Recipe, read
 from motet.runs.trainer import method_of, task_of
@@ -30,7 +30,7 @@ _MANY = 4  # leaves of a reply that are named one by one
 
 
 @dataclass(frozen=True)
-class Report:
+class DryRunReport:
     """What would leave, and what the policy says to it."""
 
     site: str
@@ -44,25 +44,25 @@ class Report:
         return asdict(self)
 
 
-def dry_run(source: Source, policy: Policy | None = None, method: str | Recipe = "fedavg") -> Report:
+def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
     """A rehearsal at this site alone, of a recipe or of a method with its usual settings."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
-    told = source.describe(policy.counts)
+    description = source.describe(policy.counts)
     name = recipe["method"]["name"]
     shares = {k: data.get(k, v) for k, v in (("val", 0.15), ("test", 0.25))}
-    layout = merge({site: told}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
-    before, layout = handshake_needs(source, told, layout)
-    federation = source.furnish(layout)
-    whole, task = settled(recipe, federation)
+    layout = merge({site: description}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
+    before, layout = handshake_needs(source, description, layout)
+    federation = source.build_clients(layout)
+    whole, task = resolved(recipe, federation)
     needs = before + needs_of(method_of(whole, task), federation)
     wrong = objections(policy, name, needs, recipe)
-    return Report(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
+    return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
 
 
-def handshake_needs(source: Source, told: Tree, layout: Layout) -> tuple[list[Need], Layout]:
+def handshake_needs(source: SiteTable, description: Tree, layout: Layout) -> tuple[list[Need], Layout]:
     """What the handshake tells, and the layout that this site alone would come to."""
-    needs = [need("describe", "schema", told)]
+    needs = [need("describe", "schema", description)]
     sums = source.measure(layout, ())
     layout = layout.with_means(sums["many"].numpy(), sums["total"].numpy())
     squares = source.measure(layout, sums["total"] / sums["many"].clamp(min=1))
@@ -75,7 +75,7 @@ def need(verb: str, learn: str, tree: Tree) -> Need:
     return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
 
 
-def settled(recipe: Recipe, federation: Federation) -> tuple[Recipe, Any]:
+def resolved(recipe: Recipe, federation: FederatedData) -> tuple[Recipe, Any]:
     """The recipe with a network, and the task."""
     if recipe["net"]["name"] == "auto":
         name = nets.default_net(federation.kind, federation.shape)
@@ -96,7 +96,7 @@ def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -
 # ---- for people ----
 
 
-def dry_text(report: Report) -> str:
+def dry_text(report: DryRunReport) -> str:
     """A plain table, and what the policy says."""
     head = ("verb", "the server learns", "bytes", "what leaves")
     rows = [(n.verb, words(n), f"{n.up:,}" if n.seen else "?", what(n)) for n in report.needs]
@@ -110,14 +110,14 @@ def dry_text(report: Report) -> str:
     return "\n".join([title, "", lines[0], rule, *lines[1:], "", *notes(report), *verdict])
 
 
-def notes(report: Report) -> list[str]:
+def notes(report: DryRunReport) -> list[str]:
     """What a site's owner should know besides: a mean is a promise of the server, not of arithmetic."""
-    told = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
+    description = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
     if any(n.learn == "average" for n in report.needs):
-        told.append(
+        description.append(
             "means are taken by the server, which is trusted to do no more with a reply: nothing is masked"
         )
-    return told
+    return description
 
 
 def words(n: Need) -> str:

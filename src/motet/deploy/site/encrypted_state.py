@@ -19,7 +19,7 @@ _NONCE = 12  # bytes that make every encryption a different one
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
 
 
-class SafeError(ValueError):
+class EncryptedStateError(ValueError):
     """Something in the safe cannot be read."""
 
 
@@ -31,13 +31,13 @@ def site_key(path: Path) -> bytes:
             file.write(os.urandom(32))
     key = path.read_bytes()
     if len(key) != 32:
-        raise SafeError(
+        raise EncryptedStateError(
             f"{path} holds {len(key)} bytes; a site's key has 32.\nhint: bring the site's own key back"
         )
     return key
 
 
-class Safe:
+class EncryptedState:
     """The versions that one client keeps in one run."""
 
     def __init__(self, folder: Path, run: str, key: bytes) -> None:
@@ -61,7 +61,7 @@ class Safe:
         try:
             return self.lock.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._seal(label))
         except InvalidTag:
-            raise SafeError(
+            raise EncryptedStateError(
                 f"{self._path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
                 "hint: bring the site's key back"
             ) from None

@@ -14,33 +14,35 @@ from typing import Any
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 
-def prepare(told: Any, say: Callable[[str], None]) -> Kit:
+def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     """The kit, ready to join with; `told` is what the command line said."""
-    kit = open_kit(told.kit, "site")
-    if not (told.data or told.policy or told.dry_run) and (kit.folder / "data.json").exists():
+    kit = open_kit(given.kit, "site")
+    if not (given.data or given.policy or given.dry_run) and (kit.folder / "data.json").exists():
         return kit  # who comes back as before has seen it
     from motet.deploy.site.config import POLICY, write_source
     from motet.deploy.site.policy import Policy
-    from motet.deploy.site.table import Source
+    from motet.deploy.site.table import SiteTable
 
-    if told.policy:
-        Policy.read(Path(told.policy))  # one that cannot be read does not replace the one before
-        shutil.copyfile(told.policy, kit.folder / POLICY)
-    if told.data:
-        if not told.target:
+    if given.policy:
+        Policy.read(Path(given.policy))  # one that cannot be read does not replace the one before
+        shutil.copyfile(given.policy, kit.folder / POLICY)
+    if given.data:
+        if not given.target:
             raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
-        drop = tuple(told.drop)
-        write_source(kit, Source(kit.party, Path(told.data), told.target, drop, told.missing, told.kind))
-    show(told, kit, print if told.dry_run else say)
+        drop = tuple(given.drop)
+        write_source(
+            kit, SiteTable(kit.party, Path(given.data), given.target, drop, given.missing, given.kind)
+        )
+    show(given, kit, print if given.dry_run else say)
     return kit
 
 
-def show(told: Any, kit: Kit, say: Callable[[str], None]) -> None:
+def show(given: Any, kit: Kit, say: Callable[[str], None]) -> None:
     """What would leave this site, verb by verb."""
     from motet.deploy.site.config import read_policy, read_source
     from motet.deploy.site.dry_run import dry_run, dry_text
     from motet.runs.recipe import read
 
-    recipe = read(told.recipe, [f"method={told.method}"] if told.method else [])
+    recipe = read(given.recipe, [f"method={given.method}"] if given.method else [])
     report = dry_run(read_source(kit), read_policy(kit), recipe)
-    say(json.dumps(report.json()) if told.json else dry_text(report) + "\n")
+    say(json.dumps(report.json()) if given.json else dry_text(report) + "\n")

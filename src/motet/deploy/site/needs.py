@@ -17,16 +17,16 @@ from typing import Any
 
 from torch import Tensor
 
-from motet.client import Batch, Home, seed_of
+from motet.client import Batch, ClientData, seed_of
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.deploy.site.allow_list import verbs_of
 from motet.deploy.site.policy import Need
 from motet.engines.driver import play, start
-from motet.engines.evaluate import Job, judge, question
+from motet.engines.evaluate import Job, evaluate, evaluation_request
 from motet.engines.letters import Reply
 from motet.engines.loop import Loop, VerbFailed
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.wire import size
 
 LEARN = {"mean": "average", "all": "collect"}
@@ -35,11 +35,11 @@ _ROUNDS = 3
 _SHORT = {"epochs": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
 
 
-class Overheard(Loop):
+class AskRecorder(Loop):
     """A loop that notes what is asked and what would leave."""
 
-    def __init__(self, homes: dict[Client, Home]) -> None:
-        super().__init__(homes)
+    def __init__(self, clients_data: dict[Client, ClientData]) -> None:
+        super().__init__(clients_data)
         self.heard: dict[tuple[str, str], Need] = {}
         self.now = ("", "")
 
@@ -58,42 +58,44 @@ class Overheard(Loop):
             self.heard[verb, learn] = Need(verb, learn, tuple(described(reply)), up, down)
 
 
-def needs_of(method: Method, federation: Federation) -> list[Need]:
+def needs_of(method: Method, federation: FederatedData) -> list[Need]:
     """All that the method may have this site say, in the order in which it does."""
-    (name, home), *_ = federation.homes.items()
-    engine = Overheard({c: few(home) for c in (name, f"{name} again", f"{name} once more")})
-    with calm():
-        rehearse(shortened(method), engine, home.train.take())
+    (name, client_data), *_ = federation.clients_data.items()
+    engine = AskRecorder({c: few(client_data) for c in (name, f"{name} again", f"{name} once more")})
+    with single_threaded():
+        dry_run_rounds(shortened(method), engine, client_data.train.take())
     found = list(engine.heard.values())
     known = {(n.verb, n.learn) for n in found}
     return found + [Need(v, how, seen=False) for v, how in asks_in(type(method)) if (v, how) not in known]
 
 
-def rehearse(method: Method, engine: Overheard, rows: Batch) -> None:
+def dry_run_rounds(method: Method, engine: AskRecorder, rows: Batch) -> None:
     """As far as it goes: what needs other clients than these is left to the method's text."""
     proxy = Batch(rows.x[:_ROWS], rows.y[:_ROWS], rows.live[:_ROWS])
 
     def turn(number: int) -> Turn:
-        return Turn(number, engine.clients, engine.clients, seed_of("rehearsal", number), proxy)
+        return Turn(number, engine.clients, engine.clients, seed_of("evaluate_trained", number), proxy)
 
     try:
         state = start(engine, method, turn(-1))
         for number in range(_ROUNDS):
             state = play(engine, method, state, turn(number))
         client = engine.clients[0]
-        sent = question(method, state, method.view(state, client))
-        sums, _ = judge(method, sent, engine.keep(client), engine.examinee(client))
-        engine.note("judge", "sums of scores", sent, sums)
+        sent = evaluation_request(method, state, method.download(state, client))
+        sums, _ = evaluate(method, sent, engine.keep(client), engine.client_test(client))
+        engine.note("evaluate", "sums of scores", sent, sums)
     except (NoReply, VerbFailed):
         return
 
 
-def few(home: Home) -> Home:
+def few(client_data: ClientData) -> ClientData:
     def first(part: Any) -> Batch:
         batch = part.take()
         return Batch(batch.x[:_ROWS], batch.y[:_ROWS], batch.live[:_ROWS])
 
-    return replace(home, train=first(home.train), val=first(home.val), test=first(home.test))
+    return replace(
+        client_data, train=first(client_data.train), val=first(client_data.val), test=first(client_data.test)
+    )
 
 
 def shortened(method: Method) -> Method:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from motet.client import Examinee, marks, tally
+from motet.client import ClientTest, metric_sums, metrics_of
 from motet.core import Method, Tree
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.runs.finish import card, facts_of, named, put, write_model
 from motet.runs.recipe import Recipe
 from motet.vec import Vec
@@ -20,7 +20,7 @@ from motet.wire import pack
 
 
 @dataclass(frozen=True)
-class Portrait:
+class PersonalModel:
     """A personal model: the trees of its predictor, what is called with them, and how it does at home."""
 
     trees: Tree
@@ -28,15 +28,19 @@ class Portrait:
     scores: dict[str, float]
 
     @classmethod
-    def of(cls, method: Method, sent: Tree, keep: Tree, who: Examinee) -> tuple[Portrait, Tree]:
+    def of(cls, method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[PersonalModel, Tree]:
         own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
-        sums = {k: v[None] for k, v in tally(method.task, own, who.exam).items()}
-        scores = {k: float(v[0]) for k, v in marks(method.task.kind, sums).items()} if len(who.exam) else {}
+        sums = {k: v[None] for k, v in metric_sums(method.task, own, who.examples).items()}
+        scores = (
+            {k: float(v[0]) for k, v in metrics_of(method.task.kind, sums).items()}
+            if len(who.examples)
+            else {}
+        )
         return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
 
 
 def save_portrait(
-    path: Path, portrait: Portrait, recipe: Recipe, federation: Federation, number: int, site: str
+    path: Path, portrait: PersonalModel, recipe: Recipe, federation: FederatedData, number: int, site: str
 ) -> None:
     """A model's file and a card beside it, in the clear: they are the site's own, to be used there.
 

@@ -24,7 +24,7 @@ from motet.runs.recipe import unknown
 Names = tuple[str, ...]
 
 
-class Refused(Exception):
+class RefusedByPolicy(Exception):
     """Something that a site does not do, with the reason."""
 
 
@@ -90,9 +90,9 @@ class Policy:
     def problems(self, letter: Letter, method: str) -> list[str]:
         """Why a letter may not be answered; nothing if it may."""
         wrong = self._of_method(method)
-        if letter.job in ("judge", "rehearsal") and not self.scores:
+        if letter.job in ("evaluate", "evaluate_trained") and not self.scores:
             wrong.append("this site's policy lets no scores leave (scores = false)")
-        if letter.job in ("verb", "rehearsal"):
+        if letter.job in ("verb", "evaluate_trained"):
             wrong += self._of_verb(method, letter.verb, "collect" if letter.learn == "all" else "average")
         return wrong
 
@@ -100,7 +100,7 @@ class Policy:
         """Why a whole run may not begin; nothing if it may."""
         wrong = self._of_method(method)
         for need in needs:
-            if need.verb != "judge":
+            if need.verb != "evaluate":
                 wrong += self._of_verb(method, need.verb, need.learn)
             if need.up > self.reply_bytes:
                 wrong.append(self.too_large(need.verb, need.up))

@@ -11,27 +11,27 @@ from pathlib import Path
 from urllib.parse import quote
 
 from motet.core import Tree
-from motet.data.federated import Federation
+from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.site.encrypted_state import put
-from motet.deploy.site.policy import Refused
-from motet.deploy.site.table import Source
+from motet.deploy.site.policy import RefusedByPolicy
+from motet.deploy.site.table import SiteTable
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 
 
-class Holdings:
+class SiteRows:
     """A site's rows, run by run. `data` is its table, or a federation with its home alone."""
 
-    def __init__(self, folder: Path, data: Federation | Source) -> None:
+    def __init__(self, folder: Path, data: FederatedData | SiteTable) -> None:
         self.folder, self.data = folder, data
-        self._last: tuple[str, Federation] | None = None
+        self._last: tuple[str, FederatedData] | None = None
 
     @property
-    def source(self) -> Source:
-        if isinstance(self.data, Federation):
-            raise Refused("this site's rows are laid out already")
+    def source(self) -> SiteTable:
+        if isinstance(self.data, FederatedData):
+            raise RefusedByPolicy("this site's rows are laid out already")
         return self.data
 
     def measure(self, asked: Tree) -> Tree:
@@ -40,35 +40,35 @@ class Holdings:
             raise WireError("sums are asked for with a layout and a middle")
         return self.source.measure(Layout.of(asked["layout"]), asked["middle"])
 
-    def settle(self, run: str, told: Tree, began: bool) -> Federation:
+    def single_thread(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
-        layout, path = Layout.of(told), self.run_folder(run) / _LAYOUT
+        layout, path = Layout.of(given), self.run_folder(run) / _LAYOUT
         if began and path.exists():
             if pack(unpack(path.read_bytes())["layout"]) != pack(layout.tree()):
-                raise Refused(f"run {run} began here with another layout of columns")
+                raise RefusedByPolicy(f"run {run} began here with another layout of columns")
             return self.of(run)
-        found = self.source.furnish(layout)
+        found = self.source.build_clients(layout)
         put(path, pack({"layout": layout.tree(), "rows": found.fingerprint()}))
         self._last = run, found
         return found
 
-    def of(self, run: str) -> Federation:
+    def of(self, run: str) -> FederatedData:
         """This site's home in a run."""
-        if isinstance(self.data, Federation):
+        if isinstance(self.data, FederatedData):
             return self.data
         if self._last is None or self._last[0] != run:
             self._last = run, self._again(run, self.data)
         return self._last[1]
 
-    def _again(self, run: str, source: Source) -> Federation:
+    def _again(self, run: str, source: SiteTable) -> FederatedData:
         """The home of a run that was settled before, from the very rows that it began with."""
         path = self.run_folder(run) / _LAYOUT
         if not path.exists():
-            raise Refused(f"no layout of columns was agreed on for run {run}")
-        told = unpack(path.read_bytes())
-        found = source.furnish(Layout.of(told["layout"]))
-        if found.fingerprint() != told["rows"]:
-            raise Refused(
+            raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}")
+        given = unpack(path.read_bytes())
+        found = source.build_clients(Layout.of(given["layout"]))
+        if found.fingerprint() != given["rows"]:
+            raise RefusedByPolicy(
                 f"the rows of {source.path.name} changed since run {run} began.\n"
                 "hint: bring the old file back, or start a new run"
             )

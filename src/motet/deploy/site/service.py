@@ -1,6 +1,6 @@
 """A site's desk: what one organisation's process does when it is asked.
 
-    desk = Desk("hospital-a", folder, Source(...), Policy(), site_key(folder / "key"))
+    desk = SiteService("hospital-a", folder, SiteTable(...), Policy(), site_key(folder / "key"))
     reply = Reply.read(desk.answer(Letter("verb", ...).pack()))
 
 A verb is looked up by name among those of the site's own installed motet; nobody can send code. What the
@@ -20,20 +20,20 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from motet.core import Method, NoReply, Tree, Turn, Unfit
-from motet.data.federated import DataError, Federation
-from motet.deploy.site.allow_list import check_weights, look_up, read_recipe
-from motet.deploy.site.encrypted_state import Safe, SafeError
+from motet.core import Method, MethodUnfit, NoReply, Tree, Turn
+from motet.data.federated import DataError, FederatedData
+from motet.deploy.site.allow_list import check_weights, find_verb, read_recipe
+from motet.deploy.site.encrypted_state import EncryptedState, EncryptedStateError
 from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.needs import needs_of
-from motet.deploy.site.personal_models import Portrait, save_portrait
-from motet.deploy.site.policy import Policy, Refused
-from motet.deploy.site.rows import Holdings
-from motet.deploy.site.table import Source
-from motet.engines.evaluate import Job, judge, rehearsal
+from motet.deploy.site.personal_models import PersonalModel, save_portrait
+from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.rows import SiteRows
+from motet.deploy.site.table import SiteTable
+from motet.engines.evaluate import Job, evaluate, evaluate_trained
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop, VerbFailed, all_finite
-from motet.engines.single_threaded import calm
+from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.trainer import method_of, task_of
@@ -41,39 +41,39 @@ from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")
 _EXPECTED = (
-    Refused, WireError, VerbFailed, NoReply, SafeError, RecipeError, DataError, NetError, Unfit,
+    RefusedByPolicy, WireError, VerbFailed, NoReply, EncryptedStateError, RecipeError, DataError, NetError, MethodUnfit,
     OSError, MemoryError, ImportError,
 )  # fmt: skip
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
-class Desk:
+class SiteService:
     """Answers letters for one client. `data` is the site's table, or a federation with its home alone."""
 
     def __init__(
         self,
         name: str,
         folder: Path,
-        data: Federation | Source,
+        data: FederatedData | SiteTable,
         policy: Policy | None = None,
         key: bytes = b"",
     ) -> None:
         self.name, self.folder = name, Path(folder)
-        self.holdings = Holdings(self.folder, data)
+        self.site_rows = SiteRows(self.folder, data)
         self.policy, self.key = policy or Policy(), key
         self.ledger = Ledger(self.folder / "ledger.tsv")
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
-            "describe": self.describe, "measure": self.measure, "settle": self.settle, "offer": self.consider,
-            "verb": self.perform, "judge": self.score, "rehearsal": self.score, "portrait": self.paint,
+            "describe": self.describe, "measure": self.measure, "layout": self.single_thread, "offer": self.consider,
+            "verb": self.perform, "evaluate": self.score, "evaluate_trained": self.score, "save_model": self.paint,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
-        self._method: tuple[bytes, Federation, Recipe, Method] | None = None
+        self._method: tuple[bytes, FederatedData, Recipe, Method] | None = None
 
     def answer(self, message: bytes) -> bytes:
         """The reply to a letter, or a refusal with the reason; never an exception for what came in."""
         what = "a message"
-        with self.one_at_a_time, calm():
+        with self.one_at_a_time, single_threaded():
             try:
                 letter = Letter.read(message, self.policy.letter_bytes)
                 what = f"{letter.job} {letter.verb!r} of run {letter.run!r}, round {letter.round}"
@@ -90,18 +90,20 @@ class Desk:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.leaving(letter, Reply(self.holdings.source.describe(self.policy.counts)))
+        return self.leaving(letter, Reply(self.site_rows.source.describe(self.policy.counts)))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
-            raise Refused("this site's policy lets no sums of columns leave.\nhint: data.scale=client")
-        return self.leaving(letter, Reply(self.holdings.measure(letter.send)))
+            raise RefusedByPolicy(
+                "this site's policy lets no sums of columns leave.\nhint: data.scale=client"
+            )
+        return self.leaving(letter, Reply(self.site_rows.measure(letter.send)))
 
-    def settle(self, letter: Letter) -> bytes:
+    def single_thread(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
         began = bool(self.safe(letter).labels())
-        home = self.holdings.settle(letter.run, letter.send, began).homes[self.name]
-        rows = {"train": home.n, "val": len(home.val), "test": len(home.test)}
+        client_data = self.site_rows.single_thread(letter.run, letter.send, began).clients_data[self.name]
+        rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         return self.leaving(letter, Reply(rows if self.policy.counts else {}))
 
     def consider(self, letter: Letter) -> bytes:
@@ -113,7 +115,7 @@ class Desk:
         needs = needs_of(method, self.federation(letter.run))
         spent = self.ledger.rounds - {(letter.run, str(r)) for r in range(-1, rounds)}
         if wrong := self.policy.objections(name, needs, rounds, len(spent)):
-            raise Refused("; ".join(wrong))
+            raise RefusedByPolicy("; ".join(wrong))
         return Reply({"accepted": True}).pack()
 
     # ---- during a run ----
@@ -124,10 +126,12 @@ class Desk:
         if (seen := safe.get(letter.label)) is not None and (record := unpack(seen))["digest"] == digest:
             return bytes(record["reply"])
         method = self.method(letter)
-        act, engine = look_up(method, letter.verb), self.engine(letter, method)
+        act, engine = find_verb(method, letter.verb), self.engine(letter, method)
         check_weights(method, letter.send)
         if not self.ledger.room(letter, self.policy.rounds):
-            raise Refused(f"this site's policy has rounds = {self.policy.rounds}, and they are used up")
+            raise RefusedByPolicy(
+                f"this site's policy has rounds = {self.policy.rounds}, and they are used up"
+            )
         keep = self.keep(letter, safe, engine)
         tree, after = engine.guarded(act, self.name, letter.send, keep, engine.data(self.name))
         fine = all_finite(tree)
@@ -139,16 +143,16 @@ class Desk:
     def score(self, letter: Letter) -> bytes:
         """Sums of scores, or what training would lead to; nothing is stored."""
         method = self.method(letter)
-        job: Job = partial(judge, method)
-        if letter.job == "rehearsal":
-            job = partial(rehearsal, method, look_up(method, letter.verb))
+        job: Job = partial(evaluate, method)
+        if letter.job == "evaluate_trained":
+            job = partial(evaluate_trained, method, find_verb(method, letter.verb))
         tree = self.examined(letter, method, job, "test" if letter.part == "test" else "val")
         return self.leaving(letter, self.weighed(letter, tree))
 
     def paint(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
         method = self.method(letter)
-        found: Portrait = self.examined(letter, method, partial(Portrait.of, method), "test")
+        found: PersonalModel = self.examined(letter, method, partial(PersonalModel.of, method), "test")
         assert self._method is not None
         path = self.folder / "models" / quote(letter.run, safe="")
         save_portrait(path, found, self._method[2], self.federation(letter.run), letter.round, self.name)
@@ -157,15 +161,15 @@ class Desk:
     def examined(self, letter: Letter, method: Method, job: Job, part: str) -> Tree:
         engine = self.engine(letter, method)
         check_weights(method, letter.send)
-        exam = engine.examinee(self.name, "test" if part == "test" else "val")
+        exam = engine.client_test(self.name, "test" if part == "test" else "val")
         keep = self.keep(letter, self.safe(letter), engine)
         return engine.guarded(job, self.name, letter.send, keep, exam)[0]
 
     # ---- what the jobs need ----
 
-    def federation(self, run: str) -> Federation:
+    def federation(self, run: str) -> FederatedData:
         """This site's home, as it was laid out for a run."""
-        return self.holdings.of(run)
+        return self.site_rows.of(run)
 
     def method(self, letter: Letter) -> Method:
         """The method that the letter names, of this site's own motet, as the policy lets it."""
@@ -175,36 +179,36 @@ class Desk:
             method = method_of(recipe, task_of(recipe, federation))
             self._method = wanted, federation, recipe, method
         if wrong := self.policy.problems(letter, letter.recipe["method"]["name"]):
-            raise Refused("; ".join(wrong))
+            raise RefusedByPolicy("; ".join(wrong))
         return self._method[3]
 
     def engine(self, letter: Letter, method: Method) -> Loop:
         """A loop of one client: what it does is what is done here."""
-        engine = Loop(self.federation(letter.run).homes)
+        engine = Loop(self.federation(letter.run).clients_data)
         engine.method = method
         engine.turn = Turn(letter.round, [self.name], [self.name], letter.seed)
         return engine
 
-    def safe(self, letter: Letter) -> Safe:
-        return Safe(self.holdings.run_folder(letter.run), letter.run, self.key)
+    def safe(self, letter: Letter) -> EncryptedState:
+        return EncryptedState(self.site_rows.run_folder(letter.run), letter.run, self.key)
 
-    def keep(self, letter: Letter, safe: Safe, engine: Loop) -> Tree:
+    def keep(self, letter: Letter, safe: EncryptedState, engine: Loop) -> Tree:
         if letter.base is None:
             return engine.joined(self.name)
         if (record := safe.get(letter.base)) is None:
             number, ask = letter.base
-            raise Refused(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
+            raise RefusedByPolicy(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
         return unpack(record)["keep"]
 
     def weighed(self, letter: Letter, tree: Tree) -> Reply:
-        n = self.federation(letter.run).homes[self.name].n
+        n = self.federation(letter.run).clients_data[self.name].n
         return Reply(tree, n if self.policy.counts else 1)
 
     def leaving(self, letter: Letter, reply: Reply) -> bytes:
         """The reply as bytes, within the policy's limit, and written down before it leaves."""
         packed = reply.pack()
         if len(packed) > self.policy.reply_bytes:
-            raise Refused(self.policy.too_large(letter.verb or letter.job, len(packed)))
+            raise RefusedByPolicy(self.policy.too_large(letter.verb or letter.job, len(packed)))
         self.ledger.write(letter, len(packed))
         return packed
 

@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from motet.client import Batch, Column, Home
+from motet.client import Batch, ClientData, Column
 from motet.core import Tree
-from motet.data.build_clients import Block, Dealt, gather, views
-from motet.data.federated import DataError, Federation, Pool, Ruler, refuse
+from motet.data.build_clients import Partition, RowBlock, gather, views
+from motet.data.federated import DataError, FederatedData, Pool, Scaler, refuse
 from motet.data.partition import Common, cut
-from motet.data.splits import Hand
-from motet.data.table_files import Table, read
-from motet.data.user_table import Feature, Reader
+from motet.data.splits import Assignment
+from motet.data.table_files import SourceTable, read
+from motet.data.user_table import Reader, TableFeature
 from motet.deploy.agreement.layout import Layout
 
 
 @dataclass(frozen=True)
-class Source:
+class SiteTable:
     """A file, or a folder of files, that all belong to one site."""
 
     site: str
@@ -36,7 +36,7 @@ class Source:
     kind: str = "auto"  # classes, numbers or auto
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> SourceTable:
         return read(Path(self.path))
 
     def reader(self, kind: str) -> Reader:
@@ -46,7 +46,7 @@ class Source:
         return reader
 
     @cached_property
-    def features(self) -> dict[str, Feature]:
+    def features(self) -> dict[str, TableFeature]:
         """What each column of the file becomes."""
         reader = self.reader(self.kind)
         names = [c for c in self.table.frame.columns if c not in {self.target, *self.drop}]
@@ -64,14 +64,14 @@ class Source:
         y, kind, classes = reader.target(self.target)
         refuse(reader.problems)
         numeric = bool(self.table.frame[self.target].dtype.kind in "iuf")
-        told = {
+        description = {
             "columns": [_told(name, f) for name, f in self.features.items()],
             "target": {"name": self.target, "kind": kind, "classes": list(classes)},
             "auto": self.kind == "auto" and numeric,  # whether the kind was guessed from numbers
             "holes": any(bool(np.isnan(f.values).any()) for f in self.features.values()),
         }
         rows = np.bincount(y, minlength=len(classes)).tolist() if kind == "classes" else []
-        return told | {"counts": {"rows": len(y), "classes": rows} if counts else {}}
+        return description | {"counts": {"rows": len(y), "classes": rows} if counts else {}}
 
     def measure(self, layout: Layout, middle: Tree) -> Tree:
         """Sums of training rows by column: of cells, or of squared distances to a middle."""
@@ -90,13 +90,13 @@ class Source:
 
     # ---- what the site's own desk gets ----
 
-    def furnish(self, layout: Layout) -> Federation:
+    def build_clients(self, layout: Layout) -> FederatedData:
         """This site's rows as its home, cut, filled and scaled as all sites agreed."""
         block, held = self.block(layout), self.held(layout)
         x, y, ruler = self.scaled(layout, block.x, block.y, block.learned)
         (parts,) = views(replace(block, x=x, y=y))
         columns = tuple(replace(c, here=bool(h)) for c, h in zip(layout.table, held, strict=True))
-        found = layout.federation(str(self.path), {self.site: Home(*parts, columns)})
+        found = layout.federation(str(self.path), {self.site: ClientData(*parts, columns)})
         return replace(found, rulers={self.site: ruler} if layout.scale != "none" else {})
 
     def whole(self, layout: Layout) -> Batch:
@@ -107,29 +107,29 @@ class Source:
 
     def scaled(
         self, layout: Layout, x: np.ndarray, y: np.ndarray, learned: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, Ruler]:
+    ) -> tuple[np.ndarray, np.ndarray, Scaler]:
         """Rows with empty cells filled and numbers standardised, and by what; `learned` says which ones teach it."""
         ours = isinstance(layout.means, torch.Tensor)
         x = np.where(np.isnan(x), layout.means.numpy() if ours else means_of(x[learned]), x)
         ruler = self.ruler(layout, x[learned])
-        target = Ruler(*map(np.asarray, layout.target))
+        target = Scaler(*map(np.asarray, layout.target))
         y = target.apply(y) if layout.kind == "numbers" else y
         return np.where(self.held(layout), ruler.apply(x), np.float32(0)), y, ruler
 
-    def ruler(self, layout: Layout, rows: np.ndarray) -> Ruler:
+    def ruler(self, layout: Layout, rows: np.ndarray) -> Scaler:
         if layout.scale == "none":
-            return Ruler(np.zeros(len(layout.columns)), np.ones(len(layout.columns)))
-        return layout.ruler if layout.scale == "federation" else Ruler.of(rows, layout.table)
+            return Scaler(np.zeros(len(layout.columns)), np.ones(len(layout.columns)))
+        return layout.ruler if layout.scale == "federation" else Scaler.of(rows, layout.table)
 
-    def block(self, layout: Layout) -> Block:
+    def block(self, layout: Layout) -> RowBlock:
         """The rows in the layout's columns, sorted by part; empty cells are NaN."""
         pool = self.pool(layout)
         n = len(pool.x)
-        hand = Hand(np.arange(n), np.zeros(n, np.int64), (self.site,))
+        hand = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
         common = Common(val=layout.val, test=layout.test)
         parts = cut(pool, hand, np.full(n, -1), common, layout.seed)
         none, yes = np.empty(0, np.int64), np.ones(1, bool)
-        return gather(pool, Dealt(hand.row, hand.who, parts, hand.clients, yes, ~yes, none, none))
+        return gather(pool, Partition(hand.row, hand.who, parts, hand.clients, yes, ~yes, none, none))
 
     def pool(self, layout: Layout) -> Pool:
         reader = self.reader(layout.kind)
@@ -161,7 +161,7 @@ def means_of(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(there, rows, 0).sum(0) / np.maximum(there.sum(0), 1))
 
 
-def _told(name: str, feature: Feature) -> Tree:
+def _told(name: str, feature: TableFeature) -> Tree:
     groups = [c.name.removeprefix(f"{name}=") for c in feature.columns if c.group]
     kind = "text" if groups else feature.columns[0].kind
     return {"name": name, "kind": kind, "values": groups}

@@ -1,6 +1,6 @@
 """A wrapper that makes some clients hostile, to rehearse what a method and a mean bear.
 
-A hostile client works as it should, keeps what it should, and lies about its reply. The lie is told
+A hostile client works as it should, keeps what it should, and lies about its reply. The lie is given_leaves
 inside the verb, before anything is averaged, so every engine can be wrapped.
 """
 
@@ -50,15 +50,15 @@ class Hostile:
         return getattr(self.engine, name)
 
 
-def lying(told: Verb, seeds: Tensor, how: How) -> Verb:
+def lying(asked: Verb, seeds: Tensor, how: How) -> Verb:
     """The verb, with replies changed at the clients whose seeds these are; no branch, so it can be stacked."""
 
-    @wraps(told)
+    @wraps(asked)
     def lie(sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        reply, kept = told(sent, keep, data)
+        reply, kept = asked(sent, keep, data)
         return poisoned(reply, sent, (data.seed == seeds).any(), how), kept
 
-    return verb(solo=is_solo(told))(lie)
+    return verb(solo=is_solo(asked))(lie)
 
 
 def poisoned(reply: Tree, sent: Tree, hostile: Tensor, how: How) -> Tree:

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from motet.published.graph import assemble, two_classes
 from motet.published.manifest import Privacy
-from motet.published.trees import Tree, ensemble
+from motet.published.trees import EnsembleTree, ensemble
 
 
 class _Boosting(BaseEstimator):
@@ -150,7 +150,7 @@ class DPBoostingRegressor(RegressorMixin, _Boosting):
         return assemble([self._scores("s")], [], self.n_features_in_, 1, last="s")
 
 
-def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> Tree:
+def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> EnsembleTree:
     """A step function as a tree: scores[0] without a value, scores[i] from cuts[i - 2] on to below cuts[i - 1].
 
     The root parts rows without a value from the others; below it, cuts are halved again and again.
@@ -174,7 +174,7 @@ def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> Tree:
     nodes.append((0.0, -1, -1, float(scores[0])))
     threshold, left, right, value = (np.array(c) for c in zip(*nodes, strict=True))
     features = np.full(len(nodes), feature)
-    return Tree(features, threshold, left, right, np.zeros(len(nodes), bool), value[:, None])
+    return EnsembleTree(features, threshold, left, right, np.zeros(len(nodes), bool), value[:, None])
 
 
 def _before(cut: float) -> float:

@@ -45,10 +45,10 @@ def attack(members: np.ndarray, others: np.ndarray) -> Attack:
     rank = (np.cumsum(many) - (many - 1) / 2)[place]  # from 1, ties share the mean
     above = rank[len(members) :].sum() - len(others) * (len(others) + 1) / 2
     cuts = np.unique(both)
-    told = np.searchsorted(np.sort(members), cuts, "right") / len(members)
+    right = np.searchsorted(np.sort(members), cuts, "right") / len(members)
     wrong = np.searchsorted(np.sort(others), cuts, "right") / len(others)
     auc = above / (len(members) * len(others))
-    return Attack(float(auc), float(max(0.0, (told - wrong).max())), len(members), len(others))
+    return Attack(float(auc), float(max(0.0, (right - wrong).max())), len(members), len(others))
 
 
 def most(epsilon: float, delta: float = 0.0) -> float:
