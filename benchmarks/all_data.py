@@ -21,7 +21,7 @@ import torch
 import motet
 from motet.data.federated import DataError, FederatedData
 from motet.runs.recipe import Recipe, read
-from motet.runs.trainer import federation_of
+from motet.runs.trainer import federated_data
 
 HERE = Path(__file__).parent
 SMALL = ["net=cnn", "net.channels=[16, 32]", "net.kernel=3", "net.hidden=64", "method.lr=0.05"]
@@ -60,7 +60,7 @@ def measure(name: str) -> list[str]:
     words = [f"data={name}", "method=fedavg", *WORDS[name]]
     try:
         recipe = read(words=words)
-        federation = federation_of(recipe)
+        federation = federated_data(recipe)
     except DataError as e:
         return [name, "not here: " + str(e).split("\n")[0], *[""] * 6]
     done = motet.run(**sections(recipe), out=HERE / ".runs" / f"{name}-{recipe.identity()[:8]}")

@@ -41,19 +41,19 @@ def federation(work: str = "W1", folder: str = "") -> FederatedData:
 
 
 class Laps:
-    """A watch that takes the time of every round."""
+    """Takes the time of every round."""
 
     def __init__(self) -> None:
         self.clock, self.score = Clock(), 0.0
 
-    def began(self, trainer: Any) -> None:
+    def on_start(self, trainer: Any) -> None:
         self.clock.begin()
 
-    def ended(self, trainer: Any, seconds: float) -> None:
+    def on_round(self, trainer: Any, seconds: float) -> None:
         self.score = trainer.latest["global"]
         self.clock.lap(self.score)
 
-    def stop(self) -> bool:
+    def should_stop(self) -> bool:
         return False
 
 

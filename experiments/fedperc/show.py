@@ -54,16 +54,16 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     store = Store(folder)
     facts = store.facts()
     trainer, number = Trainer(Recipe(facts["settings"]), store), facts["reported"]
-    method, bench, state = trainer.method, trainer.bench, unpack(store.state(number))
-    bench.begin(method, trainer.turn(number))
-    size = len(bench.clients) // GROUPS
+    method, evaluator, state = trainer.method, trainer.evaluator, unpack(store.state(number))
+    evaluator.begin(method, trainer.turn(number))
+    size = len(evaluator.clients) // GROUPS
     right: dict[str, list[float]] = {"shared": [], "own": []}
-    for i, client in enumerate(bench.clients):
-        group = bench.clients[i // size * size :][:size]
-        everyone = set.intersection(*({*bench.clients_data[c].train.take().y.tolist()} for c in group))
-        who = bench.client_test(client, "test")
+    for i, client in enumerate(evaluator.clients):
+        group = evaluator.clients[i // size * size :][:size]
+        everyone = set.intersection(*({*evaluator.clients_data[c].train.take().y.tolist()} for c in group))
+        who = evaluator.client_test(client, "test")
         own = trainer.task.at_home(
-            method.personal(method.download(state, client), bench.keep(client), who.data), who.data
+            method.personal(method.download(state, client), evaluator.keep(client), who.data), who.data
         )
         with torch.no_grad():
             hits = (own(who.examples.x).argmax(1) == who.examples.y).tolist()

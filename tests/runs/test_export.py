@@ -31,7 +31,7 @@ def predictions(done: motet.Run, client: str) -> tuple[np.ndarray, np.ndarray]:
     trainer.load()
     best = trainer.reported()
     with single_threaded():
-        models = dict(trainer.bench.personal_models(trainer.method, best.state, trainer.turn(best.round)))
+        models = dict(trainer.evaluator.personal_models(trainer.method, best.state, trainer.turn(best.round)))
         client_data, f = trainer.federation.clients_data[client], trainer.federation
         (w,) = models[client]
         said = (

@@ -57,7 +57,7 @@ def own_scores(folder: Path, client: str) -> np.ndarray:
     """What the client's personal model of the run makes of all its rows, in some order."""
     store = Store(folder)
     trainer = Trainer(recipes.Recipe(store.facts()["settings"]), store)
-    method, engine, turn = trainer.method, trainer.bench, trainer.turn(store.facts()["reported"])
+    method, engine, turn = trainer.method, trainer.evaluator, trainer.turn(store.facts()["reported"])
     engine.method, engine.turn = method, turn
     view = method.view(unpack(store.state(turn.number)), client)
     own: Any = method.personal(view, engine.keep(client), engine.data(client))

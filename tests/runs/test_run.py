@@ -67,7 +67,7 @@ def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     from motet.runs import trainer as trainer
 
     before = small(tmp_path / "a")
-    trainer._federation.cache_clear()
+    trainer._federated.cache_clear()
     real = trainer.load
 
     def ruined(*args: Any, **kwargs: Any) -> Any:
@@ -78,7 +78,7 @@ def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(trainer, "load", ruined)
     after = small(tmp_path / "b")
-    trainer._federation.cache_clear()
+    trainer._federated.cache_clear()
     assert before.facts["reported"] == after.facts["reported"]
     found = same(before.folder, after.folder)
     assert all(f.startswith("scores") for f in found) and found
@@ -95,8 +95,8 @@ def test_a_run_by_both_stops_when_neither_side_improves_and_says_since_when(tmp_
     val = done.scores.query("part == 'val' and round >= 0")
     means = val.groupby(["side", "round"])["accuracy"].mean().unstack("side")
     since = means.cummax().diff().gt(0).any(axis=1)  # rounds with a new peak of either side
-    risen = int(max(since[since].index, default=0))
-    assert done.facts["equilibrium"] == risen and len(done.rounds) == risen + 5
+    improved = int(max(since[since].index, default=0))
+    assert done.facts["equilibrium"] == improved and len(done.rounds) == improved + 5
     assert done.facts["reported"] == means.mean(axis=1).idxmax()
 
 
@@ -141,7 +141,7 @@ def test_stopping_and_going_on_ends_with_the_same_bits(tmp_path: Path, words: tu
     class Impatient(NoProgress):
         rounds = 0
 
-        def stop(self) -> bool:
+        def should_stop(self) -> bool:
             self.rounds += 1
             return self.rounds > 2
 
@@ -281,7 +281,7 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     from motet.runs.run import NoProgress, Stopped
 
     class AtOnce(NoProgress):
-        def stop(self) -> bool:
+        def should_stop(self) -> bool:
             return True
 
     csv = tmp_path / "d.csv"
@@ -291,7 +291,7 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(recipe, tmp_path / "r", AtOnce())
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    trainer._federation.cache_clear()
+    trainer._federated.cache_clear()
     with pytest.raises(RunError, match="(?s)changed since this run started.*hint:"):
         run(recipe, tmp_path / "r")
 
@@ -306,7 +306,7 @@ def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path)
     first = run(recipe, base=tmp_path)
     assert run(recipe, base=tmp_path).folder == first.folder
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    trainer._federation.cache_clear()
+    trainer._federated.cache_clear()
     assert run(recipe, base=tmp_path).folder != first.folder
     with pytest.raises(RunError, match="changed since this run started"):
         run(recipe, first.folder)

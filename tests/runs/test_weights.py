@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from motet.nets import NetError
 from motet.runs.recipe import read
 from motet.runs.run import RunError, folder_for, run
-from motet.runs.trainer import federation_of, fingerprint_of, task_of
+from motet.runs.trainer import federated_data, fingerprint_of, task_of
 
 WORDS = ["data=wine", "data.clients=3", "data.unseen=0", "net=mlp", "net.hidden=[8]", "train.rounds=2"]
 
@@ -25,14 +25,14 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_run_starts_from_the_weights_of_a_file(model: Path, tmp_path: Path) -> None:
     recipe = read(None, [*WORDS, f"net.weights={model}", "seed=5"])
-    found = task_of(recipe, federation_of(recipe)).w0
+    found = task_of(recipe, federated_data(recipe)).w0
     assert all(torch.equal(found[k], v) for k, v in load_file(model).items())
     assert run(recipe, tmp_path / "second").facts["status"] == "done"
 
 
 def test_a_second_network_may_have_options_and_weights(model: Path) -> None:
     recipe = read(None, ["data=wine", "data.clients=3", "data.unseen=0", "net=mlp"])
-    task = task_of(recipe, federation_of(recipe))
+    task = task_of(recipe, federated_data(recipe))
     assert task.other("mlp hidden=[8]").w0.keys() == load_file(model).keys()
     found = task.other(f"mlp hidden=[8] weights={model}").w0
     assert all(torch.equal(found[k], v) for k, v in load_file(model).items())

@@ -23,7 +23,7 @@ from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import games as game
 from motet.runs import recipe as recipes
-from motet.runs.trainer import federation_of, resolve, task_of
+from motet.runs.trainer import federated_data, resolve, task_of
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
@@ -49,7 +49,7 @@ class Timed:
         data = {"name": "synthetic", "generator": "page", "clients": clients, "unseen": 0.0}
         words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}, "seed": seed}
         recipe, _ = resolve(recipes.check(words | {"method": {"name": "fedavg"}}))
-        federation, e = federation_of(recipe), recipe.engine
+        federation, e = federated_data(recipe), recipe.engine
         self.task, self.seed = task_of(recipe, federation), seed
         self.build = partial(Choice(e.name, e.chunk, True).build, federation.clients_data)
         self.proxy = federation.proxy.take() if federation.proxy else None

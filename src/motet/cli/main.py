@@ -188,7 +188,7 @@ def do_run(args: Any) -> None:
     if not args.quiet:
         say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
-        done = run(recipe, args.out, progress.watch(recipe))
+        done = run(recipe, args.out, progress.observer(recipe))
     summary = tables.summary(tables.read([done.folder])[0])
     print(
         json.dumps({"folder": str(done.folder)} | summary, default=str)
@@ -211,7 +211,7 @@ def do_compare(args: Any) -> None:
     plan = comparing.plan(path, words, methods, args.seeds)
     with Progress(quiet=args.quiet) as progress:
         folders = comparing.compare(
-            plan, args.out, progress.watch, lambda r, e: say(f"{r['method']['name']}: {e}")
+            plan, args.out, progress.observer, lambda r, e: say(f"{r['method']['name']}: {e}")
         )
     found = Comparison(folders)
     table = found.table
@@ -246,7 +246,7 @@ def do_verify(args: Any) -> int:
     from motet.runs.run import verify
 
     with Progress() as progress:
-        differences = verify(args.run, progress.watch(None))
+        differences = verify(args.run, progress.observer(None))
     if differences:
         print("\n".join(differences))
         say(f"{args.run} does not come out the same again")

@@ -46,12 +46,12 @@ class Progress:
             show = self.live.console.print if self.live else print
             show(text, **({"highlight": False} if self.live else {"file": sys.stderr, "flush": True}))
 
-    def watch(self, recipe: Any, place: int = 0, of: int = 1) -> Watching:
-        return Watching(self, f"[{place + 1}/{of}] " if of > 1 else "")
+    def observer(self, recipe: Any, place: int = 0, of: int = 1) -> RunProgress:
+        return RunProgress(self, f"[{place + 1}/{of}] " if of > 1 else "")
 
 
-class Watching:
-    """One run, being watched."""
+class RunProgress:
+    """Shows the progress of one run."""
 
     def __init__(self, screen: Progress, place: str) -> None:
         self.screen, self.place = screen, place
@@ -60,7 +60,7 @@ class Watching:
         self.first = 0
         self.refused = False
 
-    def began(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self.first = max(trainer.number + 1, 0)
         for note in trainer.federated.notes:
             self.screen.say_once(f"data: {note}")
@@ -77,7 +77,7 @@ class Watching:
                 flush=True,
             )
 
-    def ended(self, trainer: Trainer, seconds: float) -> None:
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
         if trainer.refusals and not self.refused:
             self.refused = True
             self.screen.say_once(f"{trainer.refusals[0]} (all such replies are among the run's events)")
@@ -92,7 +92,7 @@ class Watching:
                 flush=True,
             )
 
-    def stop(self) -> bool:
+    def should_stop(self) -> bool:
         return False
 
 

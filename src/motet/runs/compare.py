@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
-from motet.runs.trainer import resolve
+from motet.runs.trainer import Observer, resolve
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
@@ -53,7 +52,7 @@ def recipe_for(
 def compare(
     recipes_: Sequence[Recipe],
     base: str | Path = "runs",
-    watch: Callable[[Recipe, int, int], Any] | None = None,
+    observer: Callable[[Recipe, int, int], Observer] | None = None,
     failed: Callable[[Recipe, str], None] | None = None,
 ) -> list[Path]:
     """Run them all, and return their folders. One that fails says so, and the others go on."""
@@ -61,7 +60,7 @@ def compare(
     for i, recipe in enumerate(recipes_):
         folder = folder_for(resolve(recipe)[0], base)
         try:
-            run(recipe, folder, watch(recipe, i, len(recipes_)) if watch else None)
+            run(recipe, folder, observer(recipe, i, len(recipes_)) if observer else None)
         except RunError as e:
             if not (folder / "run.sqlite").exists():
                 raise

@@ -25,7 +25,7 @@ from motet.runs.trainer import Best, Trainer
 def finish(trainer: Trainer, folder: Path) -> None:
     best = trainer.reported()
     turn = trainer.turn(best.round)
-    trainer.score(trainer.bench, best.state, turn, "test")
+    trainer.score(trainer.evaluator, best.state, turn, "test")
     newcomers(trainer, best)
     evaluate_server_test(trainer, best)
     if trainer.recipe.save.models != "none":
@@ -33,9 +33,9 @@ def finish(trainer: Trainer, folder: Path) -> None:
     for table in ("scores", "rounds", "traffic", "metrics", "clients"):
         trainer.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
     if trainer.stuck():
-        trainer.store.set_facts(equilibrium=trainer.risen)
+        trainer.store.set_facts(equilibrium=trainer.last_improvement)
         trainer.store.event(
-            "equilibrium", f"no improvement on validation examples after round {trainer.risen}"
+            "equilibrium", f"no improvement on validation examples after round {trainer.last_improvement}"
         )
     record = trainer.method.summary(best.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
@@ -85,7 +85,9 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
     if model is not None:
         write_model(folder / "global", named(model), card_facts(trainer, best, "", {}))
     everyone, call = trainer.recipe.save.models == "all", ""
-    for client, tree in trainer.bench.personal_models(trainer.method, best.state, turn) if everyone else ():
+    for client, tree in (
+        trainer.evaluator.personal_models(trainer.method, best.state, turn) if everyone else ()
+    ):
         call = call or calls(trainer, best, client)
         facts = card_facts(trainer, best, client, scores.get(client, {})) | {"call": call}
         write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
@@ -93,10 +95,12 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
 
 def calls(trainer: Trainer, best: Best, client: str) -> str:
     """The name of the function that a personal model's trees belong to: `predict` of the task, or the method's."""
-    method, bench = trainer.method, trainer.bench
+    method, evaluator = trainer.method, trainer.evaluator
     if type(method).personal is Method.personal:
         return "predict"
-    own: Any = method.personal(method.download(best.state, client), bench.keep(client), bench.data(client))
+    own: Any = method.personal(
+        method.download(best.state, client), evaluator.keep(client), evaluator.data(client)
+    )
     return str(own.func.__name__)
 
 

@@ -1,6 +1,6 @@
 """Starting, resuming, verifying and reading runs. A run is a folder.
 
-Knows folders, locks and what can go wrong around a run. The training itself is in course.py.
+Knows folders, locks and what can go wrong around a run. The training itself is in trainer.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
 from motet.runs.trainer import (
+    Observer,
     Trainer,
     attackers_of,
     federated_data,
@@ -50,15 +51,15 @@ class Stopped(Exception):
 
 
 class NoProgress:
-    """Nobody looks on."""
+    """An observer that does nothing and never stops a run."""
 
-    def began(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         pass
 
-    def ended(self, trainer: Trainer, seconds: float) -> None:
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
         pass
 
-    def stop(self) -> bool:
+    def should_stop(self) -> bool:
         return False
 
 
@@ -102,18 +103,21 @@ class Run:
 
 
 def run(
-    recipe: Recipe, folder: str | Path | None = None, watch: Any = None, base: str | Path = "runs"
+    recipe: Recipe,
+    folder: str | Path | None = None,
+    observer: Observer | None = None,
+    base: str | Path = "runs",
 ) -> Run:
     """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
     recipe, why = resolve(recipe)
-    folder, watch = Path(folder) if folder else folder_for(recipe, base), watch or NoProgress()
+    folder, observer = Path(folder) if folder else folder_for(recipe, base), observer or NoProgress()
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), writable(folder), single_threaded():
         store = Store(folder, writing=True)
         try:
             begin(recipe, why, store, folder)
             if store.facts()["status"] != "done":
-                train(store, folder, watch)
+                train(store, folder, observer)
         finally:
             store.close()
     return Run(folder)
@@ -183,12 +187,12 @@ def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
         )
 
 
-def train(store: Store, folder: Path, watch: Any) -> None:
+def train(store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()
     trainer = Trainer(Recipe(facts["settings"]), store)
-    with interruptible(watch) as polite:
+    with interruptible(observer) as stopping:
         try:
-            trainer.go(polite)
+            trainer.run(stopping)
             if not trainer.over():
                 store.event("stopped", f"after round {trainer.number}")
                 store.commit()
@@ -256,19 +260,19 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 class StopOnSignal:
-    """A watch that also stops when it is asked to: once after the round, twice at once."""
+    """An observer that also stops on Ctrl-C: once after the round, twice at once."""
 
-    def __init__(self, watch: Any) -> None:
-        self.watch, self.asked = watch, False
+    def __init__(self, observer: Observer) -> None:
+        self.observer, self.asked = observer, False
 
-    def began(self, trainer: Trainer) -> None:
-        self.watch.began(trainer)
+    def on_start(self, trainer: Trainer) -> None:
+        self.observer.on_start(trainer)
 
-    def ended(self, trainer: Trainer, seconds: float) -> None:
-        self.watch.ended(trainer, seconds)
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
+        self.observer.on_round(trainer, seconds)
 
-    def stop(self) -> bool:
-        return self.asked or bool(self.watch.stop())
+    def should_stop(self) -> bool:
+        return self.asked or bool(self.observer.should_stop())
 
     def interrupt(self, *_: Any) -> None:
         if self.asked:
@@ -278,14 +282,14 @@ class StopOnSignal:
 
 
 @contextmanager
-def interruptible(watch: Any) -> Iterator[StopOnSignal]:
-    polite = StopOnSignal(watch)
+def interruptible(observer: Observer) -> Iterator[StopOnSignal]:
+    stopping = StopOnSignal(observer)
     if threading.current_thread() is not threading.main_thread():
-        yield polite
+        yield stopping
         return
-    before = {s: signal.signal(s, polite.interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, stopping.interrupt) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield polite
+        yield stopping
     finally:
         for s, handler in before.items():
             signal.signal(s, handler)
@@ -294,7 +298,7 @@ def interruptible(watch: Any) -> Iterator[StopOnSignal]:
 # ---- verifying ----
 
 
-def verify(folder: str | Path, watch: Any = None) -> list[str]:
+def verify(folder: str | Path, observer: Observer | None = None) -> list[str]:
     """Run it again and compare: what differs, nothing if all bits are the same."""
     old = Run(folder)
     if old.facts["status"] != "done":
@@ -303,7 +307,7 @@ def verify(folder: str | Path, watch: Any = None) -> list[str]:
         )
     given = Recipe(old.facts["settings"])
     with tempfile.TemporaryDirectory() as again:
-        new = run(given, again, watch)
+        new = run(given, again, observer)
         return differences(old._store, new._store)
 
 

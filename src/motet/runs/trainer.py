@@ -43,12 +43,17 @@ from motet.wire import pack, unpack
 _MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
 
 
-class Watch(Protocol):
-    """Somebody who looks on."""
+class Observer(Protocol):
+    """What a run calls while it trains: progress bars, reports, a user's callback."""
 
-    def began(self, trainer: Trainer) -> None: ...
-    def ended(self, trainer: Trainer, seconds: float) -> None: ...
-    def stop(self) -> bool: ...
+    def on_start(self, trainer: Trainer) -> None:
+        """Before the first round, or before the next one of a run that is continued."""
+
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
+        """After every round."""
+
+    def should_stop(self) -> bool:
+        """Asked before every round: whether to stop here, with all rounds saved."""
 
 
 @dataclass
@@ -200,29 +205,31 @@ class Trainer:
             clients.fold = mean_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
-        self.bench = self.choice.build(self.federated.clients_data, workers=e.workers) if pooled else clients
+        self.evaluator = (
+            self.choice.build(self.federated.clients_data, workers=e.workers) if pooled else clients
+        )
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
         self.peaks: dict[str, float] = {}  # the highest validation scores so far, by side
-        self.risen = -1  # the last round with a new one
+        self.last_improvement = -1  # the last round with a new one
         self.latest: dict[str, float] = {}  # mean validation scores, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.next_save = 0.0
 
-    # ---- going ----
+    # ---- rounds ----
 
-    def go(self, watch: Watch) -> None:
-        """Train to the end, or until somebody says stop."""
+    def run(self, observer: Observer) -> None:
+        """Train to the end, or until the observer says stop."""
         self.load()
-        watch.began(self)
+        observer.on_start(self)
         if self.number == -2:
             self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
             self.engine.take()
             self.write_events(())
             self.save()
-        while not self.over() and not watch.stop():
+        while not self.over() and not observer.should_stop():
             began = time.perf_counter()
             before = self.state
             self.state = play(self.engine, self.method, before, self.turn(self.number + 1))
@@ -238,7 +245,7 @@ class Trainer:
             self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
-            watch.ended(self, seconds)
+            observer.on_round(self, seconds)
         self.save()
 
     def over(self) -> bool:
@@ -247,7 +254,7 @@ class Trainer:
     def stuck(self) -> bool:
         """Whether no side that counts has improved on validation examples for as long as patience lasts."""
         patience = self.recipe.train.patience
-        return bool(self.peaks) and patience > 0 and self.number - self.risen >= patience
+        return bool(self.peaks) and patience > 0 and self.number - self.last_improvement >= patience
 
     def turn(self, number: int) -> Turn:
         clients = self.engine.clients
@@ -285,13 +292,13 @@ class Trainer:
 
     def evaluate(self) -> None:
         """Score everyone on validation examples, and see whether this is the best round so far."""
-        self.latest = self.score(self.bench, self.state, self.turn(self.number), "val")
+        self.latest = self.score(self.evaluator, self.state, self.turn(self.number), "val")
         by, sign = self.recipe.train.by, better(self.task.kind)
         scores = {k: v * sign for k, v in self.latest.items() if k == by or by == "both"}
         if not scores:
             return
         if any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
-            self.risen = self.number
+            self.last_improvement = self.number
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
         score = sum(scores.values()) / len(scores)
         if self.best is None or score > self.best.score:
@@ -303,9 +310,9 @@ class Trainer:
         round that would be reported, and replace those of the one before; nothing else looks at them."""
         turn = self.turn(self.number)
         asks = training(self.method, before, turn)
-        if not asks or self.bench is not self.engine.engine:
+        if not asks or self.evaluator is not self.engine.engine:
             return
-        clients, sums = self.bench.evaluate_trained(self.method, asks, turn)
+        clients, sums = self.evaluator.evaluate_trained(self.method, asks, turn)
         self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")
         if self.reported().round == self.number:
             self.store.forget_scores("test", "after_training")
@@ -350,7 +357,7 @@ class Trainer:
 
         best, score = (b.round, b.score) if b else (None, None)
         self.store.checkpoint(self.number, best, score, state)
-        self.store.set_facts(peaks=self.peaks, risen=self.risen)
+        self.store.set_facts(peaks=self.peaks, last_improvement=self.last_improvement)
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
@@ -370,7 +377,9 @@ class Trainer:
             self.keeps.best = best
             facts = self.store.facts()  # a run of an earlier version went by one side
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
-            self.risen = facts.get("risen", best)
+            self.last_improvement = facts.get(
+                "last_improvement", facts.get("risen", best)
+            )  # `risen` before 0.1
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
 

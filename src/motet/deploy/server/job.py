@@ -42,8 +42,8 @@ _PATIENCE = 30  # seconds that a job waits for the one before it to let go of th
 
 
 @dataclass
-class JobWatch:
-    """Looks on between rounds: reports, and finds the driver's notes."""
+class JobObserver:
+    """Reports the state of a run after every round, and reads the driver's notes."""
 
     folder: Path
     engine: Flare
@@ -51,14 +51,14 @@ class JobWatch:
     known: dict[str, str] = field(default_factory=dict)  # who was away when last told
     last: dict[str, Any] = field(default_factory=dict)  # round and scores when last told
 
-    def began(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self.last["rounds"] = trainer.recipe.train.rounds
         self.report_state(trainer, "running")
 
-    def ended(self, trainer: Trainer, seconds: float) -> None:
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
         self.report_state(trainer, "running")
 
-    def stop(self) -> bool:
+    def should_stop(self) -> bool:
         return bool(read_note(self.folder))
 
     def report_state(self, trainer: Trainer | None, state: str, why: str = "") -> None:
@@ -78,37 +78,37 @@ def run_job(folder: Path, post: Post, present: Sequence[str], calmly: Post | Non
         clear_notes(folder, "again")
         store = Store(folder, writing=True)
         engine = Flare(present, post, order.run, present=present, min_replies=order.min_replies)
-        watch = JobWatch(folder, engine, store)
+        observer = JobObserver(folder, engine, store)
         try:
-            with explained(watch):
-                run_rounds(order, folder, store, engine, watch, calmly or post)
+            with explained(observer):
+                run_rounds(order, folder, store, engine, observer, calmly or post)
         finally:
             store.commit()
             store.close()
 
 
 def run_rounds(
-    order: RunOrder, folder: Path, store: Store, engine: Flare, watch: JobWatch, calmly: Post
+    order: RunOrder, folder: Path, store: Store, engine: Flare, observer: JobObserver, calmly: Post
 ) -> None:
-    watch.report_state(None, "agreeing")
+    observer.report_state(None, "agreeing")
     recipe, layout = agree(order, folder, store, Everyone(engine, calmly))
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
     trainer = Trainer(recipe, store, known_to_the_server(order, recipe, layout), engine)
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
-        trainer.go(watch)
+        trainer.run(observer)
     except (TooFew, *_HOPELESS):
         store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
         raise
     if not trainer.over():
         why = read_note(folder)
         store.event("paused", f"after round {trainer.number}: {why}")
-        watch.report_state(trainer, "stopped" if why == "stop" else "again")
+        observer.report_state(trainer, "stopped" if why == "stop" else "again")
         return
     store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
     finish(trainer, folder)
-    watch.report_state(trainer, "done")
+    observer.report_state(trainer, "done")
 
 
 def known_to_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> FederatedData:
@@ -120,17 +120,17 @@ def known_to_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> Fede
 
 
 @contextmanager
-def explained(watch: JobWatch) -> Iterator[None]:
+def explained(observer: JobObserver) -> Iterator[None]:
     """How a job ends that could not go on: with too few sites it may be tried again, else it is over."""
     try:
         yield
     except TooFew as e:
-        watch.store.event("short", str(e))
-        watch.report_state(None, "short", str(e))
+        observer.store.event("short", str(e))
+        observer.report_state(None, "short", str(e))
     except _HOPELESS as e:
-        watch.store.set_facts(status="failed", failure=str(e))
-        watch.store.event("failed", str(e))
-        watch.report_state(None, "failed", str(e))
+        observer.store.set_facts(status="failed", failure=str(e))
+        observer.store.event("failed", str(e))
+        observer.report_state(None, "failed", str(e))
 
 
 # ---- agreeing ----
