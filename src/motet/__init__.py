@@ -27,8 +27,8 @@ def run(recipe: str | Path | None = None, *, out: str | Path | None = None, **se
     `seed`, and for short any value of the section train (`rounds=20`).
     """
     from motet.runs import recipe as recipes
+    from motet.runs.build import forget_data
     from motet.runs.run import run as go
-    from motet.runs.trainer import forget_data
 
     forget_data()
     return go(recipes.read(recipe, more=_sections(settings)), out)
@@ -45,7 +45,7 @@ def compare(
     """Run several methods, and local and fedavg to measure them against, on one federation."""
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
-    from motet.runs.trainer import forget_data
+    from motet.runs.build import forget_data
 
     forget_data()
     plan = comparing.plan(recipe, (), methods or comparing.STANDARD, seeds, _sections(settings))
@@ -54,8 +54,8 @@ def compare(
 
 def verify(folder: str | Path) -> list[str]:
     """Run a finished run again; what differs, which should be nothing."""
+    from motet.runs.build import forget_data
     from motet.runs.run import verify as again
-    from motet.runs.trainer import forget_data
 
     forget_data()
     return again(folder)
