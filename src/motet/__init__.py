@@ -62,8 +62,8 @@ def verify(folder: str | Path) -> list[str]:
 
 
 def _sections(settings: dict[str, Any]) -> dict[str, Any]:
-    from motet.runs.check import fields_of
     from motet.runs.recipe import TrainSettings
+    from motet.settings import fields_of
 
     for section, value in settings.items():
         if callable(value):  # a function or class of one's own is named as in a recipe

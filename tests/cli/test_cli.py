@@ -23,7 +23,7 @@ def test_bad_input_ends_with_a_message_and_no_traceback(
 ) -> None:
     assert main(["run", "method=fedavgg", "data=digits"]) == 2
     said = capsys.readouterr()
-    assert "did you mean fedavg" in said.err and "Traceback" not in said.err and said.out == ""
+    assert "did you mean 'fedavg'" in said.err and "Traceback" not in said.err and said.out == ""
 
 
 def write(path: Path, *rows: str) -> str:

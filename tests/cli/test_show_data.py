@@ -59,5 +59,5 @@ def test_bad_words_and_bad_files_end_with_a_message(tmp_path: Path, capsys: Capt
     assert main([*DIGITS, "--to", str(tmp_path / "f.pdf")]) == 2
     assert main(["data", "show", "data=digits", "data.clints=5"]) == 2
     said = capsys.readouterr()
-    assert ".pdf" in said.err and "did you mean clients" in said.err and said.out == ""
+    assert ".pdf" in said.err and "did you mean 'clients'" in said.err and said.out == ""
     assert "Traceback" not in said.err

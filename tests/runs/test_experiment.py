@@ -113,7 +113,7 @@ def test_rows_seeds_and_settings_can_be_chosen(small):
 
 
 def test_unknown_experiments_and_rows_are_corrected(small):
-    with pytest.raises(RecipeError, match="unknown experiment wine/tow\nhint: did you mean wine/two"):
+    with pytest.raises(RecipeError, match="unknown experiment wine/tow\nhint: did you mean 'wine/two'"):
         experiments.find("wine/tow")
     with pytest.raises(RecipeError, match="unknown row"):
         experiments.find("wine/two").plan("quick", ["Averge"])

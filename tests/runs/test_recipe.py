@@ -36,11 +36,11 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         )
     said = str(e.value)
     for expected in (
-        "unknown method fedproxx\nhint: did you mean fedprox?",
+        "unknown method fedproxx\nhint: did you mean 'fedprox'?",
         "did you mean 'digits'?",
         "train.rounds is 0; it must be >= 1",
         "train.report is 'first'; it must be one of best, last",
-        "unknown section engin\nhint: did you mean engine?",
+        "unknown section engin\nhint: did you mean 'engine'?",
     ):
         assert expected in said
 
@@ -48,7 +48,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("method.lrr=0.1", "unknown setting method.lrr of fedavg\nhint: did you mean lr?"),
+        ("method.lrr=0.1", "unknown setting method.lrr of fedavg\nhint: did you mean 'lr'?"),
         ("method.lr=-1", "method.lr is -1.0; it must be > 0"),
         ("method.lr=fast", "method.lr is 'fast'; it must be a number"),
         ("method.epochs=1.5", "method.epochs is 1.5; it must be a whole number"),
@@ -125,7 +125,7 @@ def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_kn
 
 
 def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
-    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean lr"):
+    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean 'lr'"):
         compare.plan(None, ["method.lrr=0.3"], ["fedprox"], [0])
 
 

@@ -29,7 +29,7 @@ def do_fetch(args: Any) -> None:
     from motet.data.federated import DataError, refuse
     from motet.data.files import cache
     from motet.data.load import names
-    from motet.data.options import nearest
+    from motet.text import nearest
 
     known = [n for n in names() if cache.origin(n)]
     refuse(
@@ -56,6 +56,7 @@ def do_list(args: Any) -> None:
 
     from motet.data.files import cache
     from motet.data.load import names
+    from motet.text import aligned
 
     parts = []
     for name in names():
@@ -63,9 +64,7 @@ def do_list(args: Any) -> None:
         where = f"here ({found.how}, {megabytes(found.size)})" if found.how else "here" if found.here else "-"
         text = (importlib.import_module(f"motet.data.sets.{name}").__doc__ or "").strip()
         parts.append((name, where, text.splitlines()[0] if text else ""))
-    wide = [max(len(row[i]) for row in parts) for i in range(2)]
-    for name, where, text in parts:
-        print(f"{name:<{wide[0]}}  {where:<{wide[1]}}  {text}")
+    print("\n".join(aligned(parts)))
     print("\nnext:  motet data fetch NAME", file=sys.stderr)
 
 

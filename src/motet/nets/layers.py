@@ -11,7 +11,7 @@ from typing import Literal
 
 from torch import nn
 
-from motet.data.options import nearest
+from motet.text import nearest
 
 Shape = tuple[int, ...]
 STEMS = ("cifar", "imagenet")

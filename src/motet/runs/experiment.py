@@ -31,6 +31,7 @@ from typing import Any
 
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, RecipeError, Settings
+from motet.text import unknown
 
 SCALES = ("quick", "desk", "full")
 
@@ -91,7 +92,7 @@ class Experiment:
         """These rows, or all of them."""
         known = self.settings["rows"]
         if wrong := [r for r in rows if r not in known]:
-            raise RecipeError("\n".join(recipes.unknown("row", r, known) for r in wrong))
+            raise RecipeError("\n".join(unknown("row", r, known) for r in wrong))
         return list(rows or known)
 
     def plan(
@@ -173,7 +174,7 @@ def names() -> list[str]:
 
 def find(name: str) -> Experiment:
     if name not in names():
-        raise RecipeError(recipes.unknown("experiment", name, names()))
+        raise RecipeError(unknown("experiment", name, names()))
     folder = home() / name
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"

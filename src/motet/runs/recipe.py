@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -25,8 +24,8 @@ from motet.core import Count, Method, NotNegative, Share
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
-from motet.data.options import fetch
-from motet.runs.check import Field, fields_of
+from motet.settings import Field, checked, fields_of, import_named
+from motet.text import unknown
 
 Settings = dict[str, Any]
 Half = Annotated[float, "0 to 0.5"]
@@ -277,19 +276,11 @@ def check_section(section: str, part: Settings, wrong: list[str]) -> Settings:
         wrong.append(str(e))
         return dict(part)
     out: Settings = {"name": name} if name is not None else {}
-    for key, value in part.items():
-        if key == "name" and name is not None:
-            continue
-        if key not in known:
-            what = f"{section}.{key}" + (f" of {name}" if name else "")
-            wrong.append(unknown("setting", what, known, key))
-            continue
-        _, problem = known[key].check(value)
-        if problem:
-            wrong.append(f"{section}.{key} {problem}")
-    for key, f in known.items():
-        out[key] = f.check(part.get(key, f.default))[0]
-    return out
+    given = {k: v for k, v in part.items() if name is None or k != "name"}
+    renamed = {before: now for (where, before), now in RENAMED.items() if where == section}
+    values, problems = checked(given, known, section, name or "", renamed)
+    wrong += problems
+    return out | values
 
 
 def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Field]]:
@@ -302,7 +293,8 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
     if section == "method":
         return name, fields_of(method_class(name))
     if section == "net":
-        return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(StartSettings)
+        own = {} if name == "auto" else fields_of(nets.source(name))
+        return name, {**own, **fields_of(StartSettings)}
     common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):
@@ -340,13 +332,6 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
     return wrong
 
 
-def unknown(what: str, said: str, known: Iterable[str], word: str | None = None) -> str:
-    names = sorted(known)
-    near = get_close_matches(word or said, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-    return f"unknown {what} {said}\nhint: {hint}"
-
-
 # ---- methods by name ----
 
 
@@ -359,7 +344,7 @@ def method_names() -> list[str]:
 def method_class(name: str) -> type[Method]:
     """A method by the name of its file, or `module:Class` for one's own."""
     if ":" in name:
-        found: Any = fetch(name, RecipeError)
+        found: Any = import_named(name, RecipeError)
         if not (inspect.isclass(found) and issubclass(found, Method)):
             raise RecipeError(
                 f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from motet.core import Count
 from motet.engines.letters import Letter
-from motet.runs.check import fields_of
-from motet.runs.recipe import unknown
+from motet.settings import fields_of
+from motet.text import unknown
 
 Names = tuple[str, ...]
 
