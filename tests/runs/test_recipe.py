@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -132,3 +135,47 @@ def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
 @pytest.mark.parametrize(("written", "meant"), [(".05", 0.05), ("-.5", -0.5), ("0.05", 0.05), ("./x", "./x")])
 def test_numbers_may_be_written_without_a_zero(written: str, meant: object) -> None:
     assert parse_word(f"method.lr={written}") == {"method": {"lr": meant}}
+
+
+TWO_METHODS = """
+from motet.core import Method
+
+class {first}(Method):
+    "One of two."
+
+class {second}(Method):
+    "The other."
+"""
+
+
+@pytest.fixture
+def method_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes a file of methods, which is found as if it lay in motet/methods."""
+    import motet.methods
+
+    monkeypatch.setattr(motet.methods, "__path__", [*motet.methods.__path__, str(tmp_path)])
+
+    def write(name: str, text: str) -> None:
+        monkeypatch.delitem(sys.modules, f"motet.methods.{name}", raising=False)
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+
+    return write
+
+
+def test_of_two_classes_in_a_method_file_the_one_with_the_files_name_is_the_method(
+    method_file: Callable[[str, str], None],
+) -> None:
+    method_file("fed_two", TWO_METHODS.format(first="FedTwo", second="Later"))
+    assert recipe.method_class("fed_two").__name__ == "FedTwo"
+
+
+def test_a_method_file_that_leaves_open_which_class_is_meant_is_refused(
+    method_file: Callable[[str, str], None],
+) -> None:
+    method_file("fedthree", TWO_METHODS.format(first="First", second="Second"))
+    with pytest.raises(RecipeError, match=r"(?s)fedthree.py holds 2 methods: First, Second.*hint: "):
+        read(words=["method=fedthree"])
+    method_file("fednone", "x = 1\n")
+    with pytest.raises(RecipeError, match=r"(?s)fednone.py holds no method.*hint: "):
+        read(words=["method=fednone"])

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group
+from motet.cli.command import Add, group, say
 from motet.cli.show_data import show_command
 
 
@@ -48,7 +48,7 @@ def do_fetch(args: Any) -> None:
         except DataError as e:  # the others may still be had
             problems.append(str(e))
     refuse(problems)
-    print(f"\nnext:  motet compare data={args.names[0]}", file=sys.stderr)
+    say(f"\nnext:  motet compare data={args.names[0]}")
 
 
 def do_list(args: Any) -> None:
@@ -65,7 +65,7 @@ def do_list(args: Any) -> None:
         text = (importlib.import_module(f"motet.data.sets.{name}").__doc__ or "").strip()
         parts.append((name, where, text.splitlines()[0] if text else ""))
     print("\n".join(aligned(parts)))
-    print("\nnext:  motet data fetch NAME", file=sys.stderr)
+    say("\nnext:  motet data fetch NAME")
 
 
 def megabytes(size: int) -> str:
@@ -81,7 +81,7 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
         def line(file: str, done: int, total: int) -> None:
             if file not in said:
                 said.add(file)
-                print(f"downloading {file} ({megabytes(total)})", file=sys.stderr, flush=True)
+                say(f"downloading {file} ({megabytes(total)})")
 
         yield line
         return

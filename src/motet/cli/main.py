@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
-from motet.cli.command import Add, adds_to
+from motet.cli.command import Add, adds_to, say
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
@@ -79,10 +79,6 @@ def expected(e: Exception) -> bool:
         or (isinstance(e, FileNotFoundError | ValueError) and "hint:" in str(e))
         or type(e) is FileNotFoundError
     )
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:

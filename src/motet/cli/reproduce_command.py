@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add
+from motet.cli.command import Add, say
 
 
 def reproduce_command(add: Add) -> None:
@@ -72,6 +71,7 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
 
 def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     """The experiment's own procedure."""
+    from motet.engines.threads import cores
     from motet.runs import experiment as experiments
 
     base.mkdir(parents=True, exist_ok=True)
@@ -83,23 +83,16 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
 
 def default_jobs(planned: Any) -> int:
     """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
+    from motet.engines.threads import cores
     from motet.runs.build import resolve
 
     threads = any(resolve(p.recipe).choice.name == "threads" for p in planned[:1])
     return 1 if threads else cores()
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-
-
 def show_done(done: Any) -> None:
     said = done.failure.split("\n")[0] or "done"
     say(f"  {done.planned.row}, seed {done.planned.seed}: {said}")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def commit(folder: Path) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 from motet import nets
@@ -352,13 +353,26 @@ def method_class(name: str) -> type[Method]:
         return found
     if name not in method_names():
         raise RecipeError(unknown("method", name, method_names()))
-    module_ = import_module(f"motet.methods.{name}")
-    own = [
-        c
-        for c in vars(module_).values()
-        if inspect.isclass(c) and issubclass(c, Method) and c.__module__ == module_.__name__
-    ]
-    return own[-1]
+    return only_method(import_module(f"motet.methods.{name}"), name)
+
+
+def only_method(module: ModuleType, name: str) -> type[Method]:
+    """The method of a file: its only one, or the one that bears the file's name."""
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, Method)]
+
+    def plain(text: str) -> str:
+        return text.replace("_", "").lower()
+
+    own = list(dict.fromkeys(c for c in classes if c.__module__ == module.__name__))
+    named = [c for c in own if plain(c.__name__) == plain(name)]
+    if len(own) != 1 and len(named) != 1:
+        held = f"{len(own)} methods: {', '.join(c.__name__ for c in own)}" if own else "no method"
+        raise RecipeError(
+            f"{name}.py holds {held}; it must hold one, or one that bears the file's name\n"
+            f"hint: name the class after the file; case and underscores do not count: "
+            f"fed_avg.py may hold FedAvg"
+        )
+    return own[0] if len(own) == 1 else named[0]
 
 
 # ---- writing ----
