@@ -62,7 +62,7 @@ def verify(folder: str | Path) -> list[str]:
 
 
 def _sections(settings: dict[str, Any]) -> dict[str, Any]:
-    from motet.runs.recipe import TrainSettings
+    from motet.runs.sections import TrainSettings
     from motet.settings import fields_of
 
     for section, value in settings.items():

@@ -18,99 +18,30 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from motet import nets
-from motet.core import Count, Method, NotNegative, Share
+from motet.core import Method
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
+from motet.runs.sections import (
+    PLAIN,
+    EngineSettings,
+    GuardSettings,
+    SaveSettings,
+    StartSettings,
+    TrainSettings,
+)
 from motet.settings import Field, checked, fields_of, import_named
 from motet.text import unknown
 
 Settings = dict[str, Any]
-Half = Annotated[float, "0 to 0.5"]
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
 class RecipeError(ValueError):
     """What is wrong with a recipe, all of it at once."""
-
-
-@dataclass(frozen=True)
-class StartSettings:
-    """Where a net starts, whatever the net."""
-
-    weights: str = ""  # a .safetensors file to start from, say another run's global model; "" = fresh ones
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How long, with whom, and what is reported."""
-
-    rounds: Count = 50  # rounds of the federation
-    cohort: float = 1.0  # share of the clients (up to 1), or number of them (2 and more), in a round
-    evaluate: Count = 1  # score all clients on validation examples every so many rounds
-    patience: int = 0  # stop when validation has not improved for so many rounds; 0 = never
-    report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
-    by: Literal["personal", "global", "both"] = (
-        "personal"  # whose validation score says which round is best; both: their mean, stopping when neither rises
-    )
-    after_training: bool = (
-        False  # also score clients' models as they leave a round; trains everyone once more
-    )
-
-
-@dataclass(frozen=True)
-class GuardSettings:
-    """What protects the server's means against broken or hostile clients, and a rehearsal of such clients."""
-
-    mean: Literal["mean", "median", "trimmed", "krum"] = (
-        "mean"  # of averaged replies; all but mean need to see every single one
-    )
-    trim: Half = 0.2  # trimmed only: share of the values that is cut at each end, by coordinate
-    mix: bool = True  # median and trimmed only: first mix each reply with those nearest to it
-    hostile: Half = 0.2  # krum and mix: share of the replies that is reckoned to be hostile
-    chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
-    masked: bool = False  # sums that hide every single reply; not available in this version
-    attack: Literal["none", "nan", "zero", "flip"] = (
-        "none"  # a rehearsal: what attackers send: nan, zeros, their update's sign flipped
-    )
-    attackers: Share = 0.2  # share of the clients that attack, drawn by the seed
-
-    @property
-    def learns(self) -> str:
-        """What the server learns beyond what the method asks for."""
-        return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Where clients live. `auto` is settled at the first start, and then stays."""
-
-    name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto picks by the network
-    chunk: int = 0  # clients stacked at once by vmap; 0 = as memory allows
-    compile: Literal["auto", "yes", "no"] = (
-        "auto"  # vmap only; auto = if the run is long enough to pay for it
-    )
-    workers: int = 0  # threads only; 0 = one for each core; changes no result
-    keep: Literal["memory", "disk"] = "memory"  # where clients' own trees are between rounds
-
-
-@dataclass(frozen=True)
-class SaveSettings:
-    """What is written besides the scores; changes no result."""
-
-    models: Literal["all", "global", "none"] = "all"  # final models with a card: clients' and the global one
-    checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
-
-
-PLAIN: dict[str, type[Any]] = {
-    "train": TrainSettings,
-    "guard": GuardSettings,
-    "engine": EngineSettings,
-    "save": SaveSettings,
-}
 
 
 # Settings that had another name in runs of earlier versions.
