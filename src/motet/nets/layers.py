@@ -12,12 +12,13 @@ from typing import Literal
 from torch import nn
 
 from motet.data.options import nearest
+from motet.errors import MotetError
 
 Shape = tuple[int, ...]
 STEMS = ("cifar", "imagenet")
 
 
-class NetError(ValueError):
+class NetError(MotetError, ValueError):
     """A network that cannot be built as asked."""
 
 

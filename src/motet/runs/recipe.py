@@ -26,6 +26,7 @@ from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
 from motet.data.options import fetch
+from motet.errors import MotetError
 from motet.runs.check import Field, fields_of
 
 Settings = dict[str, Any]
@@ -33,7 +34,7 @@ Half = Annotated[float, "0 to 0.5"]
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
-class RecipeError(ValueError):
+class RecipeError(MotetError, ValueError):
     """What is wrong with a recipe, all of it at once."""
 
 

@@ -25,6 +25,7 @@ from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
 from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
+from motet.errors import RunError, Stopped
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
@@ -40,14 +41,6 @@ from motet.runs.trainer import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class RunError(Exception):
-    """A run that cannot start, go on or end; what it had is still there."""
-
-
-class Stopped(Exception):
-    """Somebody stopped the run; the same command goes on with it."""
 
 
 class NoProgress:
