@@ -59,13 +59,13 @@ def own_scores(folder: Path, client: str) -> np.ndarray:
     trainer = Trainer(recipes.Recipe(store.facts()["settings"]), store)
     method, engine, turn = trainer.method, trainer.evaluator, trainer.turn(store.facts()["reported"])
     engine.method, engine.turn = method, turn
-    view = method.view(unpack(store.state(turn.number)), client)
+    view = method.download(unpack(store.state(turn.number)), client)
     own: Any = method.personal(view, engine.keep(client), engine.data(client))
-    client_data = trainer.federation.clients_data[client]
+    client_data = trainer.federated.clients_data[client]
     x = torch.cat([part.take().x for part in (client_data.train, client_data.val, client_data.test)])
     scores = own(x)
-    if trainer.federation.kind == "numbers":
-        return np.sort((scores * trainer.federation.scale + trainer.federation.offset).numpy())
+    if trainer.federated.kind == "numbers":
+        return np.sort((scores * trainer.federated.scale + trainer.federated.offset).numpy())
     return np.sort(torch.softmax(scores.double(), -1)[:, 1].numpy())
 
 

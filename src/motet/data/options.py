@@ -13,6 +13,9 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
+SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint: the known name that looks most like `word`, and all of them.
@@ -63,6 +66,8 @@ def fits(value: Any, default: Any) -> bool:
 
 def fetch(spec: str, error: type[ValueError]) -> Callable[..., Any]:
     """The function that `module:function` names; modules of the current folder are found too."""
+    if spec.startswith(SESSION):
+        return _of_this_session(spec, error)
     module_name, _, name = spec.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -80,3 +85,14 @@ def fetch(spec: str, error: type[ValueError]) -> Callable[..., Any]:
         mine = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise error(f"the module {module_name!r} has no function {name!r}.\nhint: {nearest(name, mine)}")
     return found  # type: ignore[no-any-return]
+
+
+def _of_this_session(spec: str, error: type[ValueError]) -> Callable[..., Any]:
+    if spec not in known_here:
+        name = spec.removeprefix(SESSION).rpartition("-")[0]
+        raise error(
+            f"{name} was defined in a notebook or script, and this process does not have it ({spec}).\n"
+            "hint: run the code that defines it and give the object to motet.run or motet.compare first; "
+            f"or put it into a module, and name it module:{name}"
+        )
+    return known_here[spec]  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ from motet.client import seed_of
 from motet.client.task import Kind
 from motet.data.options import complaints, fetch, nearest, options_of
 from motet.nets import normalisation as norms
+from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
 
 __all__ = ["NetError", "Shape", "build", "default_net", "names", "source"]
@@ -33,7 +34,7 @@ def names() -> list[str]:
 def source(name: str) -> Callable[..., Any]:
     """The function that builds a net; its parameters with a default are its options."""
     if ":" in name:
-        return fetch(name, NetError)
+        return builder(fetch(name, NetError))
     if name not in _found():
         raise NetError(f"there is no net {name!r}.\nhint: {nearest(name, names())}; or module:function")
     return _found()[name]

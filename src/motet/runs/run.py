@@ -12,8 +12,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,7 +26,8 @@ from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
 from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
-from motet.errors import RunError, Stopped
+from motet.errors import RunError as RunError
+from motet.errors import Stopped as Stopped
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
@@ -42,6 +44,12 @@ from motet.runs.trainer import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from motet.runs.predict import Model
+
+
+# A second thread waits: drawing initial weights and recording steps change global state of torch.
+one_at_a_time = threading.RLock()
+
 
 class NoProgress:
     """An observer that does nothing and never stops a run."""
@@ -56,39 +64,108 @@ class NoProgress:
         return False
 
 
+@dataclass(frozen=True)
+class RoundEnd:
+    """What `on_round` is called with after every round."""
+
+    method: str
+    seed: int
+    round: int  # as in `Run.scores`: the first round is 0
+    rounds: int  # how many there will be at most
+    scores: dict[str, float]  # mean validation scores of the clients so far, by side: personal, global
+    seconds: float  # that the round took
+
+
+class Callback:
+    """An observer that calls a function with a RoundEnd after every round, besides another observer."""
+
+    def __init__(self, on_round: Callable[[RoundEnd], object] | None, observer: Observer) -> None:
+        self.call, self.observer = on_round, observer
+
+    def on_start(self, trainer: Trainer) -> None:
+        self.observer.on_start(trainer)
+
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
+        self.observer.on_round(trainer, seconds)
+        if self.call:
+            name, rounds = trainer.recipe["method"]["name"], trainer.recipe.train.rounds
+            scores = dict(trainer.latest)
+            self.call(RoundEnd(name, trainer.recipe.seed, trainer.number, rounds, scores, seconds))
+
+    def should_stop(self) -> bool:
+        return self.observer.should_stop()
+
+
 class Run:
-    """A run's folder, for reading."""
+    """A run's folder, for reading.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = motet.run(method="finetune", data="wine", rounds=1, out=folder)
+    ...     done.model("client-0").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
+    (2, 4)
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._store = Store(self.folder)
+        Store(self.folder).close()  # says so if the folder is no run
 
     @property
     def facts(self) -> dict[str, Any]:
-        return self._store.facts()
+        with closing(Store(self.folder)) as store:  # a new one each time: any thread may read
+            return store.facts()
+
+    def _table(self, name: str) -> pd.DataFrame:
+        with closing(Store(self.folder)) as store:
+            return store.frame(name)
 
     @property
     def scores(self) -> pd.DataFrame:
-        """Every score of every client: round, part, side, client, n and the marks."""
-        return self._store.frame("scores")
+        """Every score of every client: round, part, side, client, n and the metrics."""
+        return self._table("scores")
 
     @property
     def rounds(self) -> pd.DataFrame:
-        return self._store.frame("rounds")
+        return self._table("rounds")
 
     @property
     def clients(self) -> pd.DataFrame:
-        return self._store.frame("clients")
+        return self._table("clients")
 
     @property
     def traffic(self) -> pd.DataFrame:
-        return self._store.frame("traffic")
+        return self._table("traffic")
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """What happened, in words: started, resumed, refused replies, notes of the method."""
+        return self._table("events")
 
     @property
     def test(self) -> pd.DataFrame:
         """The reported test scores, one row per client and side."""
         frame = self.scores
         return frame[frame["part"] == "test"].drop(columns=["part"]).reset_index(drop=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run in numbers; each side's score is the mean of the clients' reported test scores."""
+        f, members = self.facts, self.clients.query("seen == 1")["client"]
+        rows = self.test[self.test["client"].isin(members)]
+        means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
+        said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | means
+
+    def model(self, client: str) -> Model:
+        """A client's personal model, or `global`: an object with `predict`."""
+        from motet.runs.export import model_file
+        from motet.runs.predict import open_model
+
+        return open_model(model_file(self.folder, client), trust=True)
+
+    def predict(self, client: str, rows: Any) -> pd.DataFrame:
+        """What a client's personal model says of new rows, a frame or an array as the data were."""
+        return self.model(client).predict(rows)
 
     def __repr__(self) -> str:
         f = self.facts
@@ -102,6 +179,11 @@ def run(
     base: str | Path = "runs",
 ) -> Run:
     """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
+    with one_at_a_time:
+        return _run(recipe, folder, observer, base)
+
+
+def _run(recipe: Recipe, folder: str | Path | None, observer: Observer | None, base: str | Path) -> Run:
     recipe, why = resolve(recipe)
     folder, observer = Path(folder) if folder else folder_for(recipe, base), observer or NoProgress()
     folder.mkdir(parents=True, exist_ok=True)
@@ -301,7 +383,8 @@ def verify(folder: str | Path, observer: Observer | None = None) -> list[str]:
     given = Recipe(old.facts["settings"])
     with tempfile.TemporaryDirectory() as again:
         new = run(given, again, observer)
-        return differences(old._store, new._store)
+        with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
+            return differences(before, after)
 
 
 def differences(old: Store, new: Store) -> list[str]:
