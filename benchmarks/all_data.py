@@ -20,8 +20,8 @@ import torch
 
 import motet
 from motet.data.federated import DataError, FederatedData
+from motet.runs.build import federated_data
 from motet.runs.recipe import Recipe, read
-from motet.runs.trainer import federated_data
 
 HERE = Path(__file__).parent
 SMALL = ["net=cnn", "net.channels=[16, 32]", "net.kernel=3", "net.hidden=64", "method.lr=0.05"]

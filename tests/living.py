@@ -27,8 +27,8 @@ from motet.deploy.demo import Parties, difference, free_port
 from motet.deploy.flare.kits import Kit, create, open_kit
 from motet.deploy.server.run_files import RunOrder, read_orders, read_report
 from motet.deploy.site.table import SiteTable
+from motet.runs import build
 from motet.runs import recipe as recipes
-from motet.runs import trainer as trainer
 from motet.runs.run import Run, run
 from motet.wire import unpack
 
@@ -167,9 +167,9 @@ def table(number: int, rows: int = 60) -> pd.DataFrame:
 def server_has(table: Path, far: Path) -> Iterator[None]:
     """Runs on this machine get the proxy set that the server of the federated run `far` has from a table."""
     layout = Layout.of(unpack((far / "layout.motet").read_bytes()))
-    proxy, load = SiteTable("server", table, "y").whole(layout), trainer.load
+    proxy, load = SiteTable("server", table, "y").whole(layout), build.load
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "load", lambda *told: replace(load(*told), proxy=proxy))
+        patch.setattr(build, "load", lambda *told: replace(load(*told), proxy=proxy))
         yield
 
 

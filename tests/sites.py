@@ -18,7 +18,7 @@ from motet.engines.driver import play, start
 from motet.engines.flare import Flare, Post
 from motet.engines.loop import Loop
 from motet.runs import recipe as recipes
-from motet.runs.trainer import method_of, task_of
+from motet.runs.build import method_of, task_of
 from motet.vec import leaves
 
 ROUNDS = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import runpy
 import subprocess
 import sys
 import threading
@@ -18,6 +19,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import motet
+from motet.cli.main import main
+from motet.data import options
 from motet.report import tables
 from motet.runs.from_python import sections
 
@@ -326,12 +329,14 @@ def test_motets_own_classes_are_methods_by_their_name() -> None:
     assert "inherits from motet.Method" in complaint(data="wine", method=dict)
 
 
-def test_another_process_says_that_it_does_not_know_code_of_a_notebook() -> None:
+def test_a_process_that_lacks_code_of_a_notebook_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     done = run(data="wine", method=make_method(1.0))
-    command = [sys.executable, "-m", "motet.cli.main", "verify", str(done.folder)]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert said.returncode == 2 and "Traceback" not in said.stderr
-    assert "error: Mine was defined in a notebook or script" in said.stderr and "hint:" in said.stderr
+    monkeypatch.setattr(options, "known_here", {})  # as in a new process
+    assert main(["verify", str(done.folder)]) == 2
+    err = capsys.readouterr().err
+    assert "error: Mine was defined in a notebook or script" in err and "hint: run the code that" in err
 
 
 def test_a_method_of_a_script_runs_in_its_script_and_goes_on_there(tmp_path: Path) -> None:
@@ -340,12 +345,11 @@ def test_a_method_of_a_script_runs_in_its_script_and_goes_on_there(tmp_path: Pat
         "class Mine(motet.methods.FedAvg):\n"
         "    pull: motet.Positive = 0.5  # of nothing\n"
         "done = motet.run(method=Mine, data='wine', rounds=1, pull=0.7, engine={'name': 'loop'})\n"
-        "print(done.folder, motet.verify(done.folder))\n"
+        "same = motet.verify(done.folder) == []\n"
     )
-    said = [
-        subprocess.run([sys.executable, "script.py"], capture_output=True, text=True).stdout for _ in range(2)
-    ]
-    assert said[0] == said[1] and said[0].endswith("[]\n")
+    first, second = (runpy.run_path("script.py", run_name="__main__") for _ in range(2))
+    assert first["Mine"].__module__ == "__main__" and first["Mine"] is not second["Mine"]
+    assert first["same"] and first["done"].folder == second["done"].folder
 
 
 # ---- runs ----

@@ -46,6 +46,7 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     """
     import torch
 
+    from motet.runs.build import resolve
     from motet.runs.recipe import Recipe
     from motet.runs.store import Store
     from motet.runs.trainer import Trainer
@@ -53,7 +54,7 @@ def of_each_kind(folder: Path) -> dict[str, float]:
 
     store = Store(folder)
     facts = store.facts()
-    trainer, number = Trainer(Recipe(facts["settings"]), store), facts["reported"]
+    trainer, number = Trainer(resolve(Recipe(facts["settings"])), store), facts["reported"]
     method, evaluator, state = trainer.method, trainer.evaluator, unpack(store.state(number))
     evaluator.begin(method, trainer.turn(number))
     size = len(evaluator.clients) // GROUPS

@@ -17,12 +17,15 @@ This module is the public interface; everything else may move. Nothing heavy is 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+# A second thread waits: drawing initial weights and recording steps change global state of torch.
+_one_at_a_time = threading.RLock()
 
 if TYPE_CHECKING:
     from motet import errors, methods
@@ -165,12 +168,12 @@ def run(
     ...     done.summary["rounds"], done.facts["status"]
     (2, 'done')
     """
+    from motet.runs.build import forget_data
     from motet.runs.from_python import recipe_of
-    from motet.runs.run import Callback, one_at_a_time
+    from motet.runs.run import Callback
     from motet.runs.run import run as run_recipe
-    from motet.runs.trainer import forget_data
 
-    with one_at_a_time, _shown(progress) as bars:
+    with _one_at_a_time, _shown(progress) as bars:
         forget_data()
         made = recipe_of(recipe, settings)
         return run_recipe(made, out, Callback(on_round, bars.observer(made)))
@@ -200,11 +203,11 @@ def compare(
     """
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
+    from motet.runs.build import forget_data
     from motet.runs.from_python import method_name, sections
-    from motet.runs.run import Callback, one_at_a_time
-    from motet.runs.trainer import forget_data
+    from motet.runs.run import Callback
 
-    with one_at_a_time, _shown(progress) as bars:
+    with _one_at_a_time, _shown(progress) as bars:
         forget_data()
         names = [method_name(m) for m in methods] or list(comparing.STANDARD)
         plan = comparing.plan(
@@ -223,11 +226,10 @@ def verify(folder: str | Path) -> list[str]:
     ...     motet.verify(motet.run(data="wine", rounds=1, out=folder).folder)
     []
     """
-    from motet.runs.run import one_at_a_time
+    from motet.runs.build import forget_data
     from motet.runs.run import verify as verify_folder
-    from motet.runs.trainer import forget_data
 
-    with one_at_a_time:
+    with _one_at_a_time:
         forget_data()
         return verify_folder(folder)
 

@@ -19,9 +19,9 @@ from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
+from motet.runs.build import federated_data, method_of, task_of
 from motet.runs.predict import predict
 from motet.runs.recipe import check, read
-from motet.runs.trainer import federated_data, method_of, task_of
 from motet.wire import WireError, pack, unpack
 
 SEED = 3

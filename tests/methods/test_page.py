@@ -17,8 +17,8 @@ from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import agents
 from motet.parts import games as game
+from motet.runs.build import resolve
 from motet.runs.recipe import read
-from motet.runs.trainer import resolve
 from motet.vec import leaves
 from rounds import TWO, after, apart, evaluate_server_testples, one_number, turn
 
@@ -357,9 +357,9 @@ def test_as_published_agents_end_up_at_the_upper_ends() -> None:
 
 
 def test_memory_is_as_long_as_the_run(task: Task) -> None:
-    recipe, _ = resolve(
+    recipe = resolve(
         read(None, ["data.name=wine", "method.name=page", "data.server_test=0.2", "data.proxy=0.5"])
-    )
+    ).recipe
     assert recipe["method"]["memory"] == recipe.train.rounds
 
 

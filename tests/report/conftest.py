@@ -50,21 +50,21 @@ def write(
 ) -> None:
     store, newcomers = Store(place, writing=True), unseen or {}
     kind, better = ("classes", 1) if metric == "accuracy" else ("numbers", -1)
-    told: dict[str, Any] = {
+    known: dict[str, Any] = {
         "method": method, "data": "toy", "net": "mlp", "seed": seed, "kind": kind, "metric": metric,
         "better": better, "rounds": 3, "reported": REPORTED, "status": "done", "failure": "",
         "engine": "loop", "engine_why": "asked for", "versions": {"motet": "0"}, "classes": ["cat", "dog"],
         "recipe": f'# motet run recipe.toml\nseed = {seed}\n[method]\nname = "{method}"\n',
         "notes": ["a note"], "seconds": 6.0,
     }  # fmt: skip
-    store.tell(**told | facts)
+    store.set_facts(**known | facts)
     labels = {"0": 3, "1": 4} if kind == "classes" else {}
     held = {c: (rows or {}).get(c, 7) for c in [*personal, *newcomers]}
     store.clients([(c, int(c in personal), n, 2, 2, labels) for c, n in held.items()])
     for number in range(3):
         store.ended(number, 2.0, {c: (2048, 1024) for c in personal})
         score(store, number, "val", "personal", personal, metric)
-    if told["status"] == "done":
+    if known["status"] == "done":
         score(store, REPORTED, "test", "personal", personal, metric)
         score(store, REPORTED, "test", "global", shared or {}, metric)
         score(store, REPORTED, "test", "arrival", {c: v[0] for c, v in newcomers.items()}, metric)

@@ -11,6 +11,7 @@ import torch
 
 import motet
 from motet.engines.single_threaded import single_threaded
+from motet.runs.build import resolve
 from motet.runs.export import export
 from motet.runs.recipe import Recipe, read
 from motet.runs.run import RunError, run
@@ -27,12 +28,12 @@ def done(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def predictions(done: motet.Run, client: str) -> tuple[np.ndarray, np.ndarray]:
     """Raw test rows of a client, and what its personal model says about them in the target's unit."""
     store = Store(done.folder, writing=True)  # never committed
-    trainer = Trainer(Recipe(done.facts["settings"]), store)
+    trainer = Trainer(resolve(Recipe(done.facts["settings"])), store)
     trainer.load()
     best = trainer.reported()
     with single_threaded():
         models = dict(trainer.evaluator.personal_models(trainer.method, best.state, trainer.turn(best.round)))
-        client_data, f = trainer.federation.clients_data[client], trainer.federation
+        client_data, f = trainer.federated.clients_data[client], trainer.federated
         (w,) = models[client]
         said = (
             torch.func.functional_call(trainer.task.net, dict(w), (client_data.test.x,)) * f.scale + f.offset

@@ -11,10 +11,10 @@ import pytest
 import motet
 from motet.report import html as page
 from motet.report import tables
+from motet.runs.build import attackers_of
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
 from motet.runs.store import Store
-from motet.runs.trainer import attackers_of
 
 # Twenty clients, fifteen rounds; five epochs because means that leave out much learn little from one.
 SMALL = [
@@ -77,7 +77,7 @@ def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -
     clients = done.clients[done.clients["seen"] == 1]["client"]
     assert done.facts["attackers"] == attackers_of(read(words=[*FEW, "guard.attack=flip"]), clients)
     shown = tables.summary_text(tables.summary(tables.read([done.folder])[0]))
-    html = page.write([done.folder], tmp_path / "report.html").read_text()
+    html = page.write(tables.read([done.folder]), tmp_path / "report.html").read_text()
     for text in (shown, html):
         assert "The server saw every reply, because guard.mean = median." in text
         assert "A rehearsal: 2 clients were made to send updates with their sign flipped" in text
@@ -118,3 +118,8 @@ def test_a_run_of_the_version_before_guards_is_found_and_verified(tmp_path: Path
     assert run(recipe, tmp_path).facts["created"] == done.facts["created"]
     assert verify(tmp_path) == []
     assert tables.summary(tables.read([tmp_path])[0])["notes"] == []
+
+
+def test_models_after_training_are_scored_under_an_attack_too(tmp_path: Path) -> None:
+    done = run(read(words=[*FEW, "train.after_training=true", "guard.attack=flip"]), tmp_path)
+    assert (done.test["side"] == "after_training").any()

@@ -14,6 +14,7 @@ import torch
 from motet.cli.main import main
 from motet.data.federated import DataError
 from motet.runs import recipe as recipes
+from motet.runs.build import resolve
 from motet.runs.export import export
 from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
@@ -56,7 +57,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def own_scores(folder: Path, client: str) -> np.ndarray:
     """What the client's personal model of the run makes of all its rows, in some order."""
     store = Store(folder)
-    trainer = Trainer(recipes.Recipe(store.facts()["settings"]), store)
+    trainer = Trainer(resolve(recipes.Recipe(store.facts()["settings"])), store)
     method, engine, turn = trainer.method, trainer.evaluator, trainer.turn(store.facts()["reported"])
     engine.method, engine.turn = method, turn
     view = method.download(unpack(store.state(turn.number)), client)

@@ -64,11 +64,11 @@ def test_the_reported_round_is_the_best_on_validation(tmp_path: Path) -> None:
 
 
 def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from motet.runs import trainer as trainer
+    from motet.runs import build
 
     before = small(tmp_path / "a")
-    trainer._federated.cache_clear()
-    real = trainer.load
+    build.forget_data()
+    real = build.load
 
     def ruined(*args: Any, **kwargs: Any) -> Any:
         federation = real(*args, **kwargs)
@@ -76,9 +76,9 @@ def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
             client_data.test.y = (client_data.test.y + 1) % 3
         return federation
 
-    monkeypatch.setattr(trainer, "load", ruined)
+    monkeypatch.setattr(build, "load", ruined)
     after = small(tmp_path / "b")
-    trainer._federated.cache_clear()
+    build.forget_data()
     assert before.facts["reported"] == after.facts["reported"]
     found = same(before.folder, after.folder)
     assert all(f.startswith("scores") for f in found) and found
@@ -277,7 +277,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
-    from motet.runs import trainer as trainer
+    from motet.runs import build
     from motet.runs.run import NoProgress, Stopped
 
     class AtOnce(NoProgress):
@@ -291,13 +291,13 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         run(recipe, tmp_path / "r", AtOnce())
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    trainer._federated.cache_clear()
+    build.forget_data()
     with pytest.raises(RunError, match="(?s)changed since this run started.*hint:"):
         run(recipe, tmp_path / "r")
 
 
 def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path) -> None:
-    from motet.runs import trainer as trainer
+    from motet.runs import build
 
     csv = tmp_path / "d.csv"
     rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
@@ -306,7 +306,7 @@ def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path)
     first = run(recipe, base=tmp_path)
     assert run(recipe, base=tmp_path).folder == first.folder
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
-    trainer._federated.cache_clear()
+    build.forget_data()
     assert run(recipe, base=tmp_path).folder != first.folder
     with pytest.raises(RunError, match="changed since this run started"):
         run(recipe, first.folder)

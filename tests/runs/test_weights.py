@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from motet.nets import NetError
+from motet.runs.build import federated_data, resolve, task_of
 from motet.runs.recipe import read
 from motet.runs.run import RunError, folder_for, run
-from motet.runs.trainer import federated_data, fingerprint_of, task_of
 
 WORDS = ["data=wine", "data.clients=3", "data.unseen=0", "net=mlp", "net.hidden=[8]", "train.rounds=2"]
 
@@ -40,10 +40,11 @@ def test_a_second_network_may_have_options_and_weights(model: Path) -> None:
 
 def test_other_weights_under_the_same_name_are_another_run(model: Path, tmp_path: Path) -> None:
     recipe = read(None, [*WORDS, f"net.weights={model}"])
-    before, folder = fingerprint_of(recipe), folder_for(recipe)
+    before = resolve(recipe)
     run(recipe, tmp_path / "second")
     save_file({k: v + 1 for k, v in load_file(model).items()}, model)
-    assert fingerprint_of(recipe) != before and folder_for(recipe) != folder
+    after = resolve(recipe)
+    assert after.fingerprint != before.fingerprint and folder_for(after) != folder_for(before)
     with pytest.raises(RunError, match="weights to start from, changed"):
         run(recipe, tmp_path / "second")
 

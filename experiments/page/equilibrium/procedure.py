@@ -22,6 +22,7 @@ from motet.engines.driver import play
 from motet.methods.page import PAGE
 from motet.parts import games as game
 from motet.runs import recipe as recipes
+from motet.runs.build import resolve
 from motet.runs.recipe import Recipe
 from motet.runs.run import run
 from motet.runs.store import Store
@@ -73,7 +74,7 @@ def tried(folder: Path) -> list[dict[str, float]]:
     """How each player fares that deviates from the run's last state: clients, by luck alone, the server."""
     store = Store(folder, writing=True)
     try:
-        trainer = Trainer(Recipe(store.facts()["settings"]), store)
+        trainer = Trainer(resolve(Recipe(store.facts()["settings"])), store)
         trainer.load()
         since = float(store.facts().get("equilibrium", trainer.number) + 1)
         stage = Stage(trainer)

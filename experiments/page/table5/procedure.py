@@ -16,14 +16,13 @@ from torch.func import vmap
 
 from motet.client import seed_of
 from motet.core import Turn
-from motet.engines.choose import Choice
 from motet.engines.driver import play, start
 from motet.engines.single_threaded import single_threaded
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import games as game
 from motet.runs import recipe as recipes
-from motet.runs.trainer import federated_data, resolve, task_of
+from motet.runs.build import resolve
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
@@ -48,10 +47,9 @@ class Timed:
     def __init__(self, seed: int, clients: int) -> None:
         data = {"name": "synthetic", "generator": "page", "clients": clients, "unseen": 0.0}
         words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}, "seed": seed}
-        recipe, _ = resolve(recipes.check(words | {"method": {"name": "fedavg"}}))
-        federation, e = federated_data(recipe), recipe.engine
-        self.task, self.seed = task_of(recipe, federation), seed
-        self.build = partial(Choice(e.name, e.chunk, True).build, federation.clients_data)
+        found = resolve(recipes.check(words | {"method": {"name": "fedavg"}}))
+        federation, self.task, self.seed = found.federated, found.task, seed
+        self.build = partial(found.choice.build, federation.clients_data)
         self.proxy = federation.proxy.take() if federation.proxy else None
         self.page = PAGE(self.task, lr_min=0.001, lr_max=0.1, epochs_max=20, memory=300, **TRAINING)  # type: ignore[arg-type]
 

@@ -218,9 +218,10 @@ def do_show(args: Any) -> None:
 
 
 def do_report(args: Any) -> None:
-    from motet.report import html as page
+    from motet.report import html
+    from motet.report.read import read
 
-    print(page.write([Path(r) for r in args.runs], Path(args.to)))
+    print(html.write(read([Path(r) for r in args.runs]), Path(args.to)))
 
 
 def do_verify(args: Any) -> int:

@@ -83,9 +83,9 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
 
 def default_jobs(planned: Any) -> int:
     """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
-    from motet.runs.trainer import resolve
+    from motet.runs.build import resolve
 
-    threads = any(resolve(p.recipe)[0].engine.name == "threads" for p in planned[:1])
+    threads = any(resolve(p.recipe).choice.name == "threads" for p in planned[:1])
     return 1 if threads else cores()
 
 

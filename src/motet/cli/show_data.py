@@ -28,7 +28,7 @@ def do_show_data(args: Any) -> None:
     from motet.data.survey import survey
     from motet.report import survey_html as federation_page
     from motet.runs import recipe as recipes
-    from motet.runs.trainer import federated_data
+    from motet.runs.build import federated_data
 
     if args.to:
         federation_page.check(Path(args.to))

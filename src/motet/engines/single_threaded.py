@@ -18,14 +18,19 @@ def single_thread() -> None:
     torch.set_flush_denormal(True)
 
 
+def flushes_denormals() -> bool:
+    """Whether this thread already takes denormal numbers for zero."""
+    return bool(torch.full((), 1e-38) * 0.01 == 0)
+
+
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """For a thread that is lent to us: as `settle`, and afterwards as before."""
-    before = torch.get_num_threads()
+    """For a thread that is lent to us: as `single_thread`, and afterwards as before."""
+    before, flushed = torch.get_num_threads(), flushes_denormals()
     single_thread()
     try:
         with torch.no_grad():
             yield
     finally:
         torch.set_num_threads(before)
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(flushed)

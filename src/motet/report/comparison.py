@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from motet.report import html as page
-from motet.report import tables
+from motet.report import html, tables
+from motet.report.read import ReportedRun, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,28 +18,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs on one federation."""
+    """Several runs on the same data."""
 
     folders: Sequence[Path]
+
+    @cached_property
+    def runs(self) -> list[ReportedRun]:
+        """What the stores hold, read once for all tables and the report."""
+        return read(self.folders)
 
     @property
     def table(self) -> pd.DataFrame:
         """One row per method, best first."""
-        return tables.comparison(tables.read(self.folders))
+        return tables.comparison(self.runs)
 
     @property
     def by_client(self) -> pd.DataFrame:
         """Every client's personal test score under every method."""
-        return tables.by_client(tables.read(self.folders))
+        return tables.by_client(self.runs)
 
     def report(self, to: str | Path | None = None) -> Path:
         """Write the one-file HTML report, beside the runs by default."""
-        return page.write(self.folders, Path(to) if to else self.folders[0].parent / f"{self.name}.html")
+        return html.write(self.runs, Path(to) if to else self.folders[0].parent / f"{self.name}.html")
 
     @property
     def name(self) -> str:
         """The data's name and a hash of the runs."""
         text = "\n".join(f.name for f in self.folders)
-        return (
-            f"{self.folders[0].name.split('-')[0]}-comparison-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        )
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f"{self.folders[0].name.split('-')[0]}-comparison-{digest[:8]}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report import figures, trust
 from motet.report import text as words
 from motet.report.finding import finding, remarks
-from motet.report.read import UPPER_BOUND, ReportedRun, read
+from motet.report.read import UPPER_BOUND, ReportedRun
 from motet.report.tables import client_scores, comparison, history, summary
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
 """
 
 
-def write(folders: Sequence[Path], to: Path, title: str | None = None) -> Path:
-    """Write the report on the runs in `folders` to the file `to`, and return its path."""
+def write(runs: Sequence[ReportedRun], to: Path, title: str | None = None) -> Path:
+    """Write the report on these runs to the file `to`, and return its path."""
     to = Path(to)
     to.parent.mkdir(parents=True, exist_ok=True)
-    to.write_text(render(read(folders), title), encoding="utf-8")
+    to.write_text(render(runs, title), encoding="utf-8")
     return to
 
 

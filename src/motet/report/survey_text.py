@@ -186,7 +186,11 @@ def of_missing(survey: Plain) -> str:
 
 
 def of_server(survey: Plain) -> str:
-    held = [f"{survey[part]:,} {part} rows" for part in ("proxy", "server_test") if survey[part] is not None]
+    held = [
+        f"{survey[part]:,} {part.replace('_', ' ')} rows"
+        for part in ("proxy", "server_test")
+        if survey[part] is not None
+    ]
     return " and ".join(held) or "holds no rows"
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from motet.runs import recipe as recipes
+from motet.runs.build import resolve
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
-from motet.runs.trainer import Observer, resolve
+from motet.runs.trainer import Observer
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
@@ -58,13 +59,22 @@ def compare(
     """Run them all, and return their folders. One that fails says so, and the others go on."""
     folders = []
     for i, recipe in enumerate(recipes_):
-        folder = folder_for(resolve(recipe)[0], base)
-        try:
-            run(recipe, folder, observer(recipe, i, len(recipes_)) if observer else None)
-        except RunError as e:
-            if not (folder / "run.sqlite").exists():
-                raise
-            if failed:
-                failed(recipe, str(e))
+        watching = observer(recipe, i, len(recipes_)) if observer else None
+        folder, failure = run_one(recipe, base, watching)
+        if failure and failed:
+            failed(recipe, failure)
         folders.append(folder)
     return folders
+
+
+def run_one(recipe: Recipe, base: str | Path, observer: Observer | None) -> tuple[Path, str]:
+    """The run's folder, and why it failed if it did. Its data and network are forgotten on return."""
+    resolved = resolve(recipe)
+    folder = folder_for(resolved, base)
+    try:
+        run(resolved, folder, observer)
+    except RunError as e:
+        if not (folder / "run.sqlite").exists():
+            raise
+        return folder, str(e)
+    return folder, ""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,27 +28,16 @@ from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
+from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
-from motet.runs.trainer import (
-    Observer,
-    Trainer,
-    attackers_of,
-    federated_data,
-    fingerprint_of,
-    resolve,
-    trainees,
-)
+from motet.runs.trainer import Observer, Trainer
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from motet.runs.predict import Model
-
-
-# A second thread waits: drawing initial weights and recording steps change global state of torch.
-one_at_a_time = threading.RLock()
 
 
 class NoProgress:
@@ -173,48 +162,43 @@ class Run:
 
 
 def run(
-    recipe: Recipe,
+    recipe: Recipe | Resolved,
     folder: str | Path | None = None,
     observer: Observer | None = None,
     base: str | Path = "runs",
 ) -> Run:
     """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
-    with one_at_a_time:
-        return _run(recipe, folder, observer, base)
-
-
-def _run(recipe: Recipe, folder: str | Path | None, observer: Observer | None, base: str | Path) -> Run:
-    recipe, why = resolve(recipe)
-    folder, observer = Path(folder) if folder else folder_for(recipe, base), observer or NoProgress()
+    resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
+    folder = Path(folder) if folder else folder_for(resolved, base)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), writable(folder), single_threaded():
         store = Store(folder, writing=True)
         try:
-            begin(recipe, why, store, folder)
+            begin(resolved, store, folder)
             if store.facts()["status"] != "done":
-                train(store, folder, observer)
+                train(resolved, store, folder, observer or NoProgress())
         finally:
             store.close()
     return Run(folder)
 
 
-def begin(recipe: Recipe, why: str, store: Store, folder: Path) -> None:
+def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     """Write down what this run is, or check that it is the one that the folder holds."""
-    facts = store.facts()
+    facts, recipe = store.facts(), resolved.recipe
     if "identity" in facts:
         if facts["identity"] != recipe.identity():
             raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
-        check_data(recipe, facts)
+        check_data(resolved, facts)
         if facts["status"] != "done":
             store.set_facts(status="running", failure="")
             store.event("resumed", "going on")
             store.commit()
         return
-    federated = federated_data(recipe)
+    federated, why = resolved.federated, resolved.choice.why
     rows = client_rows(federated.clients_data, True) + client_rows(federated.unseen, False)
     command = f"motet run {folder / 'recipe.toml'}"
-    write_down(recipe, federated, fingerprint_of(recipe), why, rows, store, folder, command)
-    begin_guard(recipe, store, trainees(recipe, federated).clients_data)
+    write_down(recipe, federated, resolved.fingerprint, why, rows, store, folder, command)
+    begin_guard(recipe, store, resolved.training.clients_data)
     store.commit()
 
 
@@ -254,17 +238,17 @@ def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
         store.event("rehearsal", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
 
 
-def check_data(recipe: Recipe, facts: Mapping[str, Any]) -> None:
-    if fingerprint_of(recipe) != facts["fingerprint"]:
+def check_data(resolved: Resolved, facts: Mapping[str, Any]) -> None:
+    if resolved.fingerprint != facts["fingerprint"]:
         raise RunError(
-            f"the data {recipe['data']['name']}, or weights to start from, changed since this run started.\n"
+            f"the data {resolved.recipe['data']['name']}, or weights to start from, changed since this run started.\n"
             "hint: bring the old ones back, or start a new run with --out"
         )
 
 
-def train(store: Store, folder: Path, observer: Observer) -> None:
-    facts = store.facts()
-    trainer = Trainer(Recipe(facts["settings"]), store)
+def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
+    facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
+    trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)
@@ -403,8 +387,9 @@ def differences(old: Store, new: Store) -> list[str]:
     return found
 
 
-def folder_for(recipe: Recipe, base: str | Path = "runs") -> Path:
-    """The same for the same settled recipe on the same data, and for no other."""
+def folder_for(resolved: Resolved, base: str | Path = "runs") -> Path:
+    """The same for the same resolved recipe on the same data, and for no other."""
+    recipe = resolved.recipe
     data = Path(recipe["data"]["name"].replace(":", "-")).stem
-    mark = sha256((recipe.identity() + fingerprint_of(recipe)).encode()).hexdigest()[:8]
+    mark = sha256((recipe.identity() + resolved.fingerprint).encode()).hexdigest()[:8]
     return Path(base) / f"{data}-{recipe['method']['name'].replace(':', '-')}-seed{recipe.seed}-{mark}"

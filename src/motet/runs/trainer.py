@@ -1,4 +1,4 @@
-"""The course of one run: from its recipe to its last round, checkpoint by checkpoint.
+"""Training one run: from its first round to its last, checkpoint by checkpoint.
 
 Every decision (best round, stopping) sees validation examples only. A kill at any moment loses at most
 what was done since the last checkpoint; going on from there gives the same bits.
@@ -7,40 +7,24 @@ Knows rounds, checkpoints and choices. Does not know how results are shown.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from hashlib import sha256
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from torch.nn import Module
 
-from motet import nets
-from motet.client import ClientData, Task, metrics_of, seed_of
+from motet.client import metrics_of, seed_of
 from motet.client.task import better
-from motet.core import Client, Method, NoReply, Tree, Turn
-from motet.data.federated import FederatedData
-from motet.data.load import load
-from motet.engines.choose import Choice, choose
+from motet.core import Client, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.loop import Loop, Part
-from motet.engines.mean import ReplyMean, RunningMean
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.guard.gather import GatheredMean, robust_mean
-from motet.guard.robust import check_krum, whole
-from motet.nets import initial_weights as stored
-from motet.runs.check import fields_of
-from motet.runs.recipe import GuardSettings, Recipe, RecipeError, Settings, method_class, parse_word
+from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
 from motet.runs.store import Store
 from motet.wire import pack, unpack
-
-_MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
 
 
 class Observer(Protocol):
@@ -65,149 +49,23 @@ class Best:
     state: Tree
 
 
-def federated_data(recipe: Recipe) -> FederatedData:
-    return _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[0]
-
-
-def fingerprint_of(recipe: Recipe) -> str:
-    """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
-    data = _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)[1]
-    words = str(recipe["method"].get("extractor", "")).split()
-    files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
-    digests = [stored.digest(file) for file in files if file]
-    return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
-
-
-def forget_data() -> None:
-    """Read data anew when they are next asked for: they may have changed."""
-    _federated.cache_clear()
-
-
-@lru_cache(maxsize=1)
-def _federated(data: str, seed: int) -> tuple[FederatedData, str]:
-    options = json.loads(data)
-    federated = load(options.pop("name"), options, seed)
-    return federated, federated.fingerprint()
-
-
-def task_of(recipe: Recipe, federated: FederatedData) -> Task:
-    f = federated
-
-    def build(words: str) -> Module:
-        """A net by its name and options, say "vgg11 width=0.5"."""
-        name, *rest = words.split()
-        options = {k: v for word in rest for k, v in parse_word(word).items()}
-        return started(name, options, str(options.pop("weights", "")))
-
-    def started(name: str, options: Settings, weights: str) -> Module:
-        net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
-        net = net.double() if f.exact else net
-        return stored.fill(net, weights) if weights else net
-
-    net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
-    return Task(net, f.kind, f.outputs, f.scale, f.pixels, build)
-
-
-def method_of(recipe: Recipe, task: Task) -> Method:
-    return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
-
-
-def resolve(recipe: Recipe) -> tuple[Recipe, str]:
-    """The recipe with nothing left open, and why its engine was chosen."""
-    federated = federated_data(recipe)
-    resolved = completed(recipe, federated)
-    settings = resolved.settings
-    task = task_of(resolved, federated)
-    method = method_of(resolved, task)
-    most = max(h.n for h in federated.clients_data.values())
-    epochs = int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
-    steps = -(-most // getattr(method, "batch", most)) * epochs * recipe.train.rounds
-    clients_data = trainees(resolved, federated).clients_data
-    e = recipe.engine
-    choice = choose(e.name, task, clients_data, steps, e.chunk, e.compile)
-    settings["engine"] |= {
-        "name": choice.name,
-        "chunk": choice.chunk,
-        "compile": "yes" if choice.compiled else "no",
-    }
-    check_guard(resolved, clients_data)
-    return resolved, choice.why
-
-
-def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe, with what it leaves open: a network that fits these examples, agents' memory."""
-    settings = json.loads(json.dumps(recipe.settings))
-    if settings["net"]["name"] == "auto":
-        symbols = getattr(federated, "symbols", False)
-        name = nets.default_net(federated.kind, federated.shape, symbols)
-        options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
-        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
-    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
-        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
-    return replace(recipe, settings=settings)
-
-
-def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> None:
-    """Refuse, before anything is written, a guard that the cohort is too small for."""
-    if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
-        try:
-            check_krum(cohort_size(recipe.train.cohort, len(clients_data)), recipe.guard.hostile)
-        except NoReply as e:
-            raise RecipeError(str(e)) from e
-
-
-def cohort_size(asked: float, clients: int) -> int:
-    """A share of the clients up to 1, or a number of them."""
-    return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
-
-
-def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
-    """Who is hostile in a rehearsal: a draw that depends on seed and names alone; nobody without an attack."""
-    everyone, guard = list(clients), recipe.guard
-    if guard.attack == "none" or recipe["method"]["name"] == "centralised":
-        return []
-    order = sorted(everyone, key=lambda c: seed_of(recipe.seed, "attackers", c))
-    return sorted(order[: whole(guard.attackers, len(everyone))])
-
-
-def trainees(recipe: Recipe, federated: FederatedData) -> FederatedData:
-    """Who trains: the clients, or one that holds all their rows."""
-    return federated.pooled() if recipe["method"]["name"] == "centralised" else federated
-
-
-def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
-    """What makes a mean of replies, as the recipe has it."""
-    if guard.mean == "mean":
-        return RunningMean
-    robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)
-    return partial(GatheredMean, robust)
-
-
 class Trainer:
-    """One run, on its way. `afar` is an engine whose clients, and their examples, are elsewhere; then
-    `federation` says what is known of them here."""
+    """Trains one run. `remote` is an engine whose clients are elsewhere, with their data."""
 
-    def __init__(
-        self, recipe: Recipe, store: Store, federated: FederatedData | None = None, afar: Loop | None = None
-    ) -> None:
-        self.recipe, self.store = recipe, store
-        self.federated = federated or federated_data(recipe)
-        self.task = task_of(recipe, self.federated)
-        self.method = method_of(recipe, self.task)
-        e = recipe.engine
-        self.choice = Choice(e.name, e.chunk, e.compile == "yes")
+    def __init__(self, resolved: Resolved, store: Store, remote: Loop | None = None) -> None:
+        self.recipe, self.store = resolved.recipe, store
+        self.federated, self.task, self.method = resolved.federated, resolved.task, resolved.method
+        self.choice, self.pooled = resolved.choice, resolved.pooled
+        recipe, e = self.recipe, self.recipe.engine
         self.keeps = ClientStates(store.db, on_disk=e.keep == "disk")
-        training = trainees(recipe, self.federated)
-        pooled = training is not self.federated
-        clients = afar or self.choice.build(training.clients_data, self.keeps, e.workers)
+        clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
-        if not pooled:
+        if not self.pooled:
             clients.fold = mean_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
-        self.evaluator = (
-            self.choice.build(self.federated.clients_data, workers=e.workers) if pooled else clients
-        )
+        everyone = self.federated.clients_data
+        self.evaluator = self.choice.build(everyone, workers=e.workers) if self.pooled else clients
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
@@ -310,7 +168,7 @@ class Trainer:
         round that would be reported, and replace those of the one before; nothing else looks at them."""
         turn = self.turn(self.number)
         asks = training(self.method, before, turn)
-        if not asks or self.evaluator is not self.engine.engine:
+        if not asks or self.pooled:
             return
         clients, sums = self.evaluator.evaluate_trained(self.method, asks, turn)
         self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")

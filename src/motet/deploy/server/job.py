@@ -29,11 +29,12 @@ from motet.engines.letters import Letter, Reply
 from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
+from motet.runs.build import build, completed
 from motet.runs.finish import finish, put
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
-from motet.runs.trainer import Trainer, completed
+from motet.runs.trainer import Trainer
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
@@ -94,7 +95,7 @@ def run_rounds(
     recipe, layout = agree(order, folder, store, Everyone(engine, calmly))
     engine.recipe = terms(recipe)
     engine.clients = roster(store, engine)
-    trainer = Trainer(recipe, store, known_to_the_server(order, recipe, layout), engine)
+    trainer = Trainer(build(recipe, known_to_the_server(order, recipe, layout)), store, engine)
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)

@@ -22,8 +22,8 @@ from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
+from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe, read
-from motet.runs.trainer import method_of, task_of
 
 _WIDE = 110  # characters of a line
 _MANY = 4  # leaves of a reply that are named one by one

@@ -35,8 +35,8 @@ from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop, VerbFailed, all_finite
 from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
+from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe, RecipeError
-from motet.runs.trainer import method_of, task_of
 from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")

@@ -84,7 +84,7 @@ def test_classes_are_stacked_as_long_as_there_are_colours() -> None:
 def test_a_matrix_writes_its_counts_and_stars_the_unseen() -> None:
     text = svg_of(few(8))
     assert ">c10 *</text>" in text and ">all clients</text>" in text and ">k7</text>" in text
-    assert "A star metrics_of" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
+    assert "A star marks" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
 
 
 def test_unseen_clients_come_last_and_names_are_in_natural_order() -> None:
@@ -100,25 +100,25 @@ def test_sentences_count_what_is_wrong() -> None:
         [client("a", [3, 0], missing=7), client("b", [0, 4])], missing=7, proxy=10, server_test=2000
     )
     plain["twins"] |= {"shared": shared, "leaked": leaked, "leaked_with_target": leaked, "column_sets": 2}
-    told = dict(federation_words.facts(plain))
-    assert told["equal rows"].startswith(
+    facts = dict(federation_words.facts(plain))
+    assert facts["equal rows"].startswith(
         "1,200 lie with two clients or more, 0 of them with the same target; "
     )
-    assert "2 clients (most: a 700, b 500); only clients with the same columns" in told["equal rows"]
-    assert told["leaks"] == (
+    assert "2 clients (most: a 700, b 500); only clients with the same columns" in facts["equal rows"]
+    assert facts["leaks"] == (
         "3 test rows equal one that their own client trains on, 3 of them with the same target; 1 client (most: a 3)"
     )
-    assert told["missing"].startswith("7 cells were empty") and "(most: a 7)" in told["missing"]
-    assert told["server"] == "10 proxy rows and 2,000 exam rows"
+    assert facts["missing"].startswith("7 cells were empty") and "(most: a 7)" in facts["missing"]
+    assert facts["server"] == "10 proxy rows and 2,000 server test rows"
     assert "missing" in federation_words.columns(plain)
 
 
 def test_sentences_say_that_nothing_is_wrong() -> None:
-    told = dict(federation_words.facts(few()))
-    assert told["equal rows"] == "no row lies with two clients" and told["missing"] == "no cell was empty"
+    facts = dict(federation_words.facts(few()))
+    assert facts["equal rows"] == "no row lies with two clients" and facts["missing"] == "no cell was empty"
     assert (
-        told["leaks"] == "no test row equals one that its client trains on"
-        and told["server"] == "holds no rows"
+        facts["leaks"] == "no test row equals one that its client trains on"
+        and facts["server"] == "holds no rows"
     )
     plain = few()
     plain["twins"]["shared"] = plain["twins"]["shared_with_target"] = None

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from motet.report.html import write
+from motet.report.read import read
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = '<script>alert("x")</script> & $a_b$'
@@ -66,7 +67,7 @@ def page(folders, tmp_path_factory) -> str:
 
 
 def page_of(folders, tmp_path: Path, **more) -> str:
-    return write(folders, tmp_path / "out" / "report.html", **more).read_text()
+    return write(read(folders), tmp_path / "out" / "report.html", **more).read_text()
 
 
 def test_the_finding_counts_who_is_served_and_who_is_not(page):
@@ -170,8 +171,8 @@ def test_groups_are_drawn_where_a_method_recorded_them(make, tmp_path):
     groups = {c: i % 2 for i, c in enumerate(clients)}
     record = {"groups": groups, "places": places, "share": 0.9, "silhouette": 0.75}
     run = make("fedperc", dict.fromkeys(clients, 0.5), record=record)
-    page = write([run], tmp_path / "a.html").read_text()
+    page = write(read([run]), tmp_path / "a.html").read_text()
     assert "Groups of clients" in page and "2 groups, silhouette 0.75, 90% of the variance shown" in page
     assert EVIL not in page
     alone = make("fedavg", dict.fromkeys(clients, 0.5))
-    assert "Groups of clients" not in write([alone], tmp_path / "b.html").read_text()
+    assert "Groups of clients" not in write(read([alone]), tmp_path / "b.html").read_text()

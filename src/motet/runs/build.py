@@ -1,0 +1,188 @@
+"""From a recipe to objects: the data, the network, the method and the engine that it describes.
+
+`resolve` does it once for a run, and fills in what the recipe leaves open. Data that were read last are
+remembered, because the runs of a comparison share them.
+Knows recipes and how things are found by name. Does not train.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from hashlib import sha256
+
+from torch.nn import Module
+
+from motet import nets
+from motet.client import ClientData, Task, seed_of
+from motet.core import Client, Method, NoReply
+from motet.data.federated import FederatedData
+from motet.data.load import load
+from motet.engines.choose import Choice, choose
+from motet.engines.mean import ReplyMean, RunningMean
+from motet.engines.single_threaded import single_threaded
+from motet.guard.gather import GatheredMean, robust_mean
+from motet.guard.robust import check_krum, whole
+from motet.nets import initial_weights as stored
+from motet.runs.check import fields_of
+from motet.runs.recipe import GuardSettings, Recipe, RecipeError, Settings, method_class, parse_word
+
+_MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A recipe with nothing left open, and the objects that it describes: all that a run starts from."""
+
+    recipe: Recipe
+    federated: FederatedData  # every client's data, or what a server knows of clients elsewhere
+    training: FederatedData  # who trains: the same clients, or one that holds all their rows
+    task: Task
+    method: Method
+    choice: Choice  # of the engine, and why
+    fingerprint: str = ""  # of the data, and of weights that the run starts from
+
+    @property
+    def pooled(self) -> bool:
+        return self.training is not self.federated
+
+
+def resolve(recipe: Recipe) -> Resolved:
+    """Fill in what the recipe leaves open, and build what it describes."""
+    federated = federated_data(recipe)
+    with single_threaded():  # as in training, so that initial weights are the same bits everywhere
+        found = build(completed(recipe, federated), federated)
+        choice = choose_engine(found)
+    settings = found.recipe.settings
+    compiled = "yes" if choice.compiled else "no"
+    settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
+    check_guard(found.recipe, found.training.clients_data)
+    return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe))
+
+
+def build(recipe: Recipe, federated: FederatedData) -> Resolved:
+    """What a recipe describes that leaves nothing open, on these data."""
+    task = task_of(recipe, federated)
+    method, e = method_of(recipe, task), recipe.engine
+    choice = Choice(e.name, e.chunk, e.compile == "yes")
+    return Resolved(recipe, federated, trainees(recipe, federated), task, method, choice)
+
+
+def choose_engine(found: Resolved) -> Choice:
+    """The engine that the recipe names, or one that suits the network and the length of the run."""
+    method, e = found.method, found.recipe.engine
+    most = max(h.n for h in found.federated.clients_data.values())
+    epochs = int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
+    steps = -(-most // getattr(method, "batch", most)) * epochs * found.recipe.train.rounds
+    return choose(e.name, found.task, found.training.clients_data, steps, e.chunk, e.compile)
+
+
+# ---- data ----
+
+
+def federated_data(recipe: Recipe) -> FederatedData:
+    return _read(recipe)[0]
+
+
+def fingerprint_of(recipe: Recipe) -> str:
+    """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
+    data = _read(recipe)[1]
+    words = str(recipe["method"].get("extractor", "")).split()
+    files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
+    digests = [stored.digest(file) for file in files if file]
+    return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
+
+
+def forget_data() -> None:
+    """Read data anew when they are next asked for: they may have changed."""
+    _federated.cache_clear()
+
+
+def _read(recipe: Recipe) -> tuple[FederatedData, str]:
+    return _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)
+
+
+@lru_cache(maxsize=1)
+def _federated(data: str, seed: int) -> tuple[FederatedData, str]:
+    options = json.loads(data)
+    federated = load(options.pop("name"), options, seed)
+    return federated, federated.fingerprint()
+
+
+def trainees(recipe: Recipe, federated: FederatedData) -> FederatedData:
+    """Who trains: the clients, or one that holds all their rows."""
+    return federated.pooled() if recipe["method"]["name"] == "centralised" else federated
+
+
+# ---- network and method ----
+
+
+def task_of(recipe: Recipe, federated: FederatedData) -> Task:
+    f = federated
+
+    def network(words: str) -> Module:
+        """A net by its name and options, say "vgg11 width=0.5"."""
+        name, *rest = words.split()
+        options = {k: v for word in rest for k, v in parse_word(word).items()}
+        return started(name, options, str(options.pop("weights", "")))
+
+    def started(name: str, options: Settings, weights: str) -> Module:
+        net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
+        net = net.double() if f.exact else net
+        return stored.fill(net, weights) if weights else net
+
+    net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
+    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network)
+
+
+def method_of(recipe: Recipe, task: Task) -> Method:
+    return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
+
+
+def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
+    """A copy of the recipe, with what it leaves open: a network that fits these examples, agents' memory."""
+    settings = json.loads(json.dumps(recipe.settings))
+    if settings["net"]["name"] == "auto":
+        symbols = getattr(federated, "symbols", False)
+        name = nets.default_net(federated.kind, federated.shape, symbols)
+        options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
+        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
+    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
+        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
+    return replace(recipe, settings=settings)
+
+
+# ---- clients and what guards them ----
+
+
+def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> None:
+    """Refuse, before anything is written, a guard that the cohort is too small for."""
+    if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
+        try:
+            check_krum(cohort_size(recipe.train.cohort, len(clients_data)), recipe.guard.hostile)
+        except NoReply as e:
+            raise RecipeError(str(e)) from e
+
+
+def cohort_size(asked: float, clients: int) -> int:
+    """A share of the clients up to 1, or a number of them."""
+    return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
+
+
+def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
+    """Who attacks: a draw that depends on seed and names alone; nobody without an attack."""
+    everyone, guard = list(clients), recipe.guard
+    if guard.attack == "none" or recipe["method"]["name"] == "centralised":
+        return []
+    order = sorted(everyone, key=lambda c: seed_of(recipe.seed, "attackers", c))
+    return sorted(order[: whole(guard.attackers, len(everyone))])
+
+
+def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
+    """What makes a mean of replies, as the recipe has it."""
+    if guard.mean == "mean":
+        return RunningMean
+    robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)
+    return partial(GatheredMean, robust)
