@@ -88,10 +88,10 @@ class Callback:
 class Run:
     """A run's folder, for reading.
 
-    >>> import motet, tempfile
+    >>> import motet, numpy as np, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     done = motet.run(method="finetune", data="wine", rounds=1, out=folder)
-    ...     done.model("client-0").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
+    ...     done.model("client-00").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
     (2, 4)
     """
 
