@@ -10,8 +10,10 @@ This module is the public interface; everything else may move. Nothing heavy is 
 - Write a method: `Method`, `verb`, `average`, `collect`, `Ask`, `Turn`, `Vec`, `Data`, `Batch`, `Task`, `descend`;
   for its settings `Positive`, `NotNegative`, `Count`, `Share`; the methods there are: `methods`.
 - Bring data by a function: `FederatedData`, `Pool`, `Column`.
-- Stack models of others: `StackedClassifier`, `StackedRegressor`, `gains`, `publish`, `feature_defaults`,
-  `save_published`, `load_published`, `predict_published`; private ones: `DPLogistic`, `bounds_of`.
+- Stack models of others: `StackedClassifier`, `StackedRegressor`, `gains`.
+- Publish a model and use those of others: `publish`, `Published`, `Feature`, `feature_defaults`, `Privacy`, `Limits`,
+  `save_published`, `load_published`, `predict_published`; private models: `DPLogistic`, `DPNetwork`,
+  `DPBoostingClassifier`, `DPBoostingRegressor`, `bounds_of`.
 - Catch errors: `MotetError` and its tree in `errors`.
 """
 
@@ -33,16 +35,18 @@ if TYPE_CHECKING:
     from motet.core import Ask, Count, Method, NotNegative, Positive, Share, Turn, average, collect, verb
     from motet.data.federated import FederatedData, Pool
     from motet.errors import MotetError
-    from motet.guard.private_models.dp_network import DPLogistic
+    from motet.guard.private_models.dp_boosting import DPBoostingClassifier, DPBoostingRegressor
+    from motet.guard.private_models.dp_network import DPLogistic, DPNetwork
     from motet.guard.private_models.ranges import bounds_of
+    from motet.published import Feature, Limits, Privacy, Published, publish
     from motet.published import defaults as feature_defaults
     from motet.published import predict as predict_published
-    from motet.published import publish
     from motet.published.folder import load_all as load_published
     from motet.published.folder import save as save_published
     from motet.report.comparison import Comparison
+    from motet.runs.callback import RoundEnd
     from motet.runs.predict import Model
-    from motet.runs.run import RoundEnd, Run
+    from motet.runs.run import Run
     from motet.stacking.estimators import StackedClassifier, StackedRegressor, gains
     from motet.vec import Vec
 
@@ -52,15 +56,22 @@ __all__ = [
     "Column",
     "Comparison",
     "Count",
+    "DPBoostingClassifier",
+    "DPBoostingRegressor",
     "DPLogistic",
+    "DPNetwork",
     "Data",
+    "Feature",
     "FederatedData",
+    "Limits",
     "Method",
     "Model",
     "MotetError",
     "NotNegative",
     "Pool",
     "Positive",
+    "Privacy",
+    "Published",
     "RoundEnd",
     "Run",
     "Share",
@@ -88,45 +99,20 @@ __all__ = [
 ]
 
 _PLACES = {
-    "motet.client": (
-        "Batch",
-        "Column",
-        "Data",
-        "Task",
-        "descend",
-    ),
-    "motet.core": (
-        "Ask",
-        "Count",
-        "Method",
-        "NotNegative",
-        "Positive",
-        "Share",
-        "Turn",
-        "average",
-        "collect",
-        "verb",
-    ),
-    "motet.data.federated": (
-        "FederatedData",
-        "Pool",
-    ),
-    "motet.errors": ("MotetError",),
-    "motet.guard.private_models.dp_network": ("DPLogistic",),
-    "motet.guard.private_models.ranges": ("bounds_of",),
-    "motet.published": ("publish",),
-    "motet.report.comparison": ("Comparison",),
-    "motet.runs.predict": ("Model",),
-    "motet.runs.run": (
-        "RoundEnd",
-        "Run",
-    ),
-    "motet.stacking.estimators": (
-        "StackedClassifier",
-        "StackedRegressor",
-        "gains",
-    ),
-    "motet.vec": ("Vec",),
+    "motet.client": "Batch Column Data Task descend",
+    "motet.core": "Ask Count Method NotNegative Positive Share Turn average collect verb",
+    "motet.data.federated": "FederatedData Pool",
+    "motet.errors": "MotetError",
+    "motet.guard.private_models.dp_boosting": "DPBoostingClassifier DPBoostingRegressor",
+    "motet.guard.private_models.dp_network": "DPLogistic DPNetwork",
+    "motet.guard.private_models.ranges": "bounds_of",
+    "motet.published": "Feature Limits Privacy Published publish",
+    "motet.report.comparison": "Comparison",
+    "motet.runs.predict": "Model",
+    "motet.runs.callback": "RoundEnd",
+    "motet.runs.run": "Run",
+    "motet.stacking.estimators": "StackedClassifier StackedRegressor gains",
+    "motet.vec": "Vec",
 }
 _RENAMED = {  # name: its module, and what it is called there
     "feature_defaults": ("motet.published", "defaults"),
@@ -169,8 +155,8 @@ def run(
     (2, 'done')
     """
     from motet.runs.build import forget_data
+    from motet.runs.callback import Callback
     from motet.runs.from_python import recipe_of
-    from motet.runs.run import Callback
     from motet.runs.run import run as run_recipe
 
     with _one_at_a_time, _shown(progress) as bars:
@@ -204,8 +190,8 @@ def compare(
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
     from motet.runs.build import forget_data
+    from motet.runs.callback import Callback
     from motet.runs.from_python import method_name, sections
-    from motet.runs.run import Callback
 
     with _one_at_a_time, _shown(progress) as bars:
         forget_data()
@@ -243,7 +229,7 @@ def _shown(progress: bool) -> Any:
 def __getattr__(name: str) -> Any:
     if name in ("errors", "methods"):
         return import_module(f"motet.{name}")
-    module = next((m for m, names in _PLACES.items() if name in names), None)
+    module = next((m for m, names in _PLACES.items() if name in names.split()), None)
     module, inside = (module, name) if module else _RENAMED.get(name, (None, name))
     if module is None:
         raise AttributeError(f"module 'motet' has no attribute {name!r}")

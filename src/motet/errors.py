@@ -76,18 +76,18 @@ __all__ = [
 ]
 
 _PLACES = {
-    "motet.core": ("MethodUnfit", "NoReply"),
-    "motet.data.federated": ("DataError",),
-    "motet.deploy.flare.admin": ("Unreachable",),
-    "motet.deploy.flare.kits": ("FederationError",),
-    "motet.deploy.site.encrypted_state": ("EncryptedStateError",),
-    "motet.deploy.site.policy": ("PolicyError", "RefusedByPolicy"),
-    "motet.engines.flare": ("TooFew",),
-    "motet.engines.loop": ("AllRefused", "VerbFailed"),
-    "motet.nets.layers": ("NetError",),
-    "motet.published.manifest": ("ModelRefused",),
-    "motet.runs.recipe": ("RecipeError",),
-    "motet.wire.forms": ("WireError",),
+    "motet.core": "MethodUnfit NoReply",
+    "motet.data.federated": "DataError",
+    "motet.deploy.flare.admin": "Unreachable",
+    "motet.deploy.flare.kits": "FederationError",
+    "motet.deploy.site.encrypted_state": "EncryptedStateError",
+    "motet.deploy.site.policy": "PolicyError RefusedByPolicy",
+    "motet.engines.flare": "TooFew",
+    "motet.engines.loop": "AllRefused VerbFailed",
+    "motet.nets.layers": "NetError",
+    "motet.published.manifest": "ModelRefused",
+    "motet.runs.recipe": "RecipeError",
+    "motet.wire.forms": "WireError",
 }
 
 
@@ -109,7 +109,7 @@ class UsageError(MotetError, ValueError):
 
 def __getattr__(name: str) -> Any:
     for module, names in _PLACES.items():
-        if name in names:
+        if name in names.split():
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'motet.errors' has no attribute {name!r}")
 
