@@ -23,6 +23,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from motet.text import nearest, unknown
 
+SESSION = "session:"  # names of code that was defined in a notebook or script (data/own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
+
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
     ">= 0": lambda v: v >= 0,
@@ -173,6 +176,8 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
     """The function that `module:function` names; modules of the current folder are found too."""
+    if spec.startswith(SESSION):
+        return _of_this_session(spec, error)
     module_name, _, name = spec.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -190,3 +195,14 @@ def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
         mine = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise error(f"the module {module_name!r} has no function {name!r}.\nhint: {nearest(name, mine)}")
     return found  # type: ignore[no-any-return]
+
+
+def _of_this_session(spec: str, error: type[ValueError]) -> Callable[..., Any]:
+    if spec not in known_here:
+        name = spec.removeprefix(SESSION).rpartition("-")[0]
+        raise error(
+            f"{name} was defined in a notebook or script, and this process does not have it ({spec}).\n"
+            "hint: run the code that defines it and give the object to motet.run or motet.compare first; "
+            f"or put it into a module, and name it module:{name}"
+        )
+    return known_here[spec]  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from torch.func import grad
 from torch.nn.functional import linear
 
 from motet.client.data import hashes
+from motet.errors import UsageError
 from motet.vec import Vec
 
 Agent = dict[str, Any]  # tensors, and for each network a Vec of rows: now, slow (the target), m and v (Adam)
@@ -60,7 +61,7 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.meet <= len(self.critic):
-            raise ValueError(
+            raise UsageError(
                 f"the action joins after {self.meet} layers of a critic with {len(self.critic)} hidden ones, "
                 f"so it is never seen.\nhint: meet must be 0 to {len(self.critic)}"
             )
