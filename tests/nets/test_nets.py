@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from motet.client import Batch, Task
-from motet.nets import NetError, build, default_net
+from motet.nets import NetError, build, default_net, names
 from motet.vec import Vec
 
 IMAGE = (3, 32, 32)
@@ -16,6 +16,12 @@ IMAGE = (3, 32, 32)
 
 def size(net):
     return sum(p.numel() for p in net.parameters())
+
+
+def test_there_are_nine_nets():
+    assert names() == [
+        "cnn", "linear", "logistic", "lstm", "mlp", "mobilenet_v1", "resnet18", "resnet34", "vgg11",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -373,21 +373,7 @@ def method_class(name: str) -> type[Method]:
         for c in vars(module_).values()
         if inspect.isclass(c) and issubclass(c, Method) and c.__module__ == module_.__name__
     ]
-    return the_method(name, own)
-
-
-def the_method(name: str, classes: list[type[Method]]) -> type[Method]:
-    """The one class of a file, or the one that has the file's name: MyMethod in my_method.py."""
-    named = [c for c in classes if c.__name__.lower() == name.replace("_", "")]
-    if not classes:
-        raise RecipeError(f"methods/{name}.py has no class that inherits from motet.core.Method")
-    if len(classes) > 1 and not named:
-        there, right = ", ".join(c.__name__ for c in classes), name.title().replace("_", "")
-        raise RecipeError(
-            f"methods/{name}.py has {len(classes)} methods ({there}); one file is one method\n"
-            f"hint: call one of them {right}"
-        )
-    return (named or classes)[0]
+    return own[-1]
 
 
 # ---- writing ----
