@@ -1,8 +1,9 @@
 # make run   the demonstration: compares methods on built-in data (installs into .venv first)
 # make federation   a server and three sites as processes on this machine, over mutual TLS
-# make test  everything that is checked before a change lands
+# make test  everything that is checked before a change lands; JOBS=8 uses eight processes
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
 
 .PHONY: run federation test test-long bench clean
 
@@ -16,9 +17,9 @@ test: .venv/ready-for-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 -m "not long"
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
-# Many kills, long fuzzing: by hand, the figures go into docs/.
+# What takes too long for every change: many kills, every method between processes, fuzzing, compiling.
 test-long: .venv/ready-for-tests
 	$(BIN)/pytest -m long -s --timeout=3600
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache, partial
+
 import pytest
 import torch
 
 from motet.client import Batch, ClientData, Task
+from motet.runs.recipe import RecipeError, method_class
 
 FEATURES, CLASSES = 6, 3
 
@@ -25,11 +28,30 @@ def make_clients_data(sizes: list[int], seed: int = 0) -> dict[str, ClientData]:
 
 
 torch.set_num_threads(1)  # small tensors want one
+twelve_clients = cache(partial(make_clients_data, [5 + 3 * i for i in range(12)]))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--method",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tests/contract: this method alone (a name of motet list methods, or module:Class); repeatable",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for name in config.getoption("method"):
+        try:
+            method_class(name)
+        except RecipeError as e:
+            raise pytest.UsageError(f"--method {name}: {e}") from None
 
 
 @pytest.fixture
 def clients_data() -> dict[str, ClientData]:
-    return make_clients_data([5 + 3 * i for i in range(12)])
+    return dict(twelve_clients())
 
 
 @pytest.fixture(scope="session")

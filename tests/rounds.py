@@ -31,7 +31,7 @@ def client_data(*pairs: tuple[float, float]) -> ClientData:
 TWO = {"a": client_data((1.0, 3.0)), "b": client_data((2.0, 0.0), (2.0, 0.0), (2.0, 0.0))}
 
 
-def evaluate_server_testples(many: int = 8) -> Batch:
+def server_examples(many: int = 8) -> Batch:
     """Some that the server itself holds, of the federation in conftest.py: six features, three classes."""
     x = torch.linspace(-2, 2, many * 6).reshape(6, many).T.cos()
     return Batch.of(x, torch.arange(many) % 3)
@@ -51,3 +51,6 @@ def after(method: Any, engine: Any, rounds: int, proxy: Batch | None = None) -> 
 
 def apart(a: Vec, b: Vec) -> float:
     return float((a - b).sq().sqrt())
+
+
+evaluate_server_testples = server_examples

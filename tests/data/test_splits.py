@@ -294,7 +294,7 @@ def test_names_sort_like_numbers():
 
 
 def test_more_clients_than_rows_is_refused():
-    with pytest.raises(DataError, match="3 rows cannot be dealt to 4 clients.*\nhint: take at most 3"):
+    with pytest.raises(DataError, match="3 rows cannot be divided among 4 clients.*\nhint: take at most 3"):
         iid(Rows.of(np.zeros(3, int)), clients=4)
     with pytest.raises(DataError, match="with at least 2 each"):
         dirichlet(Rows.of(np.zeros(7, int)), clients=4, least=2)

@@ -1,4 +1,7 @@
-"""Everything together between real processes over mutual TLS: the demo, and every method."""
+"""Everything together between real processes over mutual TLS: the demo, and methods of each kind.
+
+tests/deploy/test_simulator.py plays every method by the same group calls in FLARE's simulator.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,18 @@ def test_the_demo_comes_out_as_on_the_loop_engine(tmp_path: Path) -> None:
     assert gaps and max(gaps) <= 1e-6
 
 
+KINDS = ["fedper", "page", "stacking"]  # means, replies collected and a table at the server, solo verbs
+
+
 @pytest.mark.timeout(3600)
-def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(KINDS, id="one of each kind"),
+        pytest.param(sorted({*method_names()} - {*KINDS}), id="all others", marks=pytest.mark.long),
+    ],
+)
+def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[str], tmp_path: Path) -> None:
     found = {}
     policy = tmp_path / "policy.toml"
     policy.write_text('learn = "collect"\n')
@@ -32,13 +45,13 @@ def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: 
     with living(tmp_path / "care") as federation:
         federation.start("server")
         federation.start(*federation.sites, policy=policy)
-        for name in method_names():
+        for name in names:
             if name == "centralised":  # it wants all rows in one place
                 continue
             words = (f"method.name={name}",)
-            told = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
-            orders = federation.orders(2, 2, 120.0, *told)
-            federation.drive(orders, 2, *told)
+            given = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
+            orders = federation.order(2, 2, 120.0, *given)
+            federation.drive(orders, 2, *given)
             wait(
                 lambda o=orders: federation.told(o).get("state") in ("done", "failed"),
                 600,

@@ -1,7 +1,7 @@
 """Rows that are there twice: with several clients, or in a client's training and test parts.
 
 Knows rows as bytes and 64-bit hashes of them: of half a million rows, two that differ meet with a
-probability below 1e-8. Does not know what rows mean, nor how they were dealt.
+probability below 1e-8. Does not know what rows mean, nor how they were divided.
 """
 
 from __future__ import annotations

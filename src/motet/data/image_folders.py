@@ -1,6 +1,6 @@
 """A person's own images: a folder for each class, or for each client and in it for each class.
 
-Knows folders and pictures. Does not know how rows are dealt.
+Knows folders and pictures. Does not know how rows are divided among clients.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(
 
 
 def neutral(grey: bool) -> Pixels:
-    """From -1 to 1, whatever the images are: means of other people's pixels would be looked at before dealing."""
+    """From -1 to 1 for all images: the mean of all clients' pixels must not be used before they are divided."""
     return Pixels((0.5,), (0.5,)) if grey else Pixels((0.5,) * 3, (0.5,) * 3)
 
 

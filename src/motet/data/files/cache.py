@@ -85,7 +85,7 @@ def arrays(name: str) -> Arrays:
         if mark["version"] == of.version and (found := opened(decoded)):
             return found
         if (source := Path(mark["source"])).is_dir():
-            return _settle(of, source)
+            return _keep_decoded(of, source)
     raise DataError(f"data {name!r} is not here.{_ways(of)}")
 
 
@@ -93,14 +93,14 @@ def fetch(name: str, source: Path | None = None, watch: OnBytes | None = None) -
     """Download or read the files, decode them, and remember; the folder of the decoded arrays.
 
     Downloaded files stay in `downloads/NAME/`: what is decoded may be damaged, and a newer motet may decode
-    in another way; neither should need the network again. Whoever wants the room may delete them.
+    in another way; neither should need the network again. Delete them to free the space.
     """
     of = _origin(name)
     if source is not None:
         folder = of.within(source) or source
         if not folder.is_dir():
             raise DataError(f"{source} is no folder; expected the folder that holds the files of {name!r}")
-        return _settle(of, folder).folder
+        return _keep_decoded(of, folder).folder
     if not of.sources:
         raise DataError(
             f"data {name!r} cannot be downloaded without a login.\nhint: {of.sentence}{_by_hand(of)}"
@@ -109,7 +109,7 @@ def fetch(name: str, source: Path | None = None, watch: OnBytes | None = None) -
     with FileLock(folder / ".lock"):
         for remote in of.sources:
             download(remote, folder, _watching(watch, remote))
-    return _settle(of, folder).folder
+    return _keep_decoded(of, folder).folder
 
 
 def status(name: str) -> Status:
@@ -151,7 +151,7 @@ def _mark(name: str) -> dict[str, Any] | None:
         return None
 
 
-def _settle(of: Origin, folder: Path) -> Arrays:
+def _keep_decoded(of: Origin, folder: Path) -> Arrays:
     """Decode, and remember where from."""
     mark = key([of.version, *files_of(folder)])
     found = keep(of.name, mark, lambda: of.decode(folder))

@@ -53,7 +53,9 @@ def load(
 def pool(found: Mapping[str, np.ndarray], as_published: bool = False, digest: str = "") -> Pool:
     row = np.arange(_ROWS)
     names = tuple(f"block-{i}" for i in range(_TRAIN // _BLOCK))
-    owner = np.minimum(row // _BLOCK, len(names) - 1)  # of the exam's rows nobody asks
+    owner = np.minimum(
+        row // _BLOCK, len(names) - 1
+    )  # rows of the server test set have no client; theirs is not used
     part = np.where(row < _TRAIN, PARTS.index("train") if as_published else -1, PARTS.index("server_test"))
     columns = frames.columns(_NAMES, {"CHAS"})
     scaling = "none" if as_published else "federation"

@@ -5,7 +5,7 @@ adult.data an unknown workclass or occupation ('?') stays and is a word of its o
 born outside of the four regions, or nobody knows where, go. fnlwgt, a weight of the sample, is no feature.
 Differs from the paper: rows stand as in the files, not shuffled.
 
-Knows the files and the regions. Does not know how rows are dealt.
+Knows the files and the regions. Does not know how rows are divided among clients.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the area Cache la Poudre has only one of them and goes; the other three areas ar
 the 40 soil types is a column that stands for itself, not one of a group. Its vertical runs use 50,000
 random rows (rows = 50000); which ones, other than there, our own generator draws, with seed 42.
 
-Knows the files. Does not know how rows are dealt.
+Knows the files. Does not know how rows are divided among clients.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ description as flags (an unknown employment is 0 in both); the branch is the cli
 Differs from the paper: it counts the target too, which gives the target away; here zeros are counted
 among the features only. as_published = true counts as the paper does.
 
-Knows the file. Does not know how rows are dealt.
+Knows the file. Does not know how rows are divided among clients.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that are to be dealt."""
+    """The rows that are to be divided among clients."""
 
     rows: np.ndarray  # (n,) their places in the pool
     y: np.ndarray  # (n,) their targets
@@ -59,7 +59,7 @@ class Rows:
             raise DataError(f"clients is {clients}; expected at least 1")
         if len(self) < clients * least:
             raise DataError(
-                f"{len(self)} rows cannot be dealt to {clients} clients with at least {least} each.\n"
+                f"{len(self)} rows cannot be divided among {clients} clients with at least {least} each.\n"
                 f"hint: take at most {len(self) // max(least, 1)} clients"
             )
 

@@ -14,9 +14,9 @@ from motet.data.splits.assignment import Assignment, Rows, client_names
 def iid(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
 ) -> Assignment:
-    """Shuffled and dealt in turn, so that sizes differ by one at most."""
+    """Shuffled and assigned in turn, so that sizes differ by one at most."""
     all_rows.check(clients)
     who = np.empty(len(all_rows), np.int64)
     who[all_rows.generator("iid", clients).permutation(len(all_rows))] = np.arange(len(all_rows)) % clients

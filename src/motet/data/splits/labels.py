@@ -16,10 +16,10 @@ _USUAL = 10  # rows that PAGE wants every client to have
 def dirichlet(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
     alpha: float = 0.3,  # the smaller, the more clients differ in their classes; 0.3 is PAGE's
-    capped: bool = True,  # who has an equal share already gets no more: sizes stay alike, as in PAGE
-    least: int = 0,  # rows that every client must get; 0: ten, or as many as can be
+    capped: bool = True,  # a client that has an equal share of all rows gets no more, so sizes stay similar, as in PAGE
+    least: int = 0,  # rows that every client must get; 0: ten, or as many as possible
 ) -> Assignment:
     """Every class is divided by shares drawn from Dirichlet(alpha); drawn again until all have enough.
 
@@ -38,7 +38,7 @@ def dirichlet(
             break
     if most < max(least, 1):
         raise never("dirichlet", f"gave every client at least {max(least, 1)} rows")
-    return all_rows.assignment(hand_out(groups, best, rng, len(all_rows)), clients)
+    return all_rows.assignment(assign_rows(groups, best, rng, len(all_rows)), clients)
 
 
 def _shares(
@@ -50,8 +50,8 @@ def _shares(
     for rows in groups:
         share = rng.dirichlet(np.full(clients, alpha))
         if capped:
-            room = held < fair
-            share = share * room if (share * room).sum() > 0 else room.astype(float)
+            below = held < fair
+            share = share * below if (share * below).sum() > 0 else below.astype(float)
         counts.append(parcels(len(rows), share / share.sum()))
         held += counts[-1]
     return np.array(counts)
@@ -60,7 +60,7 @@ def _shares(
 def label_skew(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
     alpha: float = 0.5,  # the smaller, the more clients differ in their classes
     prior: bool = False,  # Dirichlet(alpha p), p the share of each class; otherwise Dirichlet(alpha) for all
     size: int = 0,  # rows of each client; 0: half of (classes x rows of the rarest one) / clients
@@ -83,7 +83,7 @@ def label_skew(
         counts = np.array([_portion(rng.dirichlet(weight), size, rng) for _ in range(clients)])
         enough = np.sort(counts, axis=1)[:, -2].min() >= least if len(many) > 1 else True
         if enough and (counts.sum(0) <= many).all():
-            return all_rows.assignment(hand_out(groups, counts.T, rng, len(all_rows)), clients)
+            return all_rows.assignment(assign_rows(groups, counts.T, rng, len(all_rows)), clients)
     raise never("label_skew", f"gave every client {least} rows of two classes while no class ran out")
 
 
@@ -97,7 +97,7 @@ def _portion(share: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarr
 def classes(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
     per_client: int = 2,  # classes that each client holds
 ) -> Assignment:
     """Each client holds some classes, and shares each of them evenly with the others who hold it."""
@@ -120,7 +120,7 @@ def classes(
             f"split 'classes': {short.any(0).sum()} clients would get no row of one of their classes.\n"
             "hint: take fewer clients"
         )
-    return all_rows.assignment(hand_out(groups, counts, rng, len(all_rows)), clients)
+    return all_rows.assignment(assign_rows(groups, counts, rng, len(all_rows)), clients)
 
 
 def parcels(rows: int, share: np.ndarray) -> np.ndarray:
@@ -135,7 +135,9 @@ def parcels(rows: int, share: np.ndarray) -> np.ndarray:
     return np.diff(np.minimum(ends, rows), prepend=0)
 
 
-def hand_out(groups: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator, rows: int) -> np.ndarray:
+def assign_rows(
+    groups: list[np.ndarray], counts: np.ndarray, rng: np.random.Generator, rows: int
+) -> np.ndarray:
     """The client of each row, -1 for nobody, if counts[g, i] rows of group g go to client i."""
     who = np.full(rows, -1, np.int64)
     for group, count in zip(groups, counts, strict=True):

@@ -16,7 +16,7 @@ _LEAST = 500  # rows that everyone gets in the stacking paper
 def quantity_skew(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
     beta: float = 0.5,  # from 0 (one client has nearly all) to 1 (all alike)
     least: int = 0,  # rows that everyone gets before; 0: 500, or a quarter of an equal share
 ) -> Assignment:
@@ -24,7 +24,7 @@ def quantity_skew(
 
     Cantu-Cervini 2024: share_k is the mass of density beta x^(beta-1) in the k-th of equal bins.
     Differs from its code: the shares are exact where it draws a histogram, and the few rows that
-    rounding leaves are dealt too.
+    rounding leaves are assigned too.
     """
     positive("quantity_skew", beta=beta)
     all_rows.check(clients, max(least, 1))
@@ -41,7 +41,7 @@ def quantity_skew(
 def lognormal(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are dealt to
+    clients: int = 20,  # how many clients the rows are divided among
     sigma: float = 1.0,  # spread of the logarithm of sizes; 0: all alike
     alpha: float = 0.3,  # of the Dirichlet draw of each client's class shares; 0: classes alike
 ) -> Assignment:
@@ -70,10 +70,10 @@ def taken(share: np.ndarray, size: int, left: np.ndarray, rng: np.random.Generat
     """How many rows of each class a client of some size draws, when so many are left of each."""
     count = np.zeros(len(left), np.int64)
     while (need := size - count.sum()) > 0:  # every turn either ends it or empties a class
-        room = left - count
-        weight = np.where(room > 0, share, 0.0)
-        weight = weight if weight.sum() > 0 else room.astype(float)
-        count += np.minimum(rng.multinomial(need, weight / weight.sum()), room)
+        free = left - count
+        weight = np.where(free > 0, share, 0.0)
+        weight = weight if weight.sum() > 0 else free.astype(float)
+        count += np.minimum(rng.multinomial(need, weight / weight.sum()), free)
     return count
 
 
