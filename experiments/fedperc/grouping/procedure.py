@@ -20,7 +20,7 @@ from motet.data.load import load
 from motet.engines.driver import play
 from motet.engines.loop import Loop
 from motet.methods.fedavg import FedAvg
-from motet.parts import clusters, sketches
+from motet.parts import clusters, sparsity_vectors
 
 LAYERS, SHORT = 3, 32
 READINGS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]
@@ -74,7 +74,9 @@ def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any],
 def measured(task: Task, w: Any, client_data: Any) -> list[np.ndarray]:
     """Of a client's images, those for validation among them: each layer's (images, channels), in half precision."""
     x = torch.cat([client_data.train.take().x, client_data.val.take().x])
-    parts = [[s.float().flatten(2).mean(-1) for s in task.silent(w, some, LAYERS)] for some in x.split(128)]
+    parts = [
+        [s.float().flatten(2).mean(-1) for s in task.zero_masks(w, some, LAYERS)] for some in x.split(128)
+    ]
     return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(LAYERS)]
 
 
@@ -94,11 +96,13 @@ def compared(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int
     x = side_by_side(reading, shares)
     how, epsilon = reading.get("distance", "euclidean"), reading.get("epsilon", 0.0)
     share, reach = 0.5 if how == "mahalanobis" else 1.0, reading.get("reach", 0.0)
-    hide = sketches.Hiding(epsilon * share, reading.get("noise", "gaussian"), reach)
-    of_clients = [sketches.within(torch.from_numpy(x[who == c]), reach) for c in range(who.max() + 1)]
+    noise = sparsity_vectors.VectorNoise(epsilon * share, reading.get("noise", "gaussian"), reach)
+    of_clients = [
+        sparsity_vectors.clipped(torch.from_numpy(x[who == c]), reach) for c in range(who.max() + 1)
+    ]
     sizes = [torch.tensor(float(len(v))) for v in of_clients]
     seeds = [torch.tensor(seed_of(draw, c)) for c in range(len(of_clients))]
-    told = [hide.sketch(v.mean(0), *rest) for v, *rest in zip(of_clients, sizes, seeds, strict=True)]
+    told = [noise.on_vector(v.mean(0), *rest) for v, *rest in zip(of_clients, sizes, seeds, strict=True)]
     rows = torch.stack(told).clamp(0, 1).numpy()
     if how == "standardised":
         return (rows - rows.mean(0)) / rows.std(0).clip(1e-9)
@@ -106,11 +110,11 @@ def compared(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int
         return np.linalg.svd(rows - rows.mean(0), full_matrices=False)[0][:, :5]
     if how == "mahalanobis":
         spreads = [
-            hide.spread((v - 0.5).T @ (v - 0.5) / len(v), *rest).numpy()
+            noise.on_moments((v - 0.5).T @ (v - 0.5) / len(v), *rest).numpy()
             for v, *rest in zip(of_clients, sizes, seeds, strict=True)
         ]
-        noise = np.mean([float(hide.variance(n, rows.shape[1])) for n in sizes])
-        return rows @ clusters.ruler(np.mean(spreads, 0), rows.mean(0) - 0.5, noise)
+        noise = np.mean([float(noise.variance(n, rows.shape[1])) for n in sizes])
+        return rows @ clusters.whitening(np.mean(spreads, 0), rows.mean(0) - 0.5, noise)
     return rows
 
 
@@ -118,7 +122,7 @@ def side_by_side(reading: dict[str, Any], shares: Shares) -> np.ndarray:
     """(images, numbers): which layers and channels a reading looks at."""
     common = min(s.shape[1] for s in shares)
     ways = {"first": np.arange(min(SHORT, common)), "all": np.arange(common)}
-    chosen = ways.get(reading.get("channels", ""), sketches.common_channels(common, SHORT).numpy())
+    chosen = ways.get(reading.get("channels", ""), sparsity_vectors.common_channels(common, SHORT).numpy())
     layers, picked = reading.get("layers", "mean"), [s[:, chosen] for s in shares]
     if layers == "mean":
         return np.mean(picked, 0)

@@ -33,7 +33,7 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
         shares = [kept[f"layer{i}"].astype(np.float64) for i in range(3)]
         for axes, (title, reading) in zip(row, WAYS.items(), strict=True):
             rows = procedure.compared(reading, kept["who"], shares)
-            (x, y), found = clusters.flat(rows)[0].T, clusters.kmeans(rows, 4, 0)
+            (x, y), found = clusters.principal_components(rows)[0].T, clusters.kmeans(rows, 4, 0)
             for i in range(len(x)):
                 axes.scatter(x[i], y[i], color=COLOURS[i * 4 // len(x)], marker="osD^"[found[i]], s=45)
             axes.set(title=f"{file.name.split('-')[0]}: {title}", xticks=[], yticks=[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from motet.client.activations import is_heard, say
+from motet.client.activations import is_recording, record
 from motet.nets.layers import Shape, chain, refuse, too_few
 
 
@@ -52,7 +52,7 @@ class LastStep(nn.LSTM):
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         layers = [[getattr(self, name) for name in names] for names in self._all_weights]
         weights = [w for layer in layers for w in layer]
-        if is_heard() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, [x, *weights])):
+        if is_recording() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, [x, *weights])):
             return _by_hand(x, layers)  # vmap has no rule for torch's own
         start = x.new_zeros(self.num_layers, x.shape[0], self.hidden_size)
         steps: Tensor = torch.lstm(
@@ -75,5 +75,5 @@ def _by_hand(x: Tensor, layers: list[list[Tensor]]) -> Tensor:
             steps.append(h)
         x = torch.stack(steps, 1)
         for gate in zip(*gates, strict=True):
-            say(torch.stack(gate, -1))  # (examples, hidden, steps); zero is half open
+            record(torch.stack(gate, -1))  # (examples, hidden, steps); zero is half open
     return x[:, -1]
