@@ -61,13 +61,13 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     for i, client in enumerate(bench.clients):
         group = bench.clients[i // size * size :][:size]
         everyone = set.intersection(*({*bench.clients_data[c].train.take().y.tolist()} for c in group))
-        who = bench.client_test(client, "test")
+        tested = bench.client_test(client, "test")
         own = trainer.task.at_home(
-            method.personal(method.download(state, client), bench.keep(client), who.data), who.data
+            method.personal(method.download(state, client), bench.keep(client), tested.data), tested.data
         )
         with torch.no_grad():
-            hits = (own(who.examples.x).argmax(1) == who.examples.y).tolist()
-        for hit, label in zip(hits, who.examples.y.tolist(), strict=True):
+            hits = (own(tested.examples.x).argmax(1) == tested.examples.y).tolist()
+        for hit, label in zip(hits, tested.examples.y.tolist(), strict=True):
             right["shared" if label in everyone else "own"].append(hit)
     return {kind: 100 * sum(hits) / max(len(hits), 1) for kind, hits in right.items()}
 
