@@ -62,13 +62,13 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     for i, client in enumerate(evaluator.clients):
         group = evaluator.clients[i // size * size :][:size]
         everyone = set.intersection(*({*evaluator.clients_data[c].train.take().y.tolist()} for c in group))
-        who = evaluator.client_test(client, "test")
+        tested = evaluator.client_test(client, "test")
         own = trainer.task.at_home(
-            method.personal(method.download(state, client), evaluator.keep(client), who.data), who.data
+            method.personal(method.download(state, client), evaluator.keep(client), tested.data), tested.data
         )
         with torch.no_grad():
-            hits = (own(who.examples.x).argmax(1) == who.examples.y).tolist()
-        for hit, label in zip(hits, who.examples.y.tolist(), strict=True):
+            hits = (own(tested.examples.x).argmax(1) == tested.examples.y).tolist()
+        for hit, label in zip(hits, tested.examples.y.tolist(), strict=True):
             right["shared" if label in everyone else "own"].append(hit)
     return {kind: 100 * sum(hits) / max(len(hits), 1) for kind, hits in right.items()}
 

@@ -55,7 +55,7 @@ def test_a_method_within_the_policy_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "method", "reason"),
     [
-        (Policy(), "pfa", "pfa asks for sketch by `collect`"),
+        (Policy(), "pfa", "pfa asks for sparsity by `collect`"),
         (Policy(), "page", "page asks for train by `collect`"),
         (Policy(methods=("fedavg",)), "fedper", "methods = ['fedavg'], and fedper is none of them"),
         (Policy(verbs=("fedavg.train",)), "fedper", "verbs = ['fedavg.train'], and train is none of them"),
@@ -114,7 +114,7 @@ def ask(number: int = 0, **more: Any) -> bytes:
     ("policy", "letter", "reason"),
     [
         (Policy(), {"learn": "all"}, "by `collect`"),
-        (Policy(verbs=("look",)), {}, "train is none of them"),
+        (Policy(verbs=("train_extractor",)), {}, "train is none of them"),
         (Policy(methods=("fedavg",)), {}, "fedper is none of them"),
         (Policy(reply_bytes=64), {}, "reply_bytes = 64"),
     ],

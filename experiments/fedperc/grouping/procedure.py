@@ -1,4 +1,4 @@
-"""Which reading of FedPerC's sketches finds the groups: each image's sparsities are kept, all readings use them.
+"""Which variant of FedPerC's sparsity vectors finds the groups: each image's are kept, and all variants use them.
 
 The four groups are those that the split `groups` made, five consecutive clients each.
 """
@@ -20,10 +20,10 @@ from motet.data.load import load
 from motet.engines.driver import play
 from motet.engines.loop import Loop
 from motet.methods.fedavg import FedAvg
-from motet.parts import clusters, sketches
+from motet.parts import clusters, sparsity_vectors
 
 LAYERS, SHORT = 3, 32
-READINGS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]
+VARIANTS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]
 Shares = list[np.ndarray]  # of each layer, (images, channels)
 
 
@@ -36,17 +36,17 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
         for seed in settings["seeds"]:
             who, shares = images(settings["extractors"][name], seed, out)
             for row in settings["rows"]:
-                found = [score(READINGS[row], who, shares, draw) for draw in range(settings["draws"])]
+                found = [score(VARIANTS[row], who, shares, draw) for draw in range(settings["draws"])]
                 rows[row]["values"][name].append(float(np.mean(found)))
             say(f"  {name}, seed {seed}: done")
     return rows
 
 
-# ---- from images to shares of silence, once ----
+# ---- from images to shares of zeros, once ----
 
 
 def images(extractor: dict[str, Any], seed: int, out: Path) -> tuple[np.ndarray, Shares]:
-    """Whose each image is, and its shares of silence; read from a file if they were measured before."""
+    """The client of each image, and its shares of zeros; read from a file if they were measured before."""
     words = "-".join(str(v) for v in extractor.values())
     file = out / f"{words}-seed{seed}.npz"
     if not file.exists():
@@ -72,54 +72,56 @@ def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any],
 
 
 def measured(task: Task, w: Any, client_data: Any) -> list[np.ndarray]:
-    """Of a client's images, those for validation among them: each layer's (images, channels), in half precision."""
+    """Of a client's images, validation included: each layer's (images, channels), in half precision."""
     x = torch.cat([client_data.train.take().x, client_data.val.take().x])
-    parts = [[s.float().flatten(2).mean(-1) for s in task.silent(w, some, LAYERS)] for some in x.split(128)]
+    parts = [
+        [s.float().flatten(2).mean(-1) for s in task.zero_masks(w, some, LAYERS)] for some in x.split(128)
+    ]
     return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(LAYERS)]
 
 
-# ---- readings ----
+# ---- variants ----
 
 
-def score(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int) -> float:
-    """The adjusted Rand index of the groups that a reading finds."""
+def score(variant: dict[str, Any], who: np.ndarray, shares: Shares, draw: int) -> float:
+    """The adjusted Rand index of the groups that a variant finds."""
     truth = np.arange(who.max() + 1) * 4 // (who.max() + 1)
-    rows = compared(reading, who, shares, draw)
-    k = reading.get("k", 4) or clusters.best_k(rows, draw)
+    rows = compared(variant, who, shares, draw)
+    k = variant.get("k", 4) or clusters.best_k(rows, draw)
     return clusters.agreement(clusters.kmeans(rows, k, draw), truth)
 
 
-def compared(reading: dict[str, Any], who: np.ndarray, shares: Shares, draw: int = 0) -> np.ndarray:
-    """The rows whose Euclidean distances a reading compares, one for each client."""
-    x = side_by_side(reading, shares)
-    how, epsilon = reading.get("distance", "euclidean"), reading.get("epsilon", 0.0)
-    share, reach = 0.5 if how == "mahalanobis" else 1.0, reading.get("reach", 0.0)
-    hide = sketches.Hiding(epsilon * share, reading.get("noise", "gaussian"), reach)
-    of_clients = [sketches.within(torch.from_numpy(x[who == c]), reach) for c in range(who.max() + 1)]
+def compared(variant: dict[str, Any], who: np.ndarray, shares: Shares, draw: int = 0) -> np.ndarray:
+    """The rows whose Euclidean distances a variant compares, one for each client."""
+    x = side_by_side(variant, shares)
+    how, epsilon = variant.get("distance", "euclidean"), variant.get("epsilon", 0.0)
+    share, clip = 0.5 if how == "mahalanobis" else 1.0, variant.get("clip", 0.0)
+    noise = sparsity_vectors.VectorNoise(epsilon * share, variant.get("noise", "gaussian"), clip)
+    of_clients = [sparsity_vectors.clipped(torch.from_numpy(x[who == c]), clip) for c in range(who.max() + 1)]
     sizes = [torch.tensor(float(len(v))) for v in of_clients]
     seeds = [torch.tensor(seed_of(draw, c)) for c in range(len(of_clients))]
-    told = [hide.sketch(v.mean(0), *rest) for v, *rest in zip(of_clients, sizes, seeds, strict=True)]
-    rows = torch.stack(told).clamp(0, 1).numpy()
+    vectors = [noise.on_vector(v.mean(0), *rest) for v, *rest in zip(of_clients, sizes, seeds, strict=True)]
+    rows = torch.stack(vectors).clamp(0, 1).numpy()
     if how == "standardised":
         return (rows - rows.mean(0)) / rows.std(0).clip(1e-9)
     if how == "whitened":
         return np.linalg.svd(rows - rows.mean(0), full_matrices=False)[0][:, :5]
     if how == "mahalanobis":
-        spreads = [
-            hide.spread((v - 0.5).T @ (v - 0.5) / len(v), *rest).numpy()
+        moments = [
+            noise.on_moments((v - 0.5).T @ (v - 0.5) / len(v), *rest).numpy()
             for v, *rest in zip(of_clients, sizes, seeds, strict=True)
         ]
-        noise = np.mean([float(hide.variance(n, rows.shape[1])) for n in sizes])
-        return rows @ clusters.ruler(np.mean(spreads, 0), rows.mean(0) - 0.5, noise)
+        added = np.mean([float(noise.variance(n, rows.shape[1])) for n in sizes])
+        return rows @ clusters.whitening(np.mean(moments, 0), rows.mean(0) - 0.5, added)
     return rows
 
 
-def side_by_side(reading: dict[str, Any], shares: Shares) -> np.ndarray:
-    """(images, numbers): which layers and channels a reading looks at."""
+def side_by_side(variant: dict[str, Any], shares: Shares) -> np.ndarray:
+    """(images, numbers): the layers and channels that a variant uses."""
     common = min(s.shape[1] for s in shares)
     ways = {"first": np.arange(min(SHORT, common)), "all": np.arange(common)}
-    chosen = ways.get(reading.get("channels", ""), sketches.common_channels(common, SHORT).numpy())
-    layers, picked = reading.get("layers", "mean"), [s[:, chosen] for s in shares]
+    chosen = ways.get(variant.get("channels", ""), sparsity_vectors.common_channels(common, SHORT).numpy())
+    layers, picked = variant.get("layers", "mean"), [s[:, chosen] for s in shares]
     if layers == "mean":
         return np.mean(picked, 0)
     return np.concatenate(picked, 1) if layers == "each" else picked[int(layers)]

@@ -1,4 +1,4 @@
-"""Figure 5: sketches of the first seed in two principal components, by true group, before and after scaling."""
+"""Figure 5: sparsity vectors of the first seed in two principal components, by true group, before and after scaling."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
     for row, file in zip(panels, files, strict=True):
         kept = np.load(file)
         shares = [kept[f"layer{i}"].astype(np.float64) for i in range(3)]
-        for axes, (title, reading) in zip(row, WAYS.items(), strict=True):
-            rows = procedure.compared(reading, kept["who"], shares)
-            (x, y), found = clusters.flat(rows)[0].T, clusters.kmeans(rows, 4, 0)
+        for axes, (title, variant) in zip(row, WAYS.items(), strict=True):
+            rows = procedure.compared(variant, kept["who"], shares)
+            (x, y), found = clusters.principal_components(rows)[0].T, clusters.kmeans(rows, 4, 0)
             for i in range(len(x)):
                 axes.scatter(x[i], y[i], color=COLOURS[i * 4 // len(x)], marker="osD^"[found[i]], s=45)
             axes.set(title=f"{file.name.split('-')[0]}: {title}", xticks=[], yticks=[])

@@ -1,9 +1,9 @@
-"""Listening to a network's activations while it predicts: nn.ReLU and its kin, and their functions.
+"""Records where a network's activations would be zero under a ReLU, while the network predicts.
 
-What is written down is where an activation was given nothing positive. For a ReLU that is where it
-gives zero; Tanh, GELU and the others are asked the same, which makes them comparable. Functions are
-overheard and not layers, because residual blocks call them without a layer of their own.
-What torch runs out of sight, like the gates of a recurrent layer, must be said by the layer itself (`say`).
+What is recorded is where an activation function gets an input that is not positive. A ReLU returns zero there;
+Tanh, GELU and the others are recorded by the same rule, which makes them comparable. Calls of functions are
+recorded and not layers, because residual blocks call torch.relu_ without a layer of their own. What torch
+computes inside one call, such as the gates of an LSTM, must be recorded by the layer itself (`record`).
 Knows torch's functions. Does not know networks or weights.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_BENDS = {
+_ACTIVATIONS = {
     torch.relu, torch.relu_, torch.tanh, torch.sigmoid,
     functional.relu, functional.relu6, functional.hardtanh, functional.leaky_relu, functional.elu,
     functional.selu, functional.celu, functional.gelu, functional.silu, functional.mish, functional.softplus,
@@ -32,44 +32,44 @@ class _Enough(Exception):
     """The rest of the network need not run."""
 
 
-class _Ear(TorchFunctionMode):
+class _Recorder(TorchFunctionMode):
     def __init__(self, first: int) -> None:
         super().__init__()
-        self.first, self.heard = first, list[Tensor]()
+        self.first, self.masks = first, list[Tensor]()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _BENDS:
-            self.hear(args[0] if args else kwargs["input"])
+        if func in _ACTIVATIONS:
+            self.record(args[0] if args else kwargs["input"])
         return func(*args, **(kwargs or {}))
 
-    def hear(self, given: Tensor) -> None:
-        self.heard.append(given <= 0)
-        if len(self.heard) == self.first:
+    def record(self, given: Tensor) -> None:
+        self.masks.append(given <= 0)
+        if len(self.masks) == self.first:
             raise _Enough
 
 
-def say(given: Tensor) -> None:
-    """An activation that nobody could overhear, (examples, channels, ...) as it is given to it."""
-    if (ear := getattr(_thread, "ear", None)) is not None:
-        ear.hear(given)
+def record(given: Tensor) -> None:
+    """For layers that torch runs in one call: the input of one of their activations, (examples, channels, ...)."""
+    if (recorder := getattr(_thread, "recorder", None)) is not None:
+        recorder.record(given)
 
 
-def is_heard() -> bool:
-    return getattr(_thread, "ear", None) is not None
+def is_recording() -> bool:
+    return getattr(_thread, "recorder", None) is not None
 
 
-def overheard(run: Callable[[], Any], first: int) -> list[Tensor]:
-    """Where the first activations that `run` calls are given nothing positive; fewer if it calls fewer.
+def zero_masks(run: Callable[[], Any], first: int) -> list[Tensor]:
+    """True where the first activations that `run` calls get no positive input; fewer if it calls fewer.
 
-    >>> overheard(lambda: torch.relu(torch.tensor([-1.0, 0.0, 2.0])), first=3)
+    >>> zero_masks(lambda: torch.relu(torch.tensor([-1.0, 0.0, 2.0])), first=3)
     [tensor([ True,  True, False])]
     """
-    ear = _thread.ear = _Ear(first)
+    recorder = _thread.recorder = _Recorder(first)
     try:
-        with ear:
+        with recorder:
             run()
     except _Enough:
         pass
     finally:
-        _thread.ear = None
-    return ear.heard
+        _thread.recorder = None
+    return recorder.masks

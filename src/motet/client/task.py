@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from motet.client.activations import overheard
+from motet.client.activations import zero_masks
 from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
 from motet.errors import UsageError
@@ -95,17 +95,16 @@ class Task:
 
     def predict_from(self, w: Vec, x: Tensor) -> tuple[Tensor, Tensor]:
         """The same, and the features that the head sees, (examples, features)."""
-        puppet = self._mine()
-        with puppet.listening() as heard:
+        with self._mine().head_inputs() as features:
             z = self.predict(w, x)
-        return z, heard[-1]
+        return z, features[-1]
 
-    def silent(self, w: Vec, x: Tensor, first: int) -> list[Tensor]:
-        """Where the first activations of the network are given nothing positive, which is what a ReLU
-        sets to zero: for each of them (examples, channels, ...), true or false. A network whose
-        activations are not seen (bends.py) is asked for the features that its head sees."""
-        heard = overheard(lambda: self.predict(w, x), first)
-        return heard or [self.predict_from(w, x)[1] <= 0]
+    def zero_masks(self, w: Vec, x: Tensor, first: int) -> list[Tensor]:
+        """Where the first activations of the network would be zero under a ReLU: for each of them
+        (examples, channels, ...), true or false. A network without activations that can be recorded
+        (activations.py) is measured by the features that its head gets."""
+        masks = zero_masks(lambda: self.predict(w, x), first)
+        return masks or [self.predict_from(w, x)[1] <= 0]
 
     def top(self, head: Vec, features: Tensor) -> Tensor:
         """What a head makes of features; the network's last layer must be linear."""
@@ -208,12 +207,12 @@ class ThreadNet:
                 norm._buffers[key] = value.clone() if keep else value
 
     @contextmanager
-    def listening(self) -> Iterator[list[Tensor]]:
-        """Inside, what goes into the last layer is written down."""
-        heard: list[Tensor] = []
-        hook = self.last.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+    def head_inputs(self) -> Iterator[list[Tensor]]:
+        """Inside, each input of the last layer is appended to the list."""
+        inputs: list[Tensor] = []
+        hook = self.last.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
         try:
-            yield heard
+            yield inputs
         finally:
             hook.remove()
 

@@ -1,7 +1,8 @@
 """Networks by name: every public function of this package whose first parameters are `shape` and `outputs`.
 
-Knows how nets are found, started and tried out. Does not know their layers, data, losses or clients. The
-last layer is called `head` and is always the last of the parameters, and nothing here draws while it runs.
+The last layer of a net is linear and called `head`, its parameters come last, and a net draws no random
+numbers while it runs; tests/nets/test_every_net.py holds every net to that.
+Knows how nets are found, initialised and checked. Does not know their layers, data, losses or clients.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from torch import nn
 
 from motet.client import seed_of
 from motet.client.task import Kind
-from motet.nets import normalisation as norms
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
+from motet.nets.normalisation import measure
 from motet.settings import checked, fields_of, import_named
 from motet.text import nearest
 
@@ -51,18 +52,18 @@ def build(
         raise NetError("\n".join(wrong))
     given = {k: values[k] for k in options or {}}
     if name == "logistic" and kind == "numbers":
-        raise NetError("net 'logistic' tells classes apart; the target is a number.\nhint: use linear or mlp")
+        raise NetError("net 'logistic' predicts classes; the target is a number.\nhint: use linear or mlp")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "net", name))
         net = f(shape, outputs, **given)
-        _try_out(net, name, shape, outputs)
+        _check_output(net, name, shape, outputs)
         if getattr(net, "statistics", None) == "shared":
-            norms.measure(net, shape)
+            measure(net, shape)
     return net  # type: ignore[no-any-return]
 
 
 def default_net(kind: Kind, shape: Shape, symbols: bool = False) -> str:
-    """A net that suits the examples; whether they are symbols of a text, their shape does not tell."""
+    """A net that suits the examples; `symbols` says that they are rows of codes of a text."""
     if symbols:
         return "lstm"
     if len(shape) == 3:
@@ -80,16 +81,25 @@ def _found() -> dict[str, Callable[..., Any]]:
     return {f.__name__: f for f in nets if not f.__name__.startswith("_")}
 
 
-def _try_out(net: Any, name: str, shape: Shape, outputs: int) -> None:
-    """Two blank examples must give two rows of scores; statistics of batches stay as they are."""
+def _check_output(net: Any, name: str, shape: Shape, outputs: int) -> None:
+    """Two blank examples must give two rows of scores. BatchNorm's statistics stay as they are."""
     if not isinstance(net, nn.Module):
-        raise NetError(f"net {name!r} is a {type(net).__name__}; expected a torch.nn.Module")
+        raise NetError(
+            f"net {name!r} is a {type(net).__name__}; expected a torch.nn.Module.\n"
+            "hint: its function must return the network"
+        )
     training = net.training
     try:
         with torch.no_grad():
             got = tuple(net.eval()(torch.zeros(2, *shape)).shape)
-    except (RuntimeError, ValueError) as e:
-        raise NetError(f"net {name!r} does not take examples of shape {shape}: {e}") from e
+    except (RuntimeError, ValueError, IndexError) as e:
+        raise NetError(
+            f"net {name!r} does not take examples of shape {shape}: {e}\n"
+            "hint: an example is a row (features,) or an image (channels, height, width)"
+        ) from e
     net.train(training)
     if got != (2, outputs):
-        raise NetError(f"net {name!r} turns 2 examples into shape {got}; expected {(2, outputs)}")
+        raise NetError(
+            f"net {name!r} turns 2 examples into shape {got}; expected {(2, outputs)}.\n"
+            "hint: its last layer must have `outputs` units"
+        )

@@ -1,4 +1,4 @@
-"""Weights that a net starts from, out of a safetensors file, say the global model of an earlier run.
+"""Initial weights of a net from a safetensors file, for example the global model of an earlier run.
 
 Knows files of named tensors. Does not know runs, or what the net is for.
 """
@@ -14,7 +14,7 @@ from motet.nets.layers import NetError
 
 
 def fill(net: nn.Module, file: str) -> nn.Module:
-    """The net with the file's weights in place of its own; names and shapes must be the same."""
+    """The net with the weights of the file; names and shapes must be the same."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -30,12 +30,12 @@ def fill(net: nn.Module, file: str) -> nn.Module:
             f"the weights in {file} are of another net: {len(wrong)} tensors differ, {wrong[0]} is {there} "
             f"in the file and {here} in the net.\nhint: use the net, with its options, that they were saved from"
         )
-    net.load_state_dict(found, strict=False)  # all but the count of batches, which nothing reads
+    net.load_state_dict(found, strict=False)  # all but num_batches_tracked, which nothing reads
     return net
 
 
 def digest(file: str) -> str:
-    """sha256 of the file: one of the same name may hold other weights."""
+    """sha256 of the file's content, which tells two files of one name apart."""
     return sha256(content(file)).hexdigest()
 
 
@@ -43,6 +43,7 @@ def content(file: str) -> bytes:
     path = Path(file).expanduser()
     if not path.is_file():
         raise NetError(
-            f"there are no weights {file}.\nhint: a run with save.models=all leaves global.safetensors in its folder"
+            f"there are no weights {file}: the file does not exist.\n"
+            "hint: a run with save.models=all writes global.safetensors into its folder"
         )
     return path.read_bytes()

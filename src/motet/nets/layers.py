@@ -1,6 +1,6 @@
-"""What the nets share: chains of layers, how convolutions start, and what is said of a wrong option.
+"""What nets share: chains of named layers, initial weights of convolutions, and checks of options.
 
-Knows layers and words. Does not know any one net.
+Knows layers and options. Does not know any one net.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEMS = ("cifar", "imagenet")
 
 
 class NetError(MotetError, ValueError):
-    """A network that cannot be built as asked."""
+    """A network that cannot be built as given."""
 
 
 def chain(**layers: nn.Module) -> nn.Sequential:
@@ -27,7 +27,7 @@ def chain(**layers: nn.Module) -> nn.Sequential:
 
 
 def kaiming(net: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
-    """He et al. 2015 for every convolution: signals (fan_in) or gradients (fan_out) keep their spread."""
+    """He et al. 2015 for every convolution: activations (fan_in) or gradients (fan_out) keep their variance."""
     for layer in net.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="relu")
@@ -36,13 +36,13 @@ def kaiming(net: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
 
 
 def refuse(net: str, wrong: Sequence[str]) -> None:
-    """Everything that is wrong with what was asked of a net, at once."""
+    """Raise all that is wrong with the shape and options of a net, at once."""
     if wrong:
         raise NetError("\n".join(f"net {net!r} {w}" for w in wrong))
 
 
 def unknown(option: str, value: str, known: Sequence[str]) -> list[str]:
-    """A complaint if an option is none of the words that it may be."""
+    """A complaint if an option has none of its allowed values."""
     if value in known:
         return []
     words = " or ".join(map(repr, known))
@@ -50,7 +50,7 @@ def unknown(option: str, value: str, known: Sequence[str]) -> list[str]:
 
 
 def too_few(**counts: int) -> list[str]:
-    """A complaint for each option that must be 1 at least and is not."""
+    """A complaint for each option that is less than 1."""
     return [f"has {k} {v}; expected 1 or more.\nhint: {k}=1 is the least" for k, v in counts.items() if v < 1]
 
 
@@ -70,5 +70,5 @@ def wrong_width(width: float) -> list[str]:
 
 
 def scaled(channels: Sequence[int], width: float) -> list[int]:
-    """Numbers of channels times a factor, as multiples of 8; as they are if the factor is impossible."""
+    """Numbers of channels times a factor, rounded to multiples of 8; unchanged if the factor is out of range."""
     return [max(8, round(many * width / 8) * 8) if 0 < width <= 16 else many for many in channels]

@@ -1,20 +1,11 @@
-"""MobileNetV1 (Howard et al. 2017). Knows layers of images; does not know data or training."""
+"""MobileNetV1 (Howard et al. 2017). Knows layers for images. Does not know data or training."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from motet.nets import normalisation as norms
-from motet.nets.layers import (
-    STEMS,
-    Shape,
-    chain,
-    no_image,
-    refuse,
-    scaled,
-    unknown,
-    wrong_width,
-)
+from motet.nets import normalisation
+from motet.nets.layers import STEMS, Shape, chain, no_image, refuse, scaled, unknown, wrong_width
 from motet.nets.normalisation import Norm
 
 # Table 1 of the paper: channels and stride of each pair of convolutions, depthwise and pointwise.
@@ -33,22 +24,24 @@ def mobilenet_v1(
 ) -> nn.Module:
     """Howard et al. 2017: thirteen pairs of a depthwise and a pointwise convolution.
 
-    It starts as torch's layers do: with kaiming's larger weights it learns more slowly at FedPerC's rate.
+    Initial weights are torch's own: with the larger ones of He et al. it learns more slowly at FedPerC's rate.
     """
     wrong = no_image(shape) + unknown("stem", stem, STEMS) + wrong_width(width)
     widths = scaled((32, *(many for many, _ in _PAIRS)), width)
-    refuse("mobilenet_v1", wrong + norms.wrong_norm(norm, groups, statistics, widths))
-    net = MobileNetV1(shape[0], outputs, widths, norms.norm_of(norm, groups), 2 if stem == "imagenet" else 1)
-    norms.declare(net, norm, statistics)
+    refuse("mobilenet_v1", wrong + normalisation.wrong_norm(norm, groups, statistics, widths))
+    net = MobileNetV1(
+        shape[0], outputs, widths, normalisation.norm_of(norm, groups), 2 if stem == "imagenet" else 1
+    )
+    normalisation.declare(net, norm, statistics)
     return net
 
 
 class MobileNetV1(nn.Module):
-    """A convolution, pairs of them, and the mean over the image. Four of the pairs halve it."""
+    """One convolution, thirteen pairs, and the mean over the image. Four of the pairs halve the image."""
 
-    def __init__(self, colours: int, outputs: int, widths: list[int], norm: Norm, stride: int) -> None:
+    def __init__(self, channels: int, outputs: int, widths: list[int], norm: Norm, stride: int) -> None:
         super().__init__()
-        conv = nn.Conv2d(colours, widths[0], 3, stride, 1, bias=False)
+        conv = nn.Conv2d(channels, widths[0], 3, stride, 1, bias=False)
         self.stem = chain(conv=conv, norm=norm(widths[0]), relu=nn.ReLU(inplace=True))
         steps = zip(widths, widths[1:], _PAIRS, strict=False)
         self.pairs = nn.Sequential(*(_pair(a, b, stride, norm) for a, b, (_, stride) in steps))

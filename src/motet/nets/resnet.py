@@ -1,20 +1,12 @@
-"""Residual networks (He et al. 2016). Knows layers of images; does not know data or training."""
+"""Residual networks (He et al. 2016). Knows layers for images. Does not know data or training."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from motet.nets import normalisation as norms
-from motet.nets.layers import (
-    STEMS,
-    Shape,
-    chain,
-    kaiming,
-    no_image,
-    refuse,
-    unknown,
-)
+from motet.nets import normalisation
+from motet.nets.layers import STEMS, Shape, chain, kaiming, no_image, refuse, unknown
 from motet.nets.normalisation import Norm
 
 _WIDTHS = (64, 128, 256, 512)
@@ -27,9 +19,9 @@ def resnet18(
     norm: str = "group",  # group (GroupNorm) | batch (BatchNorm)
     groups: int = 2,  # of each GroupNorm; divides 64
     statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
-    stem: str = "cifar",  # cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling: a quarter the width)
+    stem: str = "cifar",  # first layers: cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling)
 ) -> nn.Module:
-    """He et al. 2016, 18 layers. PAGE's is stem=imagenet, also for 32x32."""
+    """He et al. 2016, 18 layers. PAGE uses stem=imagenet, also for images of 32 x 32."""
     return _resnet("resnet18", (2, 2, 2, 2), shape, outputs, norm, groups, statistics, stem)
 
 
@@ -40,7 +32,7 @@ def resnet34(
     norm: str = "group",  # group (GroupNorm) | batch (BatchNorm)
     groups: int = 2,  # of each GroupNorm; divides 64
     statistics: str = "averaged",  # BatchNorm's: averaged | local | shared (measured once, then fixed)
-    stem: str = "cifar",  # cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling: a quarter the width)
+    stem: str = "cifar",  # first layers: cifar (3x3, stride 1) | imagenet (7x7, stride 2, max-pooling)
 ) -> nn.Module:
     """He et al. 2016, 34 layers."""
     return _resnet("resnet34", (3, 4, 6, 3), shape, outputs, norm, groups, statistics, stem)
@@ -57,20 +49,20 @@ def _resnet(
     stem: str,
 ) -> nn.Module:
     wrong = no_image(shape) + unknown("stem", stem, STEMS)
-    refuse(name, wrong + norms.wrong_norm(norm, groups, statistics, _WIDTHS))
-    net = ResNet(shape[0], outputs, depths, norms.norm_of(norm, groups), stem == "imagenet")
+    refuse(name, wrong + normalisation.wrong_norm(norm, groups, statistics, _WIDTHS))
+    net = ResNet(shape[0], outputs, depths, normalisation.norm_of(norm, groups), stem == "imagenet")
     kaiming(net, "fan_out")
-    norms.declare(net, norm, statistics)
+    normalisation.declare(net, norm, statistics)
     return net
 
 
 class ResNet(nn.Module):
     """Four stages of blocks with 64, 128, 256 and 512 channels; each but the first halves the image."""
 
-    def __init__(self, colours: int, outputs: int, depths: tuple[int, ...], norm: Norm, large: bool) -> None:
+    def __init__(self, channels: int, outputs: int, depths: tuple[int, ...], norm: Norm, large: bool) -> None:
         super().__init__()
         kernel, stride = (7, 2) if large else (3, 1)
-        conv = nn.Conv2d(colours, 64, kernel, stride, kernel // 2, bias=False)
+        conv = nn.Conv2d(channels, 64, kernel, stride, kernel // 2, bias=False)
         pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         self.stem = chain(conv=conv, norm=norm(64), relu=nn.ReLU(inplace=True), pool=pool)
         before = (64, *_WIDTHS)
@@ -85,7 +77,7 @@ class ResNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions beside a short cut."""
+    """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, before: int, after: int, stride: int, norm: Norm) -> None:
         super().__init__()

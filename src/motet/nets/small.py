@@ -18,7 +18,7 @@ def linear(shape: Shape, outputs: int) -> nn.Module:
 
 
 def logistic(shape: Shape, outputs: int) -> nn.Module:
-    """One linear layer that starts from zero."""
+    """One linear layer whose weights start at zero."""
     head = nn.Linear(math.prod(shape), outputs)
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
@@ -29,38 +29,38 @@ def mlp(
     shape: Shape,
     outputs: int,
     *,
-    hidden: tuple[int, ...] = (64,),  # widths of the hidden layers
+    hidden: tuple[int, ...] = (64,),  # units of each hidden layer
 ) -> nn.Module:
     """Linear layers with ReLU in between."""
     refuse("mlp", too_few(hidden=min(hidden, default=1)))
     layers: dict[str, nn.Module] = {"flat": nn.Flatten()}
-    wide = math.prod(shape)
-    for i, width in enumerate(hidden, 1):
-        layers |= {f"fc{i}": nn.Linear(wide, width), f"relu{i}": nn.ReLU()}
-        wide = width
-    return chain(**layers, head=nn.Linear(wide, outputs))
+    before = math.prod(shape)
+    for i, units in enumerate(hidden, 1):
+        layers |= {f"fc{i}": nn.Linear(before, units), f"relu{i}": nn.ReLU()}
+        before = units
+    return chain(**layers, head=nn.Linear(before, outputs))
 
 
 def cnn(
     shape: Shape,
     outputs: int,
     *,
-    channels: tuple[int, ...] = (32, 64),  # of the convolutions; each halves the image
-    hidden: int = 512,  # width of the layer before the last
-    kernel: int = 5,  # width of a convolution, an odd number
+    channels: tuple[int, ...] = (32, 64),  # of each convolution; a max-pooling after each halves the image
+    hidden: int = 512,  # units of the hidden linear layer
+    kernel: int = 5,  # size of a convolution's kernel, an odd number
 ) -> nn.Module:
     """McMahan et al. 2017: convolution, ReLU and max-pooling by two, twice; then two linear layers."""
     refuse("cnn", _wrong_cnn(shape, channels, hidden, kernel))
-    colours, high, wide = shape
+    depth, height, width = shape
     layers: dict[str, nn.Module] = {}
     for i, many in enumerate(channels, 1):
         layers |= {
-            f"conv{i}": nn.Conv2d(colours, many, kernel, padding=kernel // 2),
+            f"conv{i}": nn.Conv2d(depth, many, kernel, padding=kernel // 2),
             f"relu{i}": nn.ReLU(inplace=True),
+            f"pool{i}": nn.MaxPool2d(2),
         }
-        layers |= {f"pool{i}": nn.MaxPool2d(2)}
-        colours, high, wide = many, high // 2, wide // 2
-    full = nn.Linear(colours * high * wide, hidden)
+        depth, height, width = many, height // 2, width // 2
+    full = nn.Linear(depth * height * width, hidden)
     return chain(
         **layers, flat=nn.Flatten(), fc=full, relu=nn.ReLU(inplace=True), head=nn.Linear(hidden, outputs)
     )

@@ -174,7 +174,7 @@ def groups(runs: Sequence[ReportedRun]) -> str:
             axes.set_title(short(f"{run.label}, seed {run.seed}", 60), loc="left")
             axes.set(xlabel="first principal component", ylabel="second" if axes is panels[0] else "")
 
-    return svg(draw, (WIDE, 4.2), "Sketches of clients in two principal components, by group")
+    return svg(draw, (WIDE, 4.2), "Sparsity vectors of clients in two principal components, by group")
 
 
 # ---- pieces ----
