@@ -97,7 +97,7 @@ def test_scores_leave_as_sums_and_are_those_of_the_loop(tmp_path: Path) -> None:
     body = play(loop, METHOD, BODY, turn)
     told(service, ask())
     _, expected = loop.evaluate(METHOD, body, turn, "test")
-    sent = {"general": (), "view": body, "same": False}
+    sent = {"global": (), "download": body, "same": False}
     reply = told(service, replace(ask(send=sent, base=(0, 0)), job="evaluate", part="test"))
     got, want = leaves(reply.tree), leaves(expected)
     assert all(torch.equal(g, w[0]) for g, w in zip(got, want, strict=True))

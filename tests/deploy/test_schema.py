@@ -21,7 +21,7 @@ from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
 from motet.runs.predict import predict
 from motet.runs.recipe import check, read
-from motet.runs.trainer import federation_of, method_of, task_of
+from motet.runs.trainer import federated_data, method_of, task_of
 from motet.wire import WireError, pack, unpack
 
 SEED = 3
@@ -73,7 +73,7 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
         tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
     services = desks_of(tmp_path, tables, missing="mean")
     words = ["data.target=y", "data.missing=mean", "data.unseen=0", f"data.scale={scale}", f"seed={SEED}"]
-    simulated = federation_of(read(None, [f"data={tmp_path / 'tables'}", *words]))
+    simulated = federated_data(read(None, [f"data={tmp_path / 'tables'}", *words]))
     _, layout = handshake(calls(services), "r", seed=SEED, scale=scale)
     assert [c[0] for c in layout.columns] == [c.name for c in simulated.columns]
     assert layout.classes == simulated.classes

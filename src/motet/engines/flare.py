@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from motet.core import Ask, Client, Method, Tree, Turn
+from motet.client.visit import name_of
+from motet.core import Ask, Client, Method, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, Reply
-from motet.engines.loop import Loop, Part, all_finite, name_of
+from motet.engines.loop import Loop, all_finite
 from motet.vec import stack
 from motet.wire import WireError
 

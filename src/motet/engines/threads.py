@@ -13,9 +13,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from motet.client import ClientData
+from motet.client.visit import Job
 from motet.core import Ask, Client, Tree
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import Job
 from motet.engines.loop import Loop
 from motet.engines.single_threaded import single_thread
 
@@ -48,7 +48,7 @@ class Threads(Loop):
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c in clients:
-                ready.append((c, self.pool.submit(self.perform, job, c, sent[c], self.keep(c), data)))
+                ready.append((c, self.pool.submit(self.work, job, c, sent[c], self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
                     yield from self.finished(*ready.popleft(), keep_as)
             while ready:
@@ -57,10 +57,10 @@ class Threads(Loop):
             for _, work in ready:
                 work.cancel()
 
-    def perform(
+    def work(
         self, job: Job, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]
     ) -> tuple[Tree, Tree]:
-        return self.guarded(job, client, sent, keep, data(client))  # rows are fetched by the worker
+        return self.perform(job, client, sent, keep, data(client))  # rows are fetched by the worker
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None

@@ -22,13 +22,13 @@ from torch.nn import Module
 from motet import nets
 from motet.client import ClientData, Task, metrics_of, seed_of
 from motet.client.task import better
-from motet.core import Client, Method, NoReply, Tree, Turn
+from motet.core import Client, Engine, Method, NoReply, Part, Tree, Turn
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
-from motet.engines.loop import Loop, Part
+from motet.engines.loop import Loop
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
@@ -193,14 +193,16 @@ class Trainer:
         self.choice = Choice(e.name, e.chunk, e.compile == "yes")
         self.keeps = ClientStates(store.db, on_disk=e.keep == "disk")
         training = trainees(recipe, self.federated)
-        pooled = training is not self.federated
+        self.pooled = training is not self.federated  # one client trains, and others are scored
         clients = afar or self.choice.build(training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
-        if not pooled:
+        if not self.pooled:
             clients.fold = mean_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
-        self.bench = self.choice.build(self.federated.clients_data, workers=e.workers) if pooled else clients
+        self.bench = (
+            self.choice.build(self.federated.clients_data, workers=e.workers) if self.pooled else clients
+        )
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
@@ -303,16 +305,16 @@ class Trainer:
         round that would be reported, and replace those of the one before; nothing else looks at them."""
         turn = self.turn(self.number)
         asks = training(self.method, before, turn)
-        if not asks or self.bench is not self.engine.engine:
+        if not asks or self.pooled:
             return
-        clients, sums = self.bench.evaluate_trained(self.method, asks, turn)
+        clients, sums = self.engine.evaluate_trained(self.method, asks, turn)
         self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")
         if self.reported().round == self.number:
             self.store.forget_scores("test", "after_training")
             self.write(clients, sums["test"], turn.number, "test", "after_training")
 
     def score(
-        self, engine: Loop, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
+        self, engine: Engine, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
     ) -> dict[str, float]:
         """Write down everyone's scores under `sides` (all of them by default); return their means."""
         clients, sums = engine.evaluate(self.method, state, turn, part)

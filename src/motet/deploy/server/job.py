@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from motet.client.visit import VerbFailed
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import DataError, FederatedData
 from motet.deploy.agreement.handshake import handshake, trees
@@ -26,7 +27,6 @@ from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
-from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
 from motet.runs.finish import finish, put

@@ -18,14 +18,15 @@ from typing import Any
 from torch import Tensor
 
 from motet.client import Batch, ClientData, seed_of
+from motet.client.visit import Job, VerbFailed
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn
 from motet.data.federated import FederatedData
 from motet.deploy.site.allow_list import verbs_of
 from motet.deploy.site.policy import Need
 from motet.engines.driver import play, start
-from motet.engines.evaluate import Job, evaluate, evaluation_request
+from motet.engines.evaluate import evaluate, evaluation_request
 from motet.engines.letters import Reply
-from motet.engines.loop import Loop, VerbFailed
+from motet.engines.loop import Loop
 from motet.engines.single_threaded import single_threaded
 from motet.wire import size
 
@@ -47,8 +48,8 @@ class AskRecorder(Loop):
         self.now = (getattr(ask.verb, "__name__", ""), LEARN[ask.learn])
         return super().ask(ask)
 
-    def guarded(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        reply, after = super().guarded(job, client, sent, keep, data)
+    def perform(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        reply, after = super().perform(job, client, sent, keep, data)
         self.note(*self.now, sent, reply)
         return reply, after
 

@@ -20,7 +20,8 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from motet.core import Method, MethodUnfit, NoReply, Tree, Turn
+from motet.client.visit import Job, VerbFailed, Visit
+from motet.core import Method, MethodUnfit, NoReply, Part, Tree
 from motet.data.federated import DataError, FederatedData
 from motet.deploy.site.allow_list import check_weights, find_verb, read_recipe
 from motet.deploy.site.encrypted_state import EncryptedState, EncryptedStateError
@@ -30,9 +31,9 @@ from motet.deploy.site.personal_models import PersonalModel, save_portrait
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.rows import SiteRows
 from motet.deploy.site.table import SiteTable
-from motet.engines.evaluate import Job, evaluate, evaluate_trained
+from motet.engines.evaluate import evaluate, evaluate_trained
 from motet.engines.letters import Label, Letter, Reply
-from motet.engines.loop import Loop, VerbFailed, all_finite
+from motet.engines.loop import all_finite
 from motet.engines.single_threaded import single_threaded
 from motet.nets import NetError
 from motet.runs.recipe import Recipe, RecipeError
@@ -126,14 +127,14 @@ class SiteService:
         if (seen := safe.get(letter.label)) is not None and (record := unpack(seen))["digest"] == digest:
             return bytes(record["reply"])
         method = self.method(letter)
-        act, engine = find_verb(method, letter.verb), self.engine(letter, method)
+        act, visit = find_verb(method, letter.verb), self.visit(letter, method)
         check_weights(method, letter.send)
         if not self.ledger.room(letter, self.policy.rounds):
             raise RefusedByPolicy(
                 f"this site's policy has rounds = {self.policy.rounds}, and they are used up"
             )
-        keep = self.keep(letter, safe, engine)
-        tree, after = engine.guarded(act, self.name, letter.send, keep, engine.data(self.name))
+        keep = self.keep(letter, safe, visit)
+        tree, after = visit.perform(act, letter.send, keep)
         fine = all_finite(tree)
         reply = self.leaving(letter, self.weighed(letter, tree) if fine else Reply(spoilt=True))
         safe.put(letter.label, pack({"digest": digest, "keep": after if fine else keep, "reply": reply}))
@@ -158,12 +159,11 @@ class SiteService:
         save_portrait(path, found, self._method[2], self.federation(letter.run), letter.round, self.name)
         return self.leaving(letter, Reply({"saved": True}))
 
-    def examined(self, letter: Letter, method: Method, job: Job, part: str) -> Tree:
-        engine = self.engine(letter, method)
+    def examined(self, letter: Letter, method: Method, job: Job, part: Part) -> Tree:
+        visit = self.visit(letter, method)
         check_weights(method, letter.send)
-        exam = engine.client_test(self.name, "test" if part == "test" else "val")
-        keep = self.keep(letter, self.safe(letter), engine)
-        return engine.guarded(job, self.name, letter.send, keep, exam)[0]
+        keep = self.keep(letter, self.safe(letter), visit)
+        return visit.perform(job, letter.send, keep, visit.test(part))[0]
 
     # ---- what the jobs need ----
 
@@ -182,19 +182,16 @@ class SiteService:
             raise RefusedByPolicy("; ".join(wrong))
         return self._method[3]
 
-    def engine(self, letter: Letter, method: Method) -> Loop:
-        """A loop of one client: what it does is what is done here."""
-        engine = Loop(self.federation(letter.run).clients_data)
-        engine.method = method
-        engine.turn = Turn(letter.round, [self.name], [self.name], letter.seed)
-        return engine
+    def visit(self, letter: Letter, method: Method) -> Visit:
+        client_data = self.federation(letter.run).clients_data[self.name]
+        return Visit(method, self.name, client_data, letter.seed, letter.round)
 
     def safe(self, letter: Letter) -> EncryptedState:
         return EncryptedState(self.site_rows.run_folder(letter.run), letter.run, self.key)
 
-    def keep(self, letter: Letter, safe: EncryptedState, engine: Loop) -> Tree:
+    def keep(self, letter: Letter, safe: EncryptedState, visit: Visit) -> Tree:
         if letter.base is None:
-            return engine.joined(self.name)
+            return visit.joined()
         if (record := safe.get(letter.base)) is None:
             number, ask = letter.base
             raise RefusedByPolicy(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
