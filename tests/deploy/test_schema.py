@@ -231,7 +231,7 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
     layout = Layout((("age", "number", ""), ("sex=f", "flag", "sex")), "classes", ("no", "yes"))
     layout = layout.with_means(np.array([2, 2]), np.array([6.0, 1.0]))
     layout = layout.with_spread(np.array([2, 2]), np.array([8.0, 0.5]))
-    assert layout.ruler.middle.tolist() == [3.0, 0.0] and layout.ruler.spread.tolist() == [2.0, 1.0]
+    assert layout.scaler.middle.tolist() == [3.0, 0.0] and layout.scaler.spread.tolist() == [2.0, 1.0]
     back = Layout.of(unpack(pack(layout.tree())))
     assert pack(back.tree()) == pack(layout.tree())
     tree = layout.tree()

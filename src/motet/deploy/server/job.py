@@ -19,7 +19,7 @@ from filelock import FileLock
 from motet.client.visit import VerbFailed
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import DataError, FederatedData
-from motet.deploy.agreement.handshake import handshake, trees
+from motet.deploy.agreement.handshake import handshake, trees_of
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.run_files import RunOrder, clear_notes, read_note, report
@@ -153,7 +153,7 @@ def agree(order: RunOrder, folder: Path, store: Store, everyone: Everyone) -> tu
     federation = layout.federation(order.federation)
     federation.notes = [*agreement.notes]
     recipe = completed(recipe, federation)
-    trees(everyone(offer(order.run, recipe)))
+    trees_of(everyone(offer(order.run, recipe)))
     packed = pack(layout.tree())
     put(folder / _LAYOUT, packed)
     why = f"clients are the sites of the federation {order.federation}"

@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from motet.client.visit import Job, VerbFailed, Visit
 from motet.core import Method, MethodUnfit, NoReply, Part, Tree

@@ -119,7 +119,7 @@ class SiteTable:
     def ruler(self, layout: Layout, rows: np.ndarray) -> Scaler:
         if layout.scale == "none":
             return Scaler(np.zeros(len(layout.columns)), np.ones(len(layout.columns)))
-        return layout.ruler if layout.scale == "federation" else Scaler.of(rows, layout.table)
+        return layout.scaler if layout.scale == "federation" else Scaler.of(rows, layout.table)
 
     def block(self, layout: Layout) -> RowBlock:
         """The rows in the layout's columns, sorted by part; empty cells are NaN."""
