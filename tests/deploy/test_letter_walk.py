@@ -14,6 +14,7 @@ from motet.core import Turn
 from motet.engines.driver import play
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare
+from motet.engines.letters import Letter
 
 HOME = str(Path(motet.__file__).parent) + "/"
 MOST = 20
@@ -22,30 +23,26 @@ MOST = 20
 def files_of_a_letter(folder: Path) -> list[str]:
     """Files whose functions run from the round's ask to the mean, in the order of their first call.
 
-    It is the second round of FedAvg with one site, whose service and method are there already.
+    The first round of FedAvg with one site, to which the run was offered, as in every federation.
     """
     settings = sites.recipe("fedavg")
-    method = sites.method(settings)
-    services = {"a": sites.service("a", folder)}
+    method, service = sites.method(settings), sites.service("a", folder)
+    service.answer(Letter("offer", "r", recipe=settings, send={"rounds": 1}).pack())
     expect = ExpectedReplies(method.task, (sites.FEATURES,))
-    engine = Flare(["a"], sites.by_hand(services), "r", settings, expect=expect)
+    engine = Flare(["a"], sites.by_hand({"a": service}), "r", settings, expect=expect)
+    turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
     found: dict[str, None] = {}
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(HOME):
             found.setdefault(frame.f_code.co_filename.removeprefix(HOME))
 
-    state = method.task.w0
     sys.setprofile(watch)
     try:
-        play(engine, method, state, turn(1))
+        play(engine, method, method.task.w0, turn)
     finally:
         sys.setprofile(None)
     return list(found)
-
-
-def turn(number: int) -> Turn:
-    return Turn(number, ["a"], ["a"], seed_of(1, number))
 
 
 def test_a_letter_crosses_few_files(tmp_path: Path) -> None:

@@ -36,11 +36,11 @@ def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: 
             if name == "centralised":  # it wants all rows in one place
                 continue
             words = (f"method.name={name}",)
-            told = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
-            orders = federation.orders(2, 2, 120.0, *told)
-            federation.drive(orders, 2, *told)
+            given = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
+            orders = federation.order(2, 2, 120.0, *given)
+            federation.run(orders, 2, *given)
             wait(
-                lambda o=orders: federation.told(o).get("state") in ("done", "failed"),
+                lambda o=orders: federation.report(o).state in ("done", "failed"),
                 600,
                 name,
                 federation.logs,

@@ -7,7 +7,8 @@ Knows one client's examples and one method. Does not know where clients live, no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -83,3 +84,27 @@ def place(job: Job, number: int, client: Client = "") -> str:
 
 def name_of(job: Any) -> str:
     return str(getattr(job, "__name__", "")) or name_of(job.func)
+
+
+# ---- how a thread computes ----
+# Two intra-op threads are far slower beside any other process, and so are numbers near 0 (denormals), which
+# the tails of a softmax are full of.
+
+
+def single_thread() -> None:
+    """For a thread of our own: one intra-op thread, and no denormal numbers."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """For a caller's thread: as `single_thread`, and afterwards as before."""
+    before = torch.get_num_threads()
+    single_thread()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(False)

@@ -13,11 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from motet.client import ClientData
-from motet.client.visit import Job
+from motet.client.visit import Job, single_thread
 from motet.core import Ask, Client, Tree
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
-from motet.engines.single_threaded import single_thread
 
 
 class Threads(Loop):

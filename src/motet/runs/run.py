@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from motet.client.visit import VerbFailed
+from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
-from motet.engines.single_threaded import single_threaded
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import Store
