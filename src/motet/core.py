@@ -197,10 +197,10 @@ class Engine(Protocol):
         """Every client's personal model, as it was after `turn`."""
 
     def keep(self, client: Client) -> Tree:
-        """What a client comes with to the turn at hand."""
+        """What a client keeps as the current turn begins."""
 
     def data(self, client: Client) -> Any:
-        """A client's training and validation examples, with its seed of the turn at hand."""
+        """A client's training and validation examples, with its seed of the current turn."""
 
 
 class NoReply(Exception):

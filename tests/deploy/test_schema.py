@@ -201,6 +201,15 @@ def test_columns_that_a_site_does_not_hold_are_zero_there_and_say_so(tmp_path: P
     assert abs(float(train.mean())) < 1e-6  # the mean is that of the sites that hold the column
 
 
+def test_of_many_columns_people_see_those_that_some_site_lacks() -> None:
+    wide = {f"c{i:02}": 1.5 * np.arange(20) for i in range(25)}
+    text = merge(
+        descriptions(a=patients(20, 0, **wide, hb=2.5), b=patients(20, 1, **wide)), "stacking"
+    ).text()
+    assert "and 29 columns that all sites hold" in text and "c07" not in text
+    assert "hb      number     yes   -" in text
+
+
 def test_a_column_of_two_kinds_is_refused_with_both_sites_named() -> None:
     with pytest.raises(DataError, match="column 'age' is not of one kind: number at a; text at b"):
         merge(descriptions(a=patients(20, 0), b=patients(20, 1, age="old"))).check()

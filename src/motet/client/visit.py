@@ -46,7 +46,7 @@ class Visit:
         return ClientTest(self.data, tested(self.client_data, part))
 
     def joined(self) -> Tree:
-        """What a client comes with that was never asked anything."""
+        """What a client keeps before it is first asked anything."""
         return self.method.join(self.data)
 
     def perform(self, job: Job, sent: Tree, keep: Tree, data: Any = None) -> tuple[Tree, Tree]:

@@ -29,7 +29,7 @@ class ExpectedReplies:
         self.known: dict[tuple[str, str], Tree] = {}
 
     def like(self, method: Method, turn: Turn, ask: Ask) -> Tree | None:
-        """A reply to an ask, of the expected form; None where a blank client cannot tell."""
+        """A reply to an ask, of the expected form; None where a blank client gives none."""
         if not ask.to or (is_solo(ask.verb) and ask.learn == "all"):
             return None
         return self._known(method, turn, ask.verb, ask.sent_to(min(ask.to)))

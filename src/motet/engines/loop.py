@@ -75,7 +75,7 @@ class Loop:
         return self.evaluate_clients(state, part)
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
-        """Sums on both parts of the models that left clients in `turn`, from how things were before it."""
+        """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
         self.method, self.turn = method, replace(turn, number=turn.number - 1)
         found = [self.evaluate_after(ask) for ask in asks]
         names = [c for clients, _ in found for c in clients]
@@ -87,7 +87,7 @@ class Loop:
         views = {c: method.download(state, c) for c in self.clients}
         yield from self.each(partial(personal_model, method), self.clients, views, self.client_test)
 
-    # ---- how this engine goes about it ----
+    # ---- how this engine does it ----
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         """Replies that can be used, in a fixed order, whatever the order of the ask."""
@@ -145,7 +145,7 @@ class Loop:
         return self.joined(client) if kept is None else kept
 
     def joined(self, client: Client) -> Tree:
-        """What a client comes with that was never asked anything."""
+        """What a client keeps before it is first asked anything."""
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
@@ -174,7 +174,7 @@ class Loop:
             raise NoReply(f"{self.where(ask.verb)}: {e}") from e
 
     def check_not_all_refused(self, ask: Ask) -> None:
-        """One client may be broken; where nobody's reply can be used, it is the training that is."""
+        """One client may be broken; where no reply at all can be used, training has diverged."""
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             raise AllRefused(f"{self.where(ask.verb)}: {who}{self.advice()}")
@@ -200,5 +200,5 @@ def _finite(v: Any) -> bool:
         return math.isfinite(v)
     if not (isinstance(v, Tensor) and v.is_floating_point()):
         return True
-    # A sum shows it in one pass; only large numbers, whose sum overflows, need a closer look.
+    # A sum shows it in one pass; only large numbers, whose sum overflows, need a second pass.
     return math.isfinite(v.sum()) or bool(torch.isfinite(v).all())

@@ -1,6 +1,6 @@
 """The threads engine: one client per worker thread, one intra-op thread each.
 
-Convolutions, recurrent nets and ordinary Python want this. Replies are used in the order of the
+Best for convolutions, recurrent nets and ordinary Python. Replies are used in the order of the
 clients' names, whoever is ready first, so the number of workers changes no bit.
 """
 

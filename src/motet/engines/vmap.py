@@ -17,15 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from motet.client import (
-    Batch,
-    ClientData,
-    ClientTest,
-    Data,
-    LazyRows,
-    compiled_steps,
-    seed_of,
-)
+from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
 from motet.client.visit import Job, VerbFailed
 from motet.core import Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.client_state import ClientStates
@@ -219,7 +211,7 @@ class Vmap(Loop):
 
 
 def keep_what_is_compiled() -> None:
-    """Inductor's cache is by default in a folder that restarts empty; ours lasts from run to run.
+    """Inductor's cache is by default in a temporary folder; this one lasts from run to run.
 
     Its pool of compiling processes takes no less time for a handful of kernels, and its start would
     take a core from the first rounds.

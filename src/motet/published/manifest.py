@@ -40,7 +40,7 @@ class Feature:
 
     name: str
     kind: Kind = "number"
-    default: float = 0.0  # stands where an asker lacks the column; nan where the model knows missing values
+    default: float = 0.0  # used where a client lacks the column; nan where the model knows missing values
 
 
 @dataclass(frozen=True)

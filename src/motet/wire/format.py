@@ -1,9 +1,9 @@
 """The wire format: magic, the length of a JSON header, the header, then raw little-endian arrays.
 
 The header holds the tree's shape and, for each array, its type and dimensions. Reading checks every
-length before it is used and takes no more memory than the message is long (and its header some thirty
-times over), so that a damaged or hostile message ends in a WireError and nothing else. A
-reader that knows what is to come says so (`like`), and anything of another form is refused from its header.
+length before it is used and takes no more memory than the message has bytes (and some thirty times its
+header), so that a damaged or hostile message ends in a WireError and nothing else. A reader that knows what
+is to come says so (`like`), and anything of another form is refused from its header.
 A tree that must be a record of known fields becomes a msgspec Struct (`record`).
 Knows trees and bytes. Does not know who sends what to whom.
 """

@@ -26,6 +26,7 @@ Features = Literal["same", "common", "any"]
 ColumnKind = Literal["number", "flag", "text"]
 ANY_COLUMNS = ("stacking", "local")  # methods that can do with sites that hold different columns
 _MOST = 100_000  # columns or categories that a site may describe
+_LISTED = 20  # columns that a table for people lists one by one
 Texts = Annotated[list[str], Meta(max_length=_MOST)]
 
 
@@ -108,13 +109,15 @@ class Agreement:
 
     def text(self) -> str:
         """A table for people: who holds which column, who has rows of which class."""
-        wide = max([len(f.name) for f in self.fields] + [len(c) for c in self.classes] + [6])
+        wide = max([len(f.name) for f in self._listed()] + [len(c) for c in self.classes] + [6])
         names = dict(zip(self.sites, self.sites, strict=True))
         lines = [self._line(wide, "column", "kind", names)]
         lines.append("-" * len(lines[0]))
-        for f in self.fields:
+        for f in self._listed():
             kind = f"{f.kind} ({len(f.values)})" if f.values else f.kind
             lines.append(self._line(wide, f.name, kind, {s: "yes" for s in f.sites}))
+        if many := len(self.fields) - len(self._listed()):
+            lines.append(f"and {many} columns that all sites hold")
         lines += ["", self._line(wide, "class", "", names)] if self.classes else []
         for c in self.classes:
             lines.append(self._line(wide, c, "", {s: "yes" for s in self.sites if c in self.seen[s]}))
@@ -122,6 +125,12 @@ class Agreement:
             rows = {s: str(self.counts[s].get("rows", "?")) for s in self.sites}
             lines += ["", self._line(wide, "rows", "", rows)]
         return "\n".join([*lines, "", *self.notes, *self.problems]).rstrip()
+
+    def _listed(self) -> list[SchemaField]:
+        """All columns if they are few, else those that some site lacks."""
+        if len(self.fields) <= _LISTED:
+            return self.fields
+        return [f for f in self.fields if len(f.sites) < len(self.sites)]
 
     def _line(self, wide: int, name: str, kind: str, cells: Mapping[str, str]) -> str:
         by_site = "  ".join(cells.get(s, "-").ljust(max(len(s), 4)) for s in self.sites)
