@@ -3,7 +3,7 @@
     python benchmarks/federation.py                 # writes results/federation.md
 
 A server and three sites, FedAvg with a network of some 240 KB: a round sends the weights to every site, trains
-there on few rows, and takes the weights back; with scoring, they travel down once more. Reported is the median of
+there on few rows, and takes the weights back; with scoring, they are sent once more. Reported is the median of
 rounds without the first ten, from the run's own record, and what one group call with as many bytes takes.
 """
 
@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from motet.deploy.demo import SITES, Parties, end, open_federation, write_tables
-from motet.deploy.server.job_chain import drive
-from motet.deploy.server.run_files import read_orders
+from motet.deploy.server.job_chain import run_federated
+from motet.deploy.server.run_files import make_order
 from motet.runs.run import Run
 
 FIRST = 10  # rounds that load libraries and fill caches
@@ -26,9 +26,9 @@ WORDS = ["method.name=fedavg", "net.name=mlp", "net.hidden=[1900]", "train.patie
 
 
 def main() -> None:
-    told = argparse.ArgumentParser(description=__doc__)
-    told.add_argument("--rounds", type=int, default=100)
-    rounds = told.parse_args().rounds
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=100)
+    rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch) / "care"
         kit, tables, parties = open_federation(place), write_tables(place / "tables"), Parties(place)
@@ -38,10 +38,10 @@ def main() -> None:
                 parties.start(site, "--data", str(tables / f"{site}.csv"), "--target", "diagnosis")
             rows = []
             for words, what in (([f"train.evaluate={rounds}"], "training"), ([], "training and scoring")):
-                order = read_orders(
+                order = make_order(
                     kit.federation, None, [*WORDS, f"train.rounds={rounds}", *words], len(SITES), 0, 300.0
                 )
-                rows.append((what, *measured(Run(drive(kit, order, print, 600)))))
+                rows.append((what, *measured(Run(run_federated(kit, order, print, 600)))))
         finally:
             end(kit, parties)
     text = page(rows, rounds)

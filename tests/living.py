@@ -1,4 +1,4 @@
-"""A federation of real processes for tests: kits, a server, sites, a driver; and ways to hurt them."""
+"""A federation of real processes for tests: kits, a server, sites, the run command; and ways to hurt them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import pytest
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.demo import Parties, difference, free_port
 from motet.deploy.flare.kits import Kit, create, open_kit
-from motet.deploy.server.run_files import RunOrder, read_orders, read_report
+from motet.deploy.server.run_files import JobReport, RunOrder, make_order, read_report
 from motet.deploy.site.table import SiteTable
 from motet.runs import build
 from motet.runs import recipe as recipes
@@ -73,13 +73,13 @@ class Living:
         self.parties.running[party].wait()
 
     def order(self, rounds: int, min_sites: int, timeout: float, *words: str) -> RunOrder:
-        told = [*WORDS, f"train.rounds={rounds}", *words]
-        return read_orders("care", None, told, min_sites, 0, timeout)
+        given = [*WORDS, f"train.rounds={rounds}", *words]
+        return make_order("care", None, given, min_sites, 0, timeout)
 
-    def drive(self, order: RunOrder, rounds: int, *words: str) -> None:
+    def run(self, order: RunOrder, rounds: int, *words: str) -> None:
         """`motet federation run`, in a process of its own."""
         options = ["--min-sites", str(order.min_sites), "--timeout", str(order.timeout)]
-        told = [*WORDS, f"train.rounds={rounds}", *words]
+        given = [*WORDS, f"train.rounds={rounds}", *words]
         command = [
             sys.executable,
             "-m",
@@ -87,26 +87,26 @@ class Living:
             "federation",
             "run",
             str(self.kit.folder),
-            *told,
+            *given,
             *options,
         ]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-        with (self.folder / "driver.out").open("ab") as out:
-            self.parties.running["driver"] = subprocess.Popen(
+        with (self.folder / "run.out").open("ab") as out:
+            self.parties.running["run"] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, start_new_session=True
             )
 
     def run_folder(self, order: RunOrder) -> Path:
         return self.kit.runs / order.run
 
-    def told(self, order: RunOrder) -> dict[str, Any]:
+    def report(self, order: RunOrder) -> JobReport:
         return read_report(self.run_folder(order))
 
     def at_home(self, rounds: int, *words: str) -> Run:
         """The same run on the loop engine."""
         data = [f"data.name={self.tables}", "data.target=y", "data.unseen=0", "engine.name=loop"]
-        told = [*WORDS, f"train.rounds={rounds}", *words, *data]
-        return run(recipes.read(None, told), base=self.folder / "at-home")
+        given = [*WORDS, f"train.rounds={rounds}", *words, *data]
+        return run(recipes.read(None, given), base=self.folder / "at-home")
 
     def logs(self) -> str:
         """What everybody said last, for a test that failed."""
@@ -149,9 +149,9 @@ class Line:
     def lay(self, kit: Path) -> None:
         """Let the site of this kit reach the server through here."""
         file = kit / "startup" / "fed_client.json"
-        told = json.loads(file.read_text())
-        told["servers"][0]["service"]["target"] = f"localhost:{self.port}"
-        file.write_text(json.dumps(told))
+        settings = json.loads(file.read_text())
+        settings["servers"][0]["service"]["target"] = f"localhost:{self.port}"
+        file.write_text(json.dumps(settings))
 
 
 def table(number: int, rows: int = 60) -> pd.DataFrame:
@@ -169,7 +169,7 @@ def server_has(table: Path, far: Path) -> Iterator[None]:
     layout = Layout.of(unpack((far / "layout.motet").read_bytes()))
     proxy, load = SiteTable("server", table, "y").whole(layout), build.load
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load", lambda *told: replace(load(*told), proxy=proxy))
+        patch.setattr(build, "load", lambda *given: replace(load(*given), proxy=proxy))
         yield
 
 

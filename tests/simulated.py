@@ -1,4 +1,4 @@
-"""What runs inside FLARE's simulator in tests: a server that plays every method, and sites with a desk each."""
+"""What runs inside FLARE's simulator in tests: a server that plays every method, and sites with a service each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Server:
 
 
 class Site:
-    """A site's desk, as a FLARE component."""
+    """A site's service, as a FLARE component."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

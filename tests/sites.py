@@ -1,4 +1,4 @@
-"""Three sites for tests: their homes, their desks, and the same federation on the loop engine."""
+"""Three sites for tests: their data, their services, and the same federation on the loop engine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from motet.client import Batch, ClientData, seed_of
 from motet.core import Method, Turn
 from motet.data.federated import FederatedData
-from motet.deploy.site.encrypted_state import site_key
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
+from motet.deploy.site.storage import site_key
 from motet.engines.driver import play, start
 from motet.engines.flare import Flare, Post
 from motet.engines.loop import Loop
@@ -67,14 +67,14 @@ def by_hand(services: Mapping[str, SiteService]) -> Post:
     return lambda letters: ({site: services[site].answer(letter) for site, letter in letters.items()}, {})
 
 
-def evaluate_server_testples(many: int = 8) -> Batch:
+def server_examples(many: int = 8) -> Batch:
     x = torch.linspace(-2, 2, many * FEATURES).reshape(FEATURES, many).T.cos()
     return Batch.of(x, torch.arange(many) % CLASSES)
 
 
 def turn(number: int) -> Turn:
     cohort = SITES if number % 2 else SITES[:2]
-    return Turn(number, cohort, SITES, seed_of(1, number), evaluate_server_testples())
+    return Turn(number, cohort, SITES, seed_of(1, number), server_examples())
 
 
 def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: Any = None) -> Any:
@@ -105,13 +105,13 @@ def gap(a: list[Any], b: list[Any]) -> float:
 
 
 def kept(engine: Flare, services: Mapping[str, SiteService], run: str) -> dict[str, Any]:
-    """What sites keep, read from their safes: only a test may look."""
+    """What sites keep, read from their storage, as only a test may."""
     from motet.engines.letters import Letter
     from motet.wire import unpack
 
     found = {}
     for site in SITES:
         if (label := engine.keeps.get(site)) is not None:
-            record = services[site].safe(Letter("verb", run)).get(tuple(label))
+            record = services[site].states(Letter("verb", run)).get(tuple(label))
             found[site] = unpack(record)["keep"]
     return found

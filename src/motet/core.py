@@ -6,7 +6,7 @@ where clients live, or how anything is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar, dataclass_transform, overload
@@ -19,6 +19,8 @@ Verb = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]  # (sent, keep, data) -> (
 # Yields an Ask or a list of them, is sent the answer or a list of them, returns a state. An ask that nobody
 # answers raises NoReply where it was yielded; in a list, it is answered with None.
 Talk = Generator[Any, Any, Tree]
+Part = Literal["val", "test"]  # which of its examples a client is scored on
+Refusal = tuple[Client, str, int]  # whose reply was left out, to which verb, in which round
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What a hyper-parameter may be; recipes are checked against these words.
@@ -157,17 +159,50 @@ class Method(Frozen):
         return self.personal(reply, keep, data)
 
 
+class Keeps(Protocol):
+    """What clients keep between asks, by client and round."""
+
+    def get(self, client: Client, upto: int | None = None) -> Tree | None:
+        """The newest version, or the newest that a round up to `upto` made; None if there is none."""
+
+    def put(self, client: Client, tree: Tree) -> None: ...
+    def rewind(self, number: int) -> None:
+        """Forget all that rounds after `number` made."""
+
+
 class Engine(Protocol):
-    """Where clients live. The loop engine defines what is right; all others must agree with it."""
+    """Where clients live: all that a run calls. The loop engine defines what is right; others agree with it."""
 
     @property
     def clients(self) -> Sequence[Client]: ...
+
+    @property
+    def keeps(self) -> Keeps: ...
+
+    @property
+    def refused(self) -> list[Refusal]:
+        """Replies that were left out; whoever writes them down empties the list."""
 
     def begin(self, method: Method, turn: Turn) -> None:
         """Which method, round and seed the next asks belong to."""
 
     def ask(self, ask: Ask) -> Tree:
         """The answer to one ask: a mean, or every reply."""
+
+    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
+        """All clients' sums of scores on `part` of their examples, stacked, as clients were after `turn`."""
+
+    def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
+        """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
+
+    def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+        """Every client's personal model, as it was after `turn`."""
+
+    def keep(self, client: Client) -> Tree:
+        """What a client keeps as the current turn begins."""
+
+    def data(self, client: Client) -> Any:
+        """A client's training and validation examples, with its seed of the current turn."""
 
 
 class NoReply(MotetError):

@@ -40,18 +40,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from motet.client.visit import VerbFailed
     from motet.core import MethodUnfit, NoReply
     from motet.data.federated import DataError
     from motet.deploy.flare.admin import Unreachable
     from motet.deploy.flare.kits import FederationError
-    from motet.deploy.site.encrypted_state import EncryptedStateError
     from motet.deploy.site.policy import PolicyError, RefusedByPolicy
+    from motet.deploy.site.storage import EncryptedStateError
     from motet.engines.flare import TooFew
-    from motet.engines.loop import AllRefused, VerbFailed
+    from motet.engines.loop import AllRefused
     from motet.nets.layers import NetError
     from motet.published.manifest import ModelRefused
     from motet.runs.recipe import RecipeError
-    from motet.wire.forms import WireError
+    from motet.wire.format import WireError
 
 __all__ = [
     "AllRefused",
@@ -80,14 +81,15 @@ _PLACES = {
     "motet.data.federated": "DataError",
     "motet.deploy.flare.admin": "Unreachable",
     "motet.deploy.flare.kits": "FederationError",
-    "motet.deploy.site.encrypted_state": "EncryptedStateError",
+    "motet.deploy.site.storage": "EncryptedStateError",
     "motet.deploy.site.policy": "PolicyError RefusedByPolicy",
     "motet.engines.flare": "TooFew",
-    "motet.engines.loop": "AllRefused VerbFailed",
+    "motet.client.visit": "VerbFailed",
+    "motet.engines.loop": "AllRefused",
     "motet.nets.layers": "NetError",
     "motet.published.manifest": "ModelRefused",
     "motet.runs.recipe": "RecipeError",
-    "motet.wire.forms": "WireError",
+    "motet.wire.format": "WireError",
 }
 
 

@@ -32,7 +32,7 @@ class Trouble:
         self.federation, self.orders, self.draw = federation, orders, random.Random(seed)
 
     def round(self) -> int:
-        return int(self.federation.told(self.orders).get("round", 0))
+        return int(self.federation.report(self.orders).round)
 
     def moment(self) -> None:
         """Some rounds from now, anywhere within a round."""
@@ -66,7 +66,7 @@ class Trouble:
         for site in freeze:
             self.federation.signal(site, signal.SIGSTOP)
         if freeze and wait:
-            self.until(lambda: self.federation.told(self.orders).get("state") == "short", "a site is missed")
+            self.until(lambda: self.federation.report(self.orders).state == "short", "a site is missed")
         for party in kill:
             self.federation.kill(party)
         self.federation.start(*kill)
@@ -78,12 +78,12 @@ def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> 
     with living(folder) as federation:
         federation.start("server", *federation.sites)
         orders = federation.order(rounds, min_sites=2, timeout=6.0)
-        federation.drive(orders, rounds)
+        federation.run(orders, rounds)
         trouble = Trouble(federation, orders, seed)
         for kind in kinds:
             trouble.moment()
             getattr(trouble, kind)()
-        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        trouble.until(lambda: federation.report(orders).state == "done", "the end")
         same, found = federation.at_home(rounds), Run(federation.run_folder(orders))
         assert found.rounds["round"].tolist() == list(range(rounds))
         assert difference(found, same) == 0, federation.logs()
@@ -119,14 +119,14 @@ def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path
         line.lay(federation.folder / "a")
         federation.start("server", *federation.sites)
         orders = federation.order(ROUNDS, min_sites=2, timeout=6.0)
-        federation.drive(orders, ROUNDS)
+        federation.run(orders, ROUNDS)
         trouble = Trouble(federation, orders, 0)
         trouble.moment()
         line.whole.clear()
         time.sleep(seconds)
         stood = trouble.round()
         line.whole.set()
-        trouble.until(lambda: federation.told(orders).get("state") == "done", "the end")
+        trouble.until(lambda: federation.report(orders).state == "done", "the end")
         found = Run(federation.run_folder(orders))
         assert stood < ROUNDS - 1 and found.rounds["round"].tolist() == list(range(ROUNDS))
         assert difference(found, federation.at_home(ROUNDS)) == 0, federation.logs()
@@ -139,18 +139,18 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
     with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server", "a", "b")
         orders = federation.order(9_000, min_sites=2, timeout=6.0)
-        federation.drive(orders, 9_000)
+        federation.run(orders, 9_000)
         trouble = Trouble(federation, orders, 0)
 
         def present(*sites: str) -> bool:
-            told = federation.told(orders)
-            return told.get("state") == "running" and set(sites) <= set(told.get("present", ()))
+            report = federation.report(orders)
+            return report.state == "running" and set(sites) <= set(report.present)
 
         trouble.until(lambda: trouble.round() >= 3, "round 3")
         federation.start("c")
         trouble.until(lambda: present("a", "b", "c"), "the newcomer")
         federation.kill("a")
-        trouble.until(lambda: federation.told(orders).get("away", {}).get("a"), "a is missed")
+        trouble.until(lambda: federation.report(orders).away.get("a"), "a is missed")
         went_on = trouble.round()
         trouble.until(lambda: trouble.round() > went_on, "the others go on")
         federation.start("a")
@@ -159,6 +159,6 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
         trouble.until(lambda: not present(), "the job ends")
         trouble.until(lambda: present("a", "b", "c"), "everybody is back")
         assert main(["federation", "stop", str(federation.kit.folder)]) == 0
-        assert federation.parties.running["driver"].wait(300) == 130  # stopped; the same command goes on
+        assert federation.parties.running["run"].wait(300) == 130  # stopped; the same command goes on
         rounds = Run(federation.run_folder(orders)).rounds["round"].tolist()
         assert rounds == list(range(len(rounds)))

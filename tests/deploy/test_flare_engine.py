@@ -1,4 +1,4 @@
-"""The flare engine asks desks by letters: every method comes out as on the loop engine."""
+"""The flare engine asks sites by letters: every method comes out as on the loop engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from motet.runs.recipe import method_names
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_letters_to_desks_give_what_the_loop_gives(name: str, tmp_path: Path) -> None:
+def test_letters_to_sites_give_what_the_loop_gives(name: str, tmp_path: Path) -> None:
     settings = sites.recipe(name)
     method = sites.method(settings)
     services = {s: sites.service(s, tmp_path / s) for s in sites.SITES}

@@ -78,5 +78,5 @@ def test_scores_that_are_none_are_left_out(tmp_path: Path, lie: str) -> None:
 
 
 def test_a_blank_client_is_never_a_persons_row() -> None:
-    client_data = ExpectedReplies(METHOD.task, (6,)).loop.clients_data["nobody"]
+    client_data = ExpectedReplies(METHOD.task, (6,)).blank
     assert isinstance(client_data.train, Batch) and float(client_data.train.x.abs().max()) == 0

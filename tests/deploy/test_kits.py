@@ -12,7 +12,7 @@ pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 from motet.cli.main import main
 from motet.deploy.flare.job_folder import write_job
 from motet.deploy.flare.kits import ALLOWED, FederationError, add, create, open_kit
-from motet.deploy.server.run_files import AT_SITES, clear_notes, note, noted, read_orders
+from motet.deploy.server.run_files import AT_SITES, RunOrder, clear_notes, make_order, note, read_note
 from motet.runs import recipe as recipes
 from motet.runs.recipe import RecipeError
 
@@ -96,26 +96,26 @@ def test_the_command_line_says_what_is_wrong_without_a_trace(
 
 
 def test_orders_are_a_recipe_whose_data_are_at_the_sites() -> None:
-    orders = read_orders("care", None, ["method.name=ditto", "data.val=0.3"], 2, 0, 60.0)
+    orders = make_order("care", None, ["method.name=ditto", "data.val=0.3"], 2, 0, 60.0)
     assert orders.settings["data"]["name"] == AT_SITES and orders.settings["data"]["val"] == 0.3
     assert orders.settings["engine"]["name"] == "flare"
     assert orders.min_replies == 2
-    same = read_orders("care", None, ["data.val=0.3", "method.name=ditto"], 3, 0, 60.0)
+    same = make_order("care", None, ["data.val=0.3", "method.name=ditto"], 3, 0, 60.0)
     assert same.run == orders.run  # so that the same command goes on with the same run
-    assert read_orders("other", None, ["data.val=0.3", "method.name=ditto"], 3, 0, 60.0).run != orders.run
+    assert make_order("other", None, ["data.val=0.3", "method.name=ditto"], 3, 0, 60.0).run != orders.run
 
 
 @pytest.mark.parametrize(
     ("word", "reason"),
     [
         ("method.name=centralised", "all rows in one place"),
-        ("guard.attack=flip", "simulation"),
-        ("data.unseen=0.5", "every site brings its own"),
+        ("guard.attack=flip", "simulates attacks"),
+        ("data.unseen=0.5", "every site has its own"),
     ],
 )
-def test_what_needs_all_rows_at_hand_is_refused(word: str, reason: str) -> None:
+def test_what_needs_all_rows_in_one_place_is_refused(word: str, reason: str) -> None:
     with pytest.raises(FederationError, match=reason):
-        read_orders("care", None, [word], 2, 0, 60.0)
+        make_order("care", None, [word], 2, 0, 60.0)
 
 
 def test_a_recipe_of_a_federation_does_not_run_without_its_sites() -> None:
@@ -127,8 +127,17 @@ def test_a_recipe_of_a_federation_does_not_run_without_its_sites() -> None:
 
 def test_notes_reach_a_job_once(tmp_path: Path) -> None:
     note(tmp_path, "again")
-    assert noted(tmp_path) == "again"
+    assert read_note(tmp_path) == "again"
     note(tmp_path, "stop")
-    assert noted(tmp_path) == "stop"
+    assert read_note(tmp_path) == "stop"
     clear_notes(tmp_path)
-    assert noted(tmp_path) == ""
+    assert read_note(tmp_path) == ""
+
+
+def test_an_order_survives_its_file_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    order = make_order("care", None, ["method.name=ditto"], 2, 0, 60.0)
+    order.write(tmp_path)
+    assert RunOrder.read(tmp_path) == order
+    (tmp_path / "orders.json").write_text('{"federation": 3}')
+    with pytest.raises(FederationError, match=r"orders\.json cannot be read: Expected `str`, got `int`"):
+        RunOrder.read(tmp_path)

@@ -144,7 +144,7 @@ def test_scores_and_numbers_of_rows_stay_where_the_policy_says_so(tmp_path: Path
     service = sites.service("a", tmp_path, Policy(scores=False, counts=False))
     reply = Reply.read(service.answer(ask()))
     assert reply.n == 1 and not reply.refusal
-    sent = {"general": (), "view": reply.tree, "same": False}
+    sent = {"global": (), "download": reply.tree, "same": False}
     evaluate = Letter("evaluate", "r", 0, 0, 1, recipe=sites.recipe("fedper"), send=sent, base=(0, 0))
     assert "lets no scores leave" in Reply.read(service.answer(evaluate.pack())).refusal
 

@@ -51,9 +51,9 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             words = (f"method.name={name}",)
             given = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
             orders = federation.order(2, 2, 120.0, *given)
-            federation.drive(orders, 2, *given)
+            federation.run(orders, 2, *given)
             wait(
-                lambda o=orders: federation.told(o).get("state") in ("done", "failed"),
+                lambda o=orders: federation.report(o).state in ("done", "failed"),
                 600,
                 name,
                 federation.logs,

@@ -34,7 +34,7 @@ def patients(many: int, seed: int, **columns: Any) -> pd.DataFrame:
     return pd.DataFrame(frame | more | columns)
 
 
-def desks_of(
+def services_of(
     folder: Path, tables: Mapping[str, pd.DataFrame], policy: Policy | None = None, **how: Any
 ) -> dict[str, SiteService]:
     (folder / "tables").mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     tables = different()
     if numbers:
         tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
-    services = desks_of(tmp_path, tables, missing="mean")
+    services = services_of(tmp_path, tables, missing="mean")
     words = ["data.target=y", "data.missing=mean", "data.unseen=0", f"data.scale={scale}", f"seed={SEED}"]
     simulated = federated_data(read(None, [f"data={tmp_path / 'tables'}", *words]))
     _, layout = handshake(calls(services), "r", seed=SEED, scale=scale)
@@ -79,7 +79,7 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     assert layout.classes == simulated.classes
     assert layout.target == pytest.approx((simulated.offset, simulated.scale))
     for site, service in services.items():
-        here, there = service.federation("r").clients_data[site], simulated.clients_data[site]
+        here, there = service.federated("r").clients_data[site], simulated.clients_data[site]
         for part in ("train", "val", "test"):
             a, b = getattr(here, part).take(), getattr(there, part).take()
             assert a.x.shape == b.x.shape and (a.x - b.x).abs().max() < 1e-6
@@ -87,17 +87,17 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
 
 
 def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     handshake(calls(services), "r")
-    again = SiteService("a", tmp_path / "a", services["a"].site_rows.data, Policy(), b"k" * 32)
-    old, new = (d.federation("r").clients_data["a"].train.take() for d in (services["a"], again))
+    again = SiteService("a", tmp_path / "a", services["a"].rows.data, Policy(), b"k" * 32)
+    old, new = (d.federated("r").clients_data["a"].train.take() for d in (services["a"], again))
     assert torch.equal(old.x, new.x)
     reply = Reply.read(again.answer(Letter("evaluate", "another run", recipe={}).pack()))
     assert "no layout of columns was agreed on for run another run" in reply.refusal
 
 
 def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     _, layout = handshake(calls(services), "r")
     patients(40, 5).to_csv(tmp_path / "tables" / "a.csv", index=False)
     again = SiteService(
@@ -112,28 +112,28 @@ def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     _, layout = handshake(calls(services), "r")
-    told = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
-    train = Letter("verb", "r", 0, 0, 1, "train", recipe=told)
+    recipe = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
+    train = Letter("verb", "r", 0, 0, 1, "train", recipe=recipe)
     assert not Reply.read(services["a"].answer(train.pack())).refusal
-    single_thread = Letter("layout", "r", send=layout.tree())
-    assert Reply.read(services["a"].answer(single_thread.pack())).tree == {"train": 24, "val": 6, "test": 10}
+    again = Letter("layout", "r", send=layout.tree())
+    assert Reply.read(services["a"].answer(again.pack())).tree == {"train": 24, "val": 6, "test": 10}
     other = Letter("layout", "r", send=layout.tree() | {"seed": 9})
     assert "began here with another layout" in Reply.read(services["a"].answer(other.pack())).refusal
 
 
 def test_numbers_of_rows_leave_only_where_the_policy_lets_them(tmp_path: Path) -> None:
     tables = {"a": patients(40, 0), "b": patients(30, 1)}
-    agreement, _ = handshake(calls(desks_of(tmp_path / "1", tables)), "r")
+    agreement, _ = handshake(calls(services_of(tmp_path / "1", tables)), "r")
     assert agreement.counts["a"]["rows"] == 40 and "rows" in agreement.text()
-    silent = desks_of(tmp_path / "2", tables, Policy(counts=False))
+    silent = services_of(tmp_path / "2", tables, Policy(counts=False))
     agreement, _ = handshake(calls(silent), "r")
     assert agreement.counts == {} and "40" not in agreement.text()
 
 
-def test_a_site_that_lets_no_sums_leave_is_heard_before_anything_trains(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)}, Policy(sums=False))
+def test_a_site_that_lets_no_sums_leave_is_known_before_anything_trains(tmp_path: Path) -> None:
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)}, Policy(sums=False))
     with pytest.raises(DataError, match="lets no sums of columns leave"):
         handshake(calls(services), "r")
     _, layout = handshake(calls(services), "r", scale="client")
@@ -143,7 +143,7 @@ def test_a_site_that_lets_no_sums_leave_is_heard_before_anything_trains(tmp_path
 # ---- what does not fit ----
 
 
-def told(**tables: pd.DataFrame) -> dict[str, Any]:
+def descriptions(**tables: pd.DataFrame) -> dict[str, Any]:
     """Descriptions, without files: a source reads what it is given."""
     found = {}
     for site, table in tables.items():
@@ -153,29 +153,31 @@ def told(**tables: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def test_classes_that_a_site_never_saw_are_noted_and_borne() -> None:
+def test_classes_that_a_site_never_saw_are_a_note_and_no_problem() -> None:
     few = patients(20, 0).assign(y=1)
-    agreement = merge(told(a=few, b=patients(30, 1)))
+    agreement = merge(descriptions(a=few, b=patients(30, 1)))
     assert agreement.problems == [] and agreement.classes == ("0", "1", "2")
     assert "site a has no rows of class 0, 2" in agreement.notes
 
 
 def test_classes_that_are_whole_numbers_keep_their_order() -> None:
-    agreement = merge(told(a=patients(24, 0, y=np.arange(24) % 12), b=patients(24, 0, y=np.arange(24) % 3)))
+    agreement = merge(
+        descriptions(a=patients(24, 0, y=np.arange(24) % 12), b=patients(24, 0, y=np.arange(24) % 3))
+    )
     assert agreement.classes == tuple(map(str, range(12)))
 
 
 def test_few_numbers_at_one_site_and_many_at_another_are_numbers() -> None:
     few, many = patients(40, 0, y=np.arange(40) % 4), patients(40, 1, y=np.arange(40))
-    assert merge(told(a=few, b=many)).kind == "numbers"
+    assert merge(descriptions(a=few, b=many)).kind == "numbers"
     halves = merge(
-        told(a=patients(36, 0, y=np.arange(36) % 18), b=patients(36, 0, y=50 + np.arange(36) % 18))
+        descriptions(a=patients(36, 0, y=np.arange(36) % 18), b=patients(36, 0, y=50 + np.arange(36) % 18))
     )
     assert halves.kind == "numbers"
 
 
 def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
-    tables = told(a=patients(20, 0, hb=1.5), b=patients(20, 1).drop(columns="bp"))
+    tables = descriptions(a=patients(20, 0, hb=1.5), b=patients(20, 1).drop(columns="bp"))
     agreement = merge(tables, "fedper")
     with pytest.raises(DataError) as e:
         agreement.check()
@@ -188,24 +190,33 @@ def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
 
 
 def test_columns_that_a_site_does_not_hold_are_zero_there_and_say_so(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
     _, layout = handshake(calls(services), "r", "stacking")
-    client_data = services["b"].federation("r").clients_data["b"]
+    client_data = services["b"].federated("r").clients_data["b"]
     absent = [c.name for c in client_data.columns if not c.here]
     assert absent == ["sex=f", "sex=m", "bp"]
     at = [c[0] for c in layout.columns].index("bp")
     assert float(client_data.train.x[:, at].abs().max()) == 0
-    train = services["a"].federation("r").clients_data["a"].train.take().x[:, at]
+    train = services["a"].federated("r").clients_data["a"].train.take().x[:, at]
     assert abs(float(train.mean())) < 1e-6  # the mean is that of the sites that hold the column
+
+
+def test_of_many_columns_people_see_those_that_some_site_lacks() -> None:
+    wide = {f"c{i:02}": 1.5 * np.arange(20) for i in range(25)}
+    text = merge(
+        descriptions(a=patients(20, 0, **wide, hb=2.5), b=patients(20, 1, **wide)), "stacking"
+    ).text()
+    assert "and 29 columns that all sites hold" in text and "c07" not in text
+    assert "hb      number     yes   -" in text
 
 
 def test_a_column_of_two_kinds_is_refused_with_both_sites_named() -> None:
     with pytest.raises(DataError, match="column 'age' is not of one kind: number at a; text at b"):
-        merge(told(a=patients(20, 0), b=patients(20, 1, age="old"))).check()
+        merge(descriptions(a=patients(20, 0), b=patients(20, 1, age="old"))).check()
 
 
 def test_truth_values_and_numbers_are_read_as_numbers() -> None:
-    agreement = merge(told(a=patients(20, 0), b=patients(20, 1, ill=0.5)))
+    agreement = merge(descriptions(a=patients(20, 0), b=patients(20, 1, ill=0.5)))
     assert agreement.problems == []
     assert next(f.kind for f in agreement.fields if f.name == "ill") == "number"
 
@@ -213,7 +224,7 @@ def test_truth_values_and_numbers_are_read_as_numbers() -> None:
 def test_one_class_everywhere_is_nothing_to_learn() -> None:
     same = patients(20, 0, y="yes")
     with pytest.raises(DataError, match="nothing to learn"):
-        merge(told(a=same, b=same)).check()
+        merge(descriptions(a=same, b=same)).check()
 
 
 @pytest.mark.parametrize(
@@ -224,14 +235,14 @@ def test_one_class_everywhere_is_nothing_to_learn() -> None:
 )  # fmt: skip
 def test_a_site_that_sends_no_description_is_named(broken: Any) -> None:
     with pytest.raises(DataError, match="site b sent something that is no description"):
-        merge(told(a=patients(20, 0)) | {"b": broken})
+        merge(descriptions(a=patients(20, 0)) | {"b": broken})
 
 
 def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
     layout = Layout((("age", "number", ""), ("sex=f", "flag", "sex")), "classes", ("no", "yes"))
     layout = layout.with_means(np.array([2, 2]), np.array([6.0, 1.0]))
     layout = layout.with_spread(np.array([2, 2]), np.array([8.0, 0.5]))
-    assert layout.ruler.middle.tolist() == [3.0, 0.0] and layout.ruler.spread.tolist() == [2.0, 1.0]
+    assert layout.scaler.middle.tolist() == [3.0, 0.0] and layout.scaler.spread.tolist() == [2.0, 1.0]
     back = Layout.of(unpack(pack(layout.tree())))
     assert pack(back.tree()) == pack(layout.tree())
     tree = layout.tree()
@@ -248,15 +259,15 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
 
 
 def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) -> None:
-    services = desks_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
+    services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     handshake(calls(services), "care 1")
-    told = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
-    checked = check(told)
-    method = method_of(checked, task_of(checked, services["a"].federation("care 1")))
-    train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=told, send=method.task.w0)
+    recipe = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
+    checked = check(recipe)
+    method = method_of(checked, task_of(checked, services["a"].federated("care 1")))
+    train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=recipe, send=method.task.w0)
     view = Reply.read(services["a"].answer(train.pack())).tree
-    portrait = Letter("save_model", "care 1", 0, 0, 1, recipe=told, send=view, base=(0, 0))
-    assert Reply.read(services["a"].answer(portrait.pack())).tree == {"saved": True}
+    save = Letter("save_model", "care 1", 0, 0, 1, recipe=recipe, send=view, base=(0, 0))
+    assert Reply.read(services["a"].answer(save.pack())).tree == {"saved": True}
     model = tmp_path / "a" / "models" / "care%201.safetensors"
     table, _ = predict(model, tmp_path / "tables" / "a.csv")
     assert len(table) == 40 and list(table) == ["prediction", "p(0)", "p(1)", "p(2)"]

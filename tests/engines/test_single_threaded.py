@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from motet.engines.single_threaded import flushes_denormals, single_threaded
+from motet.client.visit import flushes_denormals, single_threaded
 
 
 def test_an_inner_block_leaves_the_outer_one_as_it_was() -> None:

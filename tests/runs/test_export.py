@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import motet
-from motet.engines.single_threaded import single_threaded
+from motet.client.visit import single_threaded
 from motet.runs.build import resolve
 from motet.runs.export import export
 from motet.runs.recipe import Recipe, read

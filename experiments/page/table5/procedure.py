@@ -15,9 +15,9 @@ import torch
 from torch.func import vmap
 
 from motet.client import seed_of
+from motet.client.visit import single_threaded
 from motet.core import Turn
 from motet.engines.driver import play, start
-from motet.engines.single_threaded import single_threaded
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
 from motet.parts import games as game

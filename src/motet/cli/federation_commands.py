@@ -11,11 +11,11 @@ from typing import Any
 
 from motet.cli.command import Add, group, say
 
-KIT = "the server's kit, which holds the owner's too"
+KIT = "the server's kit, which also holds the owner's certificate"
 
 
 def federation_commands(add: Add) -> None:
-    """The group of commands, hung up at the front door."""
+    """Add the group of commands."""
     within = group(add, "federation", "organisations on their own machines: kits, serve, join, run")
     kits(within)
     parties(within)
@@ -45,22 +45,30 @@ def parties(within: Add) -> None:
 
     p = within("join", do_join, "be a site: the data stay here")
     p.add_argument("kit", help="this site's kit")
-    p.add_argument("--data", metavar="FILE", help="a .csv or .parquet file; default: as told before")
+    p.add_argument("--data", metavar="FILE", help="a .csv or .parquet file (default: as at the last start)")
     p.add_argument("--target", metavar="COLUMN", help="the column to predict")
-    p.add_argument("--drop", type=names, default=[], metavar="A,B,…", help="columns that are not to be used")
+    p.add_argument("--drop", type=names, default=[], metavar="A,B,…", help="columns that are not used")
     p.add_argument(
-        "--missing", choices=("refuse", "mean"), default="refuse", help="what becomes of empty cells"
+        "--missing",
+        choices=("refuse", "mean"),
+        default="refuse",
+        help="what to do with empty cells (default: refuse)",
     )
     p.add_argument(
-        "--kind", choices=("auto", "classes", "numbers"), default="auto", help="what the target is"
+        "--kind",
+        choices=("auto", "classes", "numbers"),
+        default="auto",
+        help="what the target holds (default: auto)",
     )
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
-    p.add_argument("--recipe", metavar="FILE", help="whose dry run is shown (default: fedavg as it comes)")
-    p.add_argument("--method", help="another method than the recipe's")
+    p.add_argument(
+        "--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg with its defaults)"
+    )
+    p.add_argument("--method", help="a method instead of the recipe's")
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
-    p.add_argument("--dry-run", action="store_true", help="say what would leave the site, and do not join")
+    p.add_argument("--dry-run", action="store_true", help="print what would leave the site, and do not join")
 
-    p = within("disable", do_disable, "let a site in no longer; its certificate is not revoked")
+    p = within("disable", do_disable, "keep a site out; its certificate is not revoked")
     p.add_argument("kit", help=KIT)
     p.add_argument("site")
     p.add_argument("--undo", action="store_true", help="let it in again")
@@ -71,16 +79,28 @@ def runs(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="see `motet recipe`")
     p.add_argument(
-        "--min-sites", type=int, default=2, metavar="N", help="to start with, at least (default: 2)"
+        "--min-sites", type=int, default=2, metavar="N", help="sites that a job needs to start (default: 2)"
     )
     p.add_argument(
-        "--min-replies", type=int, default=0, metavar="N", help="for a round to count (default: as sites)"
+        "--min-replies",
+        type=int,
+        default=0,
+        metavar="N",
+        help="replies that a round needs to count (default: as --min-sites)",
     )
     p.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="for one answer (default: 600 s)"
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="S",
+        help="seconds that a site has to answer (default: 600)",
     )
     p.add_argument(
-        "--patience", type=float, default=float("inf"), metavar="S", help="to wait for server and sites"
+        "--patience",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="seconds to wait for server and sites",
     )
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
 
@@ -94,7 +114,7 @@ def runs(within: Add) -> None:
 
     p = within("demo", do_demo, "all of it on this machine: server and three sites, over mutual TLS")
     p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
-    p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper")
+    p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper,stacking")
 
 
 def names(text: str) -> list[str]:
@@ -156,18 +176,18 @@ def do_disable(args: Any) -> None:
 
 def do_run(args: Any) -> None:
     from motet.deploy.flare.kits import open_kit
-    from motet.deploy.server.job_chain import drive
-    from motet.deploy.server.run_files import read_orders
+    from motet.deploy.server.job_chain import run_federated
+    from motet.deploy.server.run_files import make_order
     from motet.report import tables
 
     kit = open_kit(args.kit, "server")
     paths = [w for w in args.words if "=" not in w]
     words = [w for w in args.words if "=" in w]
-    order = read_orders(
+    order = make_order(
         kit.federation, paths[0] if paths else None, words, args.min_sites, args.min_replies, args.timeout
     )
     say(order.recipe.digest())
-    folder = drive(kit, order, say, args.patience)
+    folder = run_federated(kit, order, say, args.patience)
     summary = tables.summary(tables.read([folder])[0])
     print(
         json.dumps({"folder": str(folder)} | summary, default=str)
@@ -179,9 +199,9 @@ def do_run(args: Any) -> None:
 
 def do_status(args: Any) -> None:
     from motet.deploy.flare.kits import open_kit
-    from motet.deploy.server.status import look, status_text
+    from motet.deploy.server.status import read_status, status_text
 
-    found = look(open_kit(args.kit, "server"))
+    found = read_status(open_kit(args.kit, "server"))
     print(json.dumps(found) if args.json else status_text(found))
 
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from motet.deploy.flare.admin import AdminSession, Unreachable
 from motet.deploy.flare.kits import Kit, create, open_kit
-from motet.deploy.server.job_chain import drive
-from motet.deploy.server.run_files import read_orders
+from motet.deploy.server.job_chain import run_federated
+from motet.deploy.server.run_files import make_order
 from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
 
@@ -105,7 +105,7 @@ def free_port() -> int:
 
 
 def write_tables(folder: Path) -> Path:
-    """Biopsies of the breast cancer set of scikit-learn, dealt to three clinics of different sizes."""
+    """Biopsies of the breast cancer set of scikit-learn, divided among three clinics of different sizes."""
     from sklearn.datasets import load_breast_cancer
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,9 @@ def write_tables(folder: Path) -> Path:
 def compared(kit: Kit, method: str, tables: Path, place: Path, say: Say) -> str:
     """One method between the sites and on the loop engine; the largest difference of any test score."""
     words = [*WORDS, f"method.name={method}"]
-    folder = drive(kit, read_orders(kit.federation, None, words, len(SITES), 0, 120.0), say, patience=120)
+    folder = run_federated(
+        kit, make_order(kit.federation, None, words, len(SITES), 0, 120.0), say, patience=120
+    )
     at_home = [f"data.name={tables}", "data.target=diagnosis", "data.unseen=0", "engine.name=loop"]
     same = run(recipes.read(None, [*words, *at_home]), place / f"loop-{method}")
     far = Run(folder)
@@ -138,8 +140,8 @@ def difference(a: Run, b: Run) -> float:
     both = a.scores.merge(b.scores, on=keys, suffixes=("", "_"))
     if len(both) != len(a.scores) or len(both) != len(b.scores):
         return float("inf")
-    marks = [m for m in ("accuracy", "balanced", "loss", "rmse", "mae", "r2") if m in both]
-    return float(np.abs(np.stack([both[m] - both[f"{m}_"] for m in marks])).max())
+    metrics = [m for m in ("accuracy", "balanced", "loss", "rmse", "mae", "r2") if m in both]
+    return float(np.abs(np.stack([both[m] - both[f"{m}_"] for m in metrics])).max())
 
 
 def end(kit: Kit, parties: Parties) -> None:

@@ -1,6 +1,7 @@
-"""Which engine, and why. `auto` looks at the network, the number of clients and the length of the run.
+"""Which engine, and why. `auto` goes by the network, the number of clients and the length of the run.
 
-The choice is made once, at a run's first start, and written into its recipe: resuming and verifying obey it.
+The choice is made once, at a run's first start, and written into its recipe: resuming and verifying follow it.
+Knows engines by name. Does not know methods.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What clients keep: their trees, by client and round, in memory or on disk.
 
-Versions are named by the round that made them. Three rounds can be gone back to: the last one that
+Versions are named by the round that made them. A run can go back to three rounds: the last one that
 ended, the best one so far, and the last one committed; what none of them needs is forgotten.
 Everything is in one SQLite connection, so that a commit holds all of a round or nothing of it.
 Knows trees and rounds. Does not know what is in the trees.
@@ -50,7 +50,7 @@ class ClientStates:
 
     @property
     def nothing(self) -> bool:
-        """Whether it is plain that nobody keeps anything."""
+        """Whether nobody keeps anything, as far as is known without reading the disk."""
         return not self.on_disk and not self.versions
 
     def put(self, client: Client, tree: Tree) -> None:
@@ -72,7 +72,7 @@ class ClientStates:
         self.round = number
 
     def mark_best(self) -> None:
-        """The current round is the one to report, as things stand."""
+        """The current round is the best one so far."""
         self.best = self.round
 
     def rewind(self, number: int) -> None:
@@ -97,7 +97,7 @@ class ClientStates:
         )
 
     def _needed(self, rounds: Iterable[int]) -> set[int]:
-        """Of the rounds that made versions, those that can still be gone back to."""
+        """Of the rounds that made versions, those that a run may still go back to."""
         ended, best = self.round - 1, self.best
         return {
             max(r for r in rounds if r <= mark) for mark in (ended, best) if any(r <= mark for r in rounds)

@@ -1,4 +1,7 @@
-"""Driving a conversation: hand the generator's asks to an engine, and the answers back to it."""
+"""Driving a conversation: pass the generator's asks to an engine, and the answers back to it.
+
+Knows generators and engines. Does not know what any ask means.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from motet.engines.loop import AllRefused
 def converse(engine: Engine, talk: Tree | Talk) -> Tree:
     """Drive a conversation to its end and return the state that it returns.
 
-    An ask that nobody answers is raised where it was yielded: the method may bear it.
+    An ask that nobody answers is raised where it was yielded: the method may handle it.
     """
     if not inspect.isgenerator(talk):
         return talk

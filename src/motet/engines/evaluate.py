@@ -1,22 +1,21 @@
-"""The judge: the one verb that sees the examples a client is tested on.
+"""Evaluation at a client: the only code that sees the examples a client is tested on.
 
 It runs where the client lives and lets only sums leave: how many examples, how many right, how wrong.
-Knows methods' predictors and tasks' tallies. Does not know how clients are stored or stacked.
+Knows methods' predictors and tasks' metrics. Does not know how clients are stored or stacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from motet.client import ClientTest, Task, metric_sums
+from motet.client.visit import Job
 from motet.core import Method, Tree
 
 Sums = dict[str, Tensor]
-Job = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]
 
 
 def evaluate(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[dict[str, Sums], Tree]:
@@ -33,7 +32,7 @@ def evaluate(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[d
 
 
 def evaluation_request(method: Method, state: Tree, download: Tree) -> Tree:
-    """What the judge is sent; `same` says that the personal model is the global one, to score it once."""
+    """What a client is sent for it; `same` says that the personal model is the global one, to score it once."""
     model = method.global_model(state)
     same = model is not None and model is download and type(method).personal is Method.personal
     return {"global": () if model is None else model, "download": download, "same": same}
@@ -48,7 +47,7 @@ def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> t
 def evaluate_trained(
     method: Method, train: Job, sent: Tree, keep: Tree, who: ClientTest
 ) -> tuple[Tree, Tree]:
-    """Train once more, and score the very model that left; what would be kept is discarded."""
+    """Train once more, and score the very model that training gives; what would be kept is discarded."""
     reply, fresh = train(sent, keep, who.data)
     own = method.task.at_home(method.trained_model(sent, reply, fresh, who.data), who.data)
     return {

@@ -3,7 +3,7 @@
 An ask becomes one letter for each site, sent to all of them at once. A site that does not answer in time, or
 whose process is gone, is absent: for the rest of the job it is not asked again. Fewer than `min_replies` answers
 and the round does not count. What a client keeps never comes here: `keeps` holds only the label of the version
-that is at the client, so that the server can say with which one the client is to come.
+that is at the client, so that a letter can say from which one the client is to start.
 Knows letters, labels and who is there. Does not know what happens at a site.
 """
 
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from motet.core import Ask, Client, Method, Tree, Turn
+from motet.client.visit import name_of
+from motet.core import Ask, Client, Method, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
-from motet.engines.letters import Letter, Reply
-from motet.engines.loop import Loop, Part, all_finite, name_of
+from motet.engines.letters import Job, Letter, Reply
+from motet.engines.loop import Loop, all_finite
 from motet.errors import MotetError
 from motet.vec import stack
 from motet.wire import WireError
@@ -54,7 +55,7 @@ class Flare(Loop):
         self.min_replies, self.limit, self.expect = min_replies, limit, expect
         self.present = set(clients if present is None else present)
         self.number = 0  # of the next ask within the round
-        self.n: dict[Client, int] = {}  # examples, as each site last given_leaves
+        self.n: dict[Client, int] = {}  # number of examples of each site, from its last reply
         self.away: dict[Client, str] = {}  # who did not answer last time, and why
 
     # ---- asks ----
@@ -81,7 +82,7 @@ class Flare(Loop):
 
     def check_enough(self, what: str, came: int, asked: int) -> None:
         if came < (need := min(self.min_replies, asked)):
-            away = "; ".join(f"{c}: {why}" for c, why in sorted(self.away.items())) or "nobody says why"
+            away = "; ".join(f"{c}: {why}" for c, why in sorted(self.away.items())) or "no site gave a reason"
             raise TooFew(f"{what}: {came} of {asked} sites answered, and {need} must ({away})")
 
     def weight(self, ask: Ask, client: Client) -> float:
@@ -92,7 +93,7 @@ class Flare(Loop):
         sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
         found = self.call_sites("evaluate", sent, like, part=part)
-        there = len(self.present)  # who may not tell scores is there all the same
+        there = len(self.present)  # a site whose policy keeps scores back is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
         return stacked(found)
 
@@ -109,7 +110,7 @@ class Flare(Loop):
     # ---- letters ----
 
     def call_sites(
-        self, job: str, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
+        self, job: Job, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
     ) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
         letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
@@ -132,7 +133,7 @@ class Flare(Loop):
                 self.away.pop(client, None)
         return found
 
-    def letter(self, job: str, client: Client, tree: Tree, **more: Any) -> bytes:
+    def letter(self, job: Job, client: Client, tree: Tree, **more: Any) -> bytes:
         versions = self.keeps.versions.get(client, {})
         base = self.keeps.get(client, self.turn.number)
         spare = tuple(v for v in versions.values() if v != base)

@@ -9,25 +9,19 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.client import ClientData, ClientTest, Data, seed_of
-from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
+from motet.client import Batch, ClientData, ClientTest, Data
+from motet.client.visit import Job, VerbFailed, examples, name_of, perform, place, tested
+from motet.core import Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, is_verb
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
+from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.mean import ReplyMean, RunningMean
-from motet.errors import MotetError
 from motet.vec import leaves, stack
-
-Part = Literal["val", "test"]
-
-
-class VerbFailed(MotetError):
-    """A verb failed at a client; says which, where and when."""
 
 
 class AllRefused(VerbFailed, NoReply):
@@ -35,7 +29,7 @@ class AllRefused(VerbFailed, NoReply):
 
 
 class Loop:
-    """Every engine in this process is a Loop that goes about `replies` in its own way."""
+    """Every engine of motet is a Loop; others override how replies are made."""
 
     name = "loop"
 
@@ -43,15 +37,11 @@ class Loop:
         self.clients_data = dict(clients_data)
         self.clients = sorted(clients_data)
         self.keeps = keeps or ClientStates()
-        self.fold: Callable[[], ReplyMean] = (
-            RunningMean  # what averages; the plain mean unless a guard is set
-        )
-        self.refused: list[
-            tuple[Client, str, int]
-        ] = []  # whose replies were left out, to what, in which round
-        self.refused_before = 0  # the ask that is under way
-        self.at_hand: dict[Client, Data] = {}  # of the turn whose seed is `at_hand_of`
-        self.at_hand_of = -1
+        self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
+        self.refused: list[Refusal] = []
+        self.refused_before = 0  # how many there were when the ask that is under way began
+        self.examples: dict[Client, Data] = {}  # of the turn whose seed is `examples_of`
+        self.examples_of = -1
         self.method: Method
         self.turn: Turn
 
@@ -85,7 +75,7 @@ class Loop:
         return self.evaluate_clients(state, part)
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
-        """Sums on both parts of the models that left clients in `turn`, from how things were before it."""
+        """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
         self.method, self.turn = method, replace(turn, number=turn.number - 1)
         found = [self.evaluate_after(ask) for ask in asks]
         names = [c for clients, _ in found for c in clients]
@@ -97,7 +87,7 @@ class Loop:
         views = {c: method.download(state, c) for c in self.clients}
         yield from self.each(partial(personal_model, method), self.clients, views, self.client_test)
 
-    # ---- how this engine goes about it ----
+    # ---- how this engine does it ----
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         """Replies that can be used, in a fixed order, whatever the order of the ask."""
@@ -115,7 +105,7 @@ class Loop:
     ) -> Iterator[tuple[Client, Tree]]:
         """Do one job at some clients, one after another; what they keep is stored if `keep_as` is given."""
         for c in clients:
-            reply, keep = self.guarded(job, c, sent[c], self.keep(c), data(c))
+            reply, keep = self.perform(job, c, sent[c], self.keep(c), data(c))
             if keep_as is None or self.accepted(keep_as, c, reply, keep):
                 yield c, reply
 
@@ -129,38 +119,33 @@ class Loop:
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         order = sorted(ask.to)
         sent = {c: ask.sent_to(c) for c in order}
-        job, tested = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
-        names, sums = zip(*self.each(job, order, sent, tested), strict=True)
+        job, test = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
+        names, sums = zip(*self.each(job, order, sent, test), strict=True)
         return list(names), stack(list(sums))
 
     # ---- where things are ----
 
     def data(self, client: Client) -> Data:
         """A client's examples and its seed of this turn; remembered if nothing must be copied for it."""
-        if self.at_hand_of != self.turn.seed:
-            self.at_hand, self.at_hand_of = {}, self.turn.seed
-        if (known := self.at_hand.get(client)) is not None:
+        if self.examples_of != self.turn.seed:
+            self.examples, self.examples_of = {}, self.turn.seed
+        if (known := self.examples.get(client)) is not None:
             return known
         client_data = self.clients_data[client]
-        train, seed = client_data.train.take(), torch.tensor(seed_of(self.turn.seed, client))
-        n = torch.tensor(client_data.n)
-        made = Data(
-            train.x, train.y, n, seed, client_data.val.take(), client_data.columns, client_data.augment
-        )
-        if train is client_data.train:
-            self.at_hand[client] = made
+        made = examples(client_data, self.turn.seed, client)
+        if isinstance(client_data.train, Batch):
+            self.examples[client] = made
         return made
 
     def client_test(self, client: Client, part: Part = "val") -> ClientTest:
-        client_data = self.clients_data[client]
-        return ClientTest(self.data(client), (client_data.val if part == "val" else client_data.test).take())
+        return ClientTest(self.data(client), tested(self.clients_data[client], part))
 
     def keep(self, client: Client) -> Tree:
         kept = self.keeps.get(client, self.turn.number)
         return self.joined(client) if kept is None else kept
 
     def joined(self, client: Client) -> Tree:
-        """What a client comes with that was never asked anything."""
+        """What a client keeps before it is first asked anything."""
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
@@ -168,11 +153,8 @@ class Loop:
 
     # ---- what can go wrong ----
 
-    def guarded(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        try:
-            return job(sent, keep, data)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
-            raise VerbFailed(f"{self.where(job, client)}: {e}") from e
+    def perform(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        return perform(job, sent, keep, data, self.turn.number, client)
 
     def accepted(self, ask: Ask, client: Client, reply: Tree, keep: Tree) -> bool:
         """Whether a reply can be used; if so, what the client keeps is stored, else it keeps what it had."""
@@ -192,7 +174,7 @@ class Loop:
             raise NoReply(f"{self.where(ask.verb)}: {e}") from e
 
     def check_not_all_refused(self, ask: Ask) -> None:
-        """One client may be broken; where nobody's reply can be used, it is the training that is."""
+        """One client may be broken; where no reply at all can be used, training has diverged."""
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             raise AllRefused(f"{self.where(ask.verb)}: {who}{self.advice()}")
@@ -204,13 +186,8 @@ class Loop:
         rate = f"{rates[0]}={getattr(self.method, rates[0])}"
         return f" ({rate})\nhint: training diverged; try a smaller method.{rates[0]} or set method.clip"
 
-    def where(self, job: Callable[..., Any], client: Client | None = None) -> str:
-        who = f"client {client}, " if client else ""
-        return f"{who}verb {name_of(job)}, round {self.turn.number}"
-
-
-def name_of(job: Any) -> str:
-    return str(getattr(job, "__name__", "")) or name_of(job.func)
+    def where(self, job: Job) -> str:
+        return place(job, self.turn.number)
 
 
 def all_finite(tree: Tree) -> bool:
@@ -223,5 +200,5 @@ def _finite(v: Any) -> bool:
         return math.isfinite(v)
     if not (isinstance(v, Tensor) and v.is_floating_point()):
         return True
-    # A sum shows it in one pass; only large numbers, whose sum overflows, need a closer look.
+    # A sum shows it in one pass; only large numbers, whose sum overflows, need a second pass.
     return math.isfinite(v.sum()) or bool(torch.isfinite(v).all())

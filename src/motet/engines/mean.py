@@ -1,4 +1,4 @@
-"""The one mean: a weighted sum of replies in a fixed order, folded as the replies come.
+"""The one mean: a weighted sum of replies in a fixed order, added up as the replies come.
 
 Knows trees and weights. Does not know clients.
 """
@@ -17,7 +17,7 @@ _LEAF = pytree.tree_structure(0)  # of a tree that is one tensor
 
 
 class ReplyMean(Protocol):
-    """What becomes of replies to an ask that is averaged; guards have folds of their own."""
+    """Makes one mean of the replies to an ask; guards have means of their own."""
 
     @property
     def weight(self) -> float:
@@ -39,7 +39,7 @@ class RunningMean:
 
     def add(self, reply: Tree, weight: float) -> None:
         if isinstance(reply, Tensor) and (self.spec is None or self.spec is _LEAF):
-            if self.sums:  # as below; small replies feel the way there
+            if self.sums:  # as below, but faster for small replies
                 self.sums[0].add_(reply, alpha=weight)
             else:
                 self.spec = _LEAF

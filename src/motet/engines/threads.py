@@ -1,6 +1,6 @@
 """The threads engine: one client per worker thread, one intra-op thread each.
 
-Convolutions, recurrent nets and ordinary Python want this. Replies are used in the order of the
+Best for convolutions, recurrent nets and ordinary Python. Replies are used in the order of the
 clients' names, whoever is ready first, so the number of workers changes no bit.
 """
 
@@ -13,11 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from motet.client import ClientData
+from motet.client.visit import Job, single_thread
 from motet.core import Ask, Client, Tree
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import Job
 from motet.engines.loop import Loop
-from motet.engines.single_threaded import single_thread
 
 
 class Threads(Loop):
@@ -48,7 +47,7 @@ class Threads(Loop):
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c in clients:
-                ready.append((c, self.pool.submit(self.perform, job, c, sent[c], self.keep(c), data)))
+                ready.append((c, self.pool.submit(self.work, job, c, sent[c], self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
                     yield from self.finished(*ready.popleft(), keep_as)
             while ready:
@@ -57,10 +56,10 @@ class Threads(Loop):
             for _, work in ready:
                 work.cancel()
 
-    def perform(
+    def work(
         self, job: Job, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]
     ) -> tuple[Tree, Tree]:
-        return self.guarded(job, client, sent, keep, data(client))  # rows are fetched by the worker
+        return self.perform(job, client, sent, keep, data(client))  # rows are fetched by the worker
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None

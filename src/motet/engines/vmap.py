@@ -17,19 +17,12 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from motet.client import (
-    Batch,
-    ClientData,
-    ClientTest,
-    Data,
-    LazyRows,
-    compiled_steps,
-    seed_of,
-)
-from motet.core import Ask, Client, Method, Tree, Turn, is_solo
+from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
+from motet.client.visit import Job, VerbFailed
+from motet.core import Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
-from motet.engines.loop import Loop, Part, VerbFailed, all_finite
+from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
+from motet.engines.loop import Loop, all_finite
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
@@ -195,7 +188,7 @@ class Vmap(Loop):
         return data if tested is None else ClientTest(data, tested)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:
-        """The clients' seeds of this turn; training and judging ask for the same ones."""
+        """The clients' seeds of this turn; training and evaluation ask for the same ones."""
         if self.seeds_are_of != self.turn.seed:
             self.seeds_are_of, self.seeds = self.turn.seed, {}
         key = tuple(clients)
@@ -219,7 +212,7 @@ class Vmap(Loop):
 
 
 def keep_what_is_compiled() -> None:
-    """Inductor's cache is by default in a folder that restarts empty; ours lasts from run to run.
+    """Inductor's cache is by default in a temporary folder; this one lasts from run to run.
 
     Its pool of compiling processes takes no less time for a handful of kernels, and its start would
     take a core from the first rounds.
@@ -234,15 +227,15 @@ def _evaluate(method: Any, state: Tree, view: Tree, keep: Tree, who: ClientTest)
 
 
 def _shared(views: Mapping[Client, Tree]) -> bool:
-    """Whether everyone is given_leaves the very same thing."""
+    """Whether everyone is sent the very same thing."""
     first = next(iter(views.values()))
     return all(v is first for v in views.values())
 
 
-def pad_all(shelves: list[Batch | LazyRows]) -> Batch:
+def pad_all(parts: list[Batch | LazyRows]) -> Batch:
     """Batches stacked, each padded with zeros to the longest."""
-    top = max(1, *map(len, shelves))
-    batches = [s.take() for s in shelves]
+    top = max(1, *map(len, parts))
+    batches = [p.take() for p in parts]
     first = batches[0]
     x = first.x.new_zeros((len(batches), top, *first.x.shape[1:]))
     y = first.y.new_zeros((len(batches), top))
@@ -253,6 +246,6 @@ def pad_all(shelves: list[Batch | LazyRows]) -> Batch:
 
 
 def _padding(many: int) -> int:
-    """How many copies to add to part of the clients, so that few sizes occur and few are recorded."""
+    """How many copies to add to part of the clients, so that few sizes occur and few programs are compiled."""
     grain = 1 << max(0, many.bit_length() - 3)
     return -many % grain

@@ -1,4 +1,4 @@
-"""A fold that sees every reply: it gathers them all, and makes one robust mean of them at the end.
+"""A mean that sees every reply: it gathers them all, and makes one robust mean of them at the end.
 
 Knows trees and weights. Does not know clients, or how the rows are kept.
 """

@@ -1,8 +1,8 @@
-"""Mixing before a robust mean: each reply gives way to the mean of those nearest to it.
+"""Mixing before a robust mean: each reply is replaced by the mean of those nearest to it.
 
 Allouah et al. 2023, "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
-Algorithm 2. Honest clients whose data differ reply with numbers that are far apart by coordinate, and
-the middle of those is nobody's model; mixing brings the honest together first, and hostile replies that
+Algorithm 2. Honest clients whose data differ send replies that are far apart by coordinate, and the median
+of those is no client's model. Mixing first brings honest replies closer to each other; hostile replies that
 are far from most others enter few of the mixtures.
 """
 
@@ -18,10 +18,10 @@ from motet.guard.robust import distances, whole
 
 
 class Mixed:
-    """ReplyRows as seen after mixing; each has one voice. They are made a slice at a time, and never stored.
+    """Reply rows after mixing, all of weight 1. They are made a slice at a time, and never stored.
 
     They come in the order of the contents of the rows they are made of, so that the order in which
-    replies came changes no bit, neither of ties nor of sums.
+    replies came changes no bit of the result.
     """
 
     def __init__(self, rows: ReplyTable, hostile: float = 0.2) -> None:

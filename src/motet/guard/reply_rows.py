@@ -22,7 +22,7 @@ _SLICE = 4 << 20  # numbers that are read at once, of all rows together
 
 
 class ReplyTable(Protocol):
-    """ReplyRows of one length to be read, each with a weight."""
+    """Rows of one length to be read, each with a weight."""
 
     weights: Tensor  # (rows,)
     width: int
@@ -33,7 +33,7 @@ class ReplyTable(Protocol):
 
 
 class ReplyRows:
-    """ReplyRows of one length, each with a weight."""
+    """Rows of one length, each with a weight, as they are added."""
 
     def __init__(self, memory: int = MEMORY) -> None:
         self.memory, self.used = memory, 0
@@ -46,7 +46,7 @@ class ReplyRows:
         return len(self.weights)
 
     def add(self, block: Tensor, weights: Tensor) -> None:
-        """Some rows (rows, width), float32 or float64 as the first ones were; rows without weight are none."""
+        """Some rows (rows, width), float32 or float64 as the first ones were; rows of weight 0 are left out."""
         live = weights > 0
         if not bool(live.all()):
             block, weights = block[live], weights[live]
@@ -66,7 +66,7 @@ class ReplyRows:
             yield torch.cat([b[:, first : first + step] for b in held])
 
     def digest(self, row: int) -> bytes:
-        """A row's content in short."""
+        """A hash of a row's content."""
         for block in self._held():
             if row < len(block):
                 return blake2b(_bytes(block[row])).digest()

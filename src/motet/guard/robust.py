@@ -1,9 +1,9 @@
 """Means that a minority of broken or hostile replies cannot move far: rows of numbers to one row.
 
-What weights mean: rows of weight 0 take no part. The median and Krum give every other row one voice,
-whatever its weight, because a number of examples is itself a claim of the client that makes it. The
-trimmed mean cuts by heads and weighs what is left, so that without trimming it is the plain mean; what
-is left lies between honest values, and so does any weighted mean of it.
+What weights mean: rows of weight 0 take no part. The median and Krum count every other row once, whatever
+its weight, because a number of examples is only what the client claims. The trimmed mean cuts a number of
+rows and weights what is left, so that without trimming it is the plain mean; what is left lies between
+honest values, and so does any weighted mean of it.
 
 None of them depends on the order of the rows, in any bit: ties are broken by what is in the rows.
 Shares are rounded up to whole rows. Knows rows. Does not know clients, trees or files.
@@ -75,12 +75,11 @@ def krum(rows: ReplyTable, hostile: float = 0.2, many: int = 0) -> Tensor:
 
 
 def check_krum(n: int, hostile: float) -> None:
-    """Krum says nothing about too few replies."""
+    """Refuse too few replies, for which Krum is not defined."""
     f = whole(hostile, n)
     if n < 2 * f + 3:
         raise NoReply(
-            f"Krum that reckons with {f} hostile of {n} replies (guard.hostile={hostile:g}) "
-            f"needs {2 * f + 3} of them at least\n"
+            f"Krum with {f} hostile of {n} replies (guard.hostile={hostile:g}) needs at least {2 * f + 3} replies\n"
             "hint: a larger train.cohort, a smaller guard.hostile, or guard.mean=median"
         )
 

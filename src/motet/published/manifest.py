@@ -1,7 +1,7 @@
 """What a client says of a model that it publishes, and the model's bytes beside it.
 
 A manifest is read from JSON with every field checked, because it comes from a stranger. Knows names, numbers
-and a checksum. Does not know ONNX: whether the bytes are what the manifest says is asked in check.py.
+and a checksum. Does not know ONNX: model_check.py asks whether the bytes are what the manifest says.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
 
 from motet.errors import MotetError
-from motet.published import fields
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +42,7 @@ class Feature:
 
     name: str
     kind: Kind = "number"
-    default: float = 0.0  # stands where an asker lacks the column; nan where the model knows missing values
+    default: float = 0.0  # used where a client lacks the column; nan where the model knows missing values
 
 
 @dataclass(frozen=True)
@@ -88,10 +91,9 @@ class Manifest:
         try:
             if len(text) > LONGEST:
                 raise ValueError(f"it has {len(text)} bytes, and at most {LONGEST} are read")
-            said = json.loads(text, parse_constant=_no_constant)
-            if client is None and isinstance(said, dict):
-                who = str(said.get("client", who))[:_LONG]
-            manifest = _manifest(said)
+            manifest = msgspec.json.decode(text, type=_Manifest).checked()
+        except msgspec.DecodeError as e:
+            raise ModelRefused(who, f"its manifest is malformed: {_explained(e)}") from e
         except (ValueError, RecursionError) as e:
             raise ModelRefused(who, f"its manifest is malformed: {e}") from e
         if client is not None and manifest.client != client:
@@ -142,10 +144,6 @@ def same_bytes(manifest: Manifest, model: bytes) -> None:
         raise ModelRefused(manifest.client, "its model's sha256 is not the one in its manifest")
 
 
-def _no_constant(word: str) -> float:
-    raise ValueError(f"{word} is no number of JSON")
-
-
 def _tensor(b: bytes) -> Tensor:
     import torch
 
@@ -160,49 +158,86 @@ def _bytes(t: Tensor) -> bytes:
     return t.numpy().tobytes()
 
 
-# What each field of a manifest may be.
+# What each field of a stranger's manifest may be; all of them must be there, and no others.
+
+_Text = Annotated[str, Meta(max_length=1000)]
+_Name = Annotated[str, Meta(min_length=1, max_length=_LONG)]
+_Whole = Annotated[int, Meta(ge=0, lt=1 << 53)]
+_Float32 = Annotated[float, Meta(gt=-1e38, lt=1e38)]
+_MANY = 100_000  # features or classes
+_RIGHT = {
+    "task": "classes or numbers",
+    "kind": "number or flag",
+    "name": f"a name of 1 to {_LONG} letters",
+    "client": f"a name of 1 to {_LONG} letters",
+    "size": "a whole number of at least 0",
+    "opset": "a whole number of at least 0",
+    "sha256": "64 hexadecimal digits",
+    "default": "a finite number of 32 bits, or null",
+    "epsilon": "a number of at least 0, or null",
+    "delta": "a number between 0 and 1, or null",
+}
 
 
-def _manifest(said: Any) -> Manifest:
-    m = Manifest(
-        **fields.record(
-            said,
-            "manifest",
-            {
-                "client": fields.name,
-                "task": fields.one_of("classes", "numbers"),
-                "features": fields.list_of(_feature),
-                "classes": fields.list_of(fields.name),
-                "privacy": _privacy,
-                "family": fields.text,
-                "size": fields.whole,
-                "sha256": fields.digest,
-                "opset": fields.whole,
-                "made_with": fields.text,
-            },
+class _Feature(Struct, forbid_unknown_fields=True):
+    name: _Name
+    kind: Kind
+    default: _Float32 | None  # null: the model knows missing values
+
+
+class _Privacy(Struct, forbid_unknown_fields=True):
+    mechanism: _Name
+    epsilon: Annotated[float, Meta(ge=0, lt=1e38)] | None
+    delta: Annotated[float, Meta(ge=0, le=1)] | None
+    note: _Text
+
+
+class _Manifest(Struct, forbid_unknown_fields=True):
+    client: _Name
+    task: TaskKind
+    features: Annotated[list[_Feature], Meta(max_length=_MANY)]
+    classes: Annotated[list[_Name], Meta(max_length=_MANY)]
+    privacy: _Privacy
+    family: _Text
+    size: _Whole
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    opset: _Whole
+    made_with: _Text
+
+    def checked(self) -> Manifest:
+        """The manifest, if its fields also fit each other."""
+        names, p = [f.name for f in self.features], self.privacy
+        lines = [self.client, self.family, self.made_with, p.mechanism, p.note, *names, *self.classes]
+        if odd := [v for v in lines if not v.isprintable()]:
+            raise ValueError(f"{odd[0]!r:.80} is not a line of text")
+        if twice := _doubled(names) or _doubled(self.classes):
+            raise ValueError(f"it names {twice!r} twice")
+        if not self.features:
+            raise ValueError("it has no features")
+        if self.task == "classes" and len(self.classes) < 2:
+            raise ValueError(f"a model of classes has at least two, not {len(self.classes)}")
+        if self.task == "numbers" and self.classes:
+            raise ValueError("a model of numbers has no classes")
+        return self.manifest()
+
+    def manifest(self) -> Manifest:
+        features = [
+            Feature(f.name, f.kind, math.nan if f.default is None else f.default) for f in self.features
+        ]
+        privacy = Privacy(**msgspec.structs.asdict(self.privacy))
+        rest = {k: v for k, v in msgspec.structs.asdict(self).items() if k not in ("features", "privacy")}
+        return Manifest(
+            **rest | {"features": tuple(features), "classes": tuple(self.classes), "privacy": privacy}
         )
-    )
-    if twice := fields.doubled(m.names) or fields.doubled(m.classes):
-        raise ValueError(f"it names {twice!r} twice")
-    if not m.features:
-        raise ValueError("it has no features")
-    if m.task == "classes" and len(m.classes) < 2:
-        raise ValueError(f"a model of classes has at least two, not {len(m.classes)}")
-    if m.task == "numbers" and m.classes:
-        raise ValueError("a model of numbers has no classes")
-    return m
 
 
-def _feature(said: Any) -> Feature:
-    kinds = {"name": fields.name, "kind": fields.one_of("number", "flag"), "default": fields.default}
-    return Feature(**fields.record(said, "feature", kinds))
+def _explained(e: msgspec.DecodeError) -> str:
+    """Which field is wrong, why, and what would be right."""
+    why, _, where = str(e).partition(" - at `$")
+    where = where.strip("`.")
+    right = _RIGHT.get(where.rpartition(".")[2], "")
+    return f"{where + ': ' if where else ''}{why}{'; expected ' + right if right else ''}"
 
 
-def _privacy(said: Any) -> Privacy:
-    kinds = {
-        "mechanism": fields.name,
-        "epsilon": fields.maybe(fields.budget),
-        "delta": fields.maybe(fields.chance),
-        "note": fields.text,
-    }
-    return Privacy(**fields.record(said, "privacy", kinds))
+def _doubled(names: list[str]) -> str | None:
+    return next((n for n, many in Counter(names).items() if many > 1), None)

@@ -96,9 +96,11 @@ def _matrix(axes: Axes, trust: Trust, names: list[str]) -> None:
     for own in (False, True):
         some = [(place[j], place[i], area * w) for i, j, w in cells if (i == j) == own]
         if some:
-            x, y, area = zip(*some, strict=True)
+            x, y, sizes = zip(*some, strict=True)
             face = "none" if own else PALETTE[0]
-            axes.scatter(x, y, s=area, facecolors=face, edgecolors=INK if own else PALETTE[0], linewidths=0.9)
+            axes.scatter(
+                x, y, s=sizes, facecolors=face, edgecolors=INK if own else PALETTE[0], linewidths=0.9
+            )
     labels = [short(c, 14) for c in names]
     axes.set_xticks(range(len(names)), labels, rotation=90)
     axes.set_yticks(range(len(names)), labels)

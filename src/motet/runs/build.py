@@ -17,12 +17,12 @@ from torch.nn import Module
 
 from motet import nets
 from motet.client import ClientData, Task, seed_of
+from motet.client.visit import single_threaded
 from motet.core import Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
 from motet.engines.mean import ReplyMean, RunningMean
-from motet.engines.single_threaded import single_threaded
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights as stored

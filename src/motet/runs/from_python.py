@@ -158,7 +158,7 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
         words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
         near = _ELSEWHERE.get(key)
         return [
-            f"unknown keyword {key}\nhint: did you mean {near}?"
+            f"unknown keyword {key}\nhint: did you mean {near!r}?"
             if near in words
             else unknown("keyword", key, words)
         ]

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
-from motet.engines.loop import VerbFailed
-from motet.engines.single_threaded import single_threaded
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve

@@ -16,10 +16,10 @@ import numpy as np
 
 from motet.client import metrics_of, seed_of
 from motet.client.task import better
-from motet.core import Client, Tree, Turn
+from motet.core import Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
-from motet.engines.loop import Loop, Part
+from motet.engines.loop import Loop
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
@@ -170,14 +170,14 @@ class Trainer:
         asks = training(self.method, before, turn)
         if not asks or self.pooled:
             return
-        clients, sums = self.evaluator.evaluate_trained(self.method, asks, turn)
+        clients, sums = self.engine.evaluate_trained(self.method, asks, turn)
         self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")
         if self.reported().round == self.number:
             self.store.forget_scores("test", "after_training")
             self.write(clients, sums["test"], turn.number, "test", "after_training")
 
     def score(
-        self, engine: Loop, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
+        self, engine: Engine, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
     ) -> dict[str, float]:
         """Write down everyone's scores under `sides` (all of them by default); return their means."""
         clients, sums = engine.evaluate(self.method, state, turn, part)

@@ -1,9 +1,10 @@
 """The wire format: magic, the length of a JSON header, the header, then raw little-endian arrays.
 
 The header holds the tree's shape and, for each array, its type and dimensions. Reading checks every
-length before it is used and takes no more memory than the message is long (and its header some thirty
-times over), so that a damaged or hostile message ends in a WireError and nothing else. Whoever knows what is
-to come says so (`like`), and anything of another shape is refused from its header alone.
+length before it is used and takes no more memory than the message has bytes (and some thirty times its
+header), so that a damaged or hostile message ends in a WireError and nothing else. A reader that knows what
+is to come says so (`like`), and anything of another form is refused from its header.
+A tree that must be a record of known fields becomes a msgspec Struct (`record`).
 Knows trees and bytes. Does not know who sends what to whom.
 """
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
 
+from motet.errors import MotetError
 from motet.vec import Vec
-from motet.wire.forms import DEEP, WireError, compare, shape
 
 MAGIC = b"motet\x001\n"
 _DTYPES = {
@@ -29,8 +31,15 @@ _DTYPES = {
     )
 }  # fmt: skip
 _DIMS = 32  # of an array
+_DEEP = 64  # how deep a tree may nest
 _HEADER = 16 << 20  # bytes of a header, in messages from elsewhere
 _PLAIN = (int, float, str, bool, type(None))
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class WireError(MotetError, ValueError):
+    """A tree that cannot be sent, or bytes that are no message."""
 
 
 def pack(tree: Any) -> bytes:
@@ -75,10 +84,10 @@ def unpack(message: bytes, limit: int | None = None, like: Any = None, *, loose:
     try:
         header = json.loads(message[start : start + length])
         if like is not None:
-            compare(header, json.loads(_describe(like)[0]), loose)
+            _compare(header, json.loads(_describe(like)[0]), loose)
         arrays = _arrays(header["arrays"], message, start + length)
         return _Builder(arrays).whole(header["tree"])
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+    except _DAMAGE as e:
         raise e if isinstance(e, WireError) else WireError(f"the message's header is damaged: {e}") from e
 
 
@@ -169,8 +178,8 @@ class _Builder:
         return tree
 
     def build(self, t: dict[str, Any], depth: int) -> Any:
-        if depth > DEEP:
-            raise WireError(f"the message nests deeper than {DEEP}")
+        if depth > _DEEP:
+            raise WireError(f"the message nests deeper than {_DEEP}")
         ((kind, v),) = t.items()
         if kind == "at":
             if type(v) is not int or v != self.used:
@@ -202,9 +211,55 @@ def form(tree: Any) -> str:
     True
     """
     header = json.loads(_describe(tree)[0])
-    return repr((shape(header["tree"]), header["arrays"]))
+    return repr((_form(header["tree"]), header["arrays"]))
 
 
 def check_form(tree: Any, like: Any, *, loose: bool = False) -> None:
     """Raise WireError unless a tree is of the form of another one; see `unpack`."""
-    compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
+    _compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
+
+
+def _compare(header: dict[str, Any], wanted: dict[str, Any], loose: bool) -> None:
+    """Refuse a message whose header describes something of another form."""
+    if _form(header["tree"]) != _form(wanted["tree"]):
+        raise WireError("the tree is of another form than was expected")
+    got, want = header["arrays"], wanted["arrays"]
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        sizes = ("bytes",) if "bytes" in b else ("dtype", "shape")
+        same = set(a) == set(b) and all(_size(a[k], loose) == _size(b[k], loose) for k in sizes)
+        if not same:
+            raise WireError(f"array {i} is {a!r:.120}; expected {b!r:.120}")
+
+
+def _form(t: dict[str, Any], depth: int = 0) -> Any:
+    """What a header says of a tree, without values."""
+    if depth > _DEEP:
+        raise WireError(f"the message nests deeper than {_DEEP}")
+    ((kind, v),) = t.items()
+    if kind == "is":
+        return type(v)
+    if kind in ("vec", "map"):
+        return kind, {k: _form(x, depth + 1) for k, x in v.items()}
+    return (kind, [_form(x, depth + 1) for x in v]) if isinstance(v, list) else kind
+
+
+def _size(v: Any, loose: bool) -> Any:
+    """Of bytes any length will do; of an array its dimensions, or with `loose` how many there are."""
+    if isinstance(v, list):
+        return len(v) if loose else v
+    return v if isinstance(v, str) else None
+
+
+# ---- records ----
+
+
+def record(tree: Any, kind: type[R], what: str) -> R:
+    """The record that a tree holds: all of its fields and no others, each of its type; else a WireError."""
+    if not isinstance(tree, dict) or set(tree) != set(kind.__struct_fields__):
+        fields = ", ".join(kind.__struct_fields__)
+        raise WireError(f"this is no {what}: it must have exactly the fields {fields}")
+    try:
+        return msgspec.convert(tree, kind)
+    except (msgspec.ValidationError, *_DAMAGE) as e:
+        why, _, where = str(e).partition(" - at `$.")
+        raise WireError(f"this is no {what}: {where.rstrip('`') + ': ' if where else ''}{why:.200}") from e

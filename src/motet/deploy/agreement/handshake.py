@@ -1,19 +1,19 @@
-"""The handshake, from the server's side: ask every site for its description, agree, measure, settle.
+"""The handshake, from the server's side: ask every site for its description, agree, measure, send the layout.
 
     agreement, layout = handshake(call, run="r1", method="fedper", seed=0)
 
 `call` takes a letter and gives {site: reply}; how it does so is the caller's business. Nothing trains here.
-Knows the order of questions. Does not know tables, nor how letters travel.
+Knows the order of questions. Does not know tables, nor how letters are carried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from motet.core import Tree
 from motet.data.federated import DataError
@@ -36,13 +36,13 @@ def handshake(
     features: Features = "same",
     on_agreement: Callable[[Agreement], Any] = lambda a: None,
 ) -> tuple[Agreement, Layout]:
-    """What all sites hold, in one layout, which they have then settled on. `told` hears of the agreement
-    before it is checked, so that people see what does not fit."""
-    described = trees(call(Letter("describe", run)))
+    """What all sites hold, and the layout that all of them then use. `on_agreement` is called before the
+    agreement is checked, so that people see what does not fit."""
+    described = trees_of(call(Letter("describe", run)))
     agreement = merge(described, method, features)
     on_agreement(agreement)
     layout = measured(call, run, agreement.check(), agreement.layout(scale, seed, val, test))
-    trees(call(Letter("layout", run, send=layout.tree())))
+    trees_of(call(Letter("layout", run, send=layout.tree())))
     return agreement, layout
 
 
@@ -51,15 +51,15 @@ def measured(call: Call, run: str, agreement: Agreement, layout: Layout) -> Layo
     if not (layout.wants_sums or agreement.holes):
         return layout
     letter = Letter("measure", run, send={"layout": layout.tree(), "middle": ()})
-    first = added(trees(call(letter)), ("rows", "many", "total"))
+    first = summed(trees_of(call(letter)), ("rows", "many", "total"))
     layout = layout.with_means(first["many"], first["total"])
     middle = first["total"] / np.maximum(first["many"], 1)
     sent = {"layout": layout.tree(), "middle": torch.from_numpy(middle)}
-    second = added(trees(call(replace(letter, send=sent))), ("rows", "squares"))
+    second = summed(trees_of(call(replace(letter, send=sent))), ("rows", "squares"))
     return layout.with_spread(second["rows"], second["squares"])
 
 
-def trees(replies: Mapping[str, Reply]) -> dict[str, Tree]:
+def trees_of(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     """What sites replied; a refusal of one is the end, and all refusals are said."""
     if wrong := [r.refusal for r in replies.values() if r.refusal]:
         raise DataError("\n".join(wrong))
@@ -68,7 +68,7 @@ def trees(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     return {s: replies[s].tree for s in sorted(replies)}
 
 
-def added(sums: Mapping[str, Tree], names: tuple[str, ...]) -> dict[str, np.ndarray]:
+def summed(sums: Mapping[str, Tree], names: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Sums over sites of numbers by column, in the order of sites' names."""
     total: dict[str, np.ndarray] = {}
     for site, tree in sums.items():

@@ -6,73 +6,55 @@ Knows columns and statistics. Does not know any site's rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor
 
 from motet.client import Column
 from motet.client.task import Kind
 from motet.core import Tree
 from motet.data.federated import FederatedData, Scaler
-from motet.wire import WireError
+from motet.wire import WireError, record
 
 _TINY = 1e-9  # a column whose spread is smaller than this share of its mean is constant
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How every site lays its rows out. Statistics are of training rows; () where sites use their own."""
 
-    columns: tuple[tuple[str, str, str], ...]  # (name, number or flag, what it was one-hot encoded from)
+    columns: tuple[tuple[str, Literal["number", "flag"], str], ...]  # (name, kind, one-hot encoded from)
     kind: Kind
     classes: tuple[str, ...]  # () for numbers
-    scale: str = "federation"  # whose rows standardise numbers: federation, client (each its own), none
+    scale: Literal["federation", "client", "none"] = "federation"  # whose rows standardise numbers
     seed: int = 0  # of the cut into training, validation and test rows
     val: float = 0.15
     test: float = 0.25
-    means: Tree = ()  # (columns,) what fills empty cells
-    middle: Tree = ()  # (columns,)
-    spread: Tree = ()
+    means: Any = ()  # (columns,) what fills empty cells
+    middle: Any = ()  # (columns,)
+    spread: Any = ()
     target: tuple[float, float] = (0.0, 1.0)  # middle and spread of numbers that are predicted
 
     def tree(self) -> Tree:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     @classmethod
     def of(cls, tree: Tree) -> Layout:
         """The layout that a tree holds; anything else is a WireError."""
-        if not isinstance(tree, dict) or set(tree) != {f.name for f in fields(cls)}:
-            raise WireError("this is no layout: its fields are others")
-        texts = [tree["classes"], *(tree["columns"] if isinstance(tree["columns"], tuple) else [()])]
-        if not all(isinstance(t, tuple) and all(isinstance(w, str) for w in t) for t in texts):
-            raise WireError("the layout's columns and classes must be texts")
-        if any(len(c) != 3 or c[1] not in ("number", "flag") for c in tree["columns"]):
-            raise WireError("a column of the layout must have a name, a kind and a group")
-        if tree["kind"] not in ("classes", "numbers") or tree["scale"] not in (
-            "federation",
-            "client",
-            "none",
-        ):
-            raise WireError(f"no such layout: kind {tree['kind']!r:.40}, scale {tree['scale']!r:.40}")
-        if not all(isinstance(tree[k], int | float) for k in ("seed", "val", "test")):
-            raise WireError("the layout's seed and shares must be numbers")
-        return cls(**tree)._checked()
-
-    def _checked(self) -> Layout:
+        layout = record(tree, cls, "layout")
         for name in ("means", "middle", "spread"):
-            v = getattr(self, name)
-            fine = isinstance(v, Tensor) and v.shape == (len(self.columns),) and bool(torch.isfinite(v).all())
+            v = getattr(layout, name)
+            fine = isinstance(v, Tensor) and v.shape == (len(layout.columns),) and bool(v.isfinite().all())
             if not fine and v != ():
                 raise WireError(f"the layout's {name} must be a finite number for each column")
-        pair = isinstance(self.target, tuple) and len(self.target) == 2
-        if not pair or not all(isinstance(v, float) for v in self.target) or not self.target[1] > 0:
+        if not layout.target[1] > 0:
             raise WireError("the layout's target must have a middle and a spread above 0")
-        if not (0 <= self.val < 1 and 0 <= self.test < 1 and self.val + self.test < 1):
+        if not (0 <= layout.val < 1 and 0 <= layout.test < 1 and layout.val + layout.test < 1):
             raise WireError("the layout's shares of validation and test rows must leave some for training")
-        return self
+        return layout
 
     @property
     def table(self) -> tuple[Column, ...]:
@@ -84,7 +66,7 @@ class Layout:
         return np.array([kind == "number" for _, kind, _ in self.columns], bool)
 
     @property
-    def ruler(self) -> Scaler:
+    def scaler(self) -> Scaler:
         return Scaler(self.middle.numpy(), self.spread.numpy())
 
     @property
@@ -93,7 +75,7 @@ class Layout:
         return self.scale == "federation" or self.kind == "numbers"
 
     def federation(self, name: str, clients_data: Any = None) -> FederatedData:
-        """What a server knows of the data; at a site, with the one home that lies there."""
+        """What a server knows of the data; at a site, with the one client whose rows are there."""
         offset, scale = self.target
         return FederatedData(
             name=name, clients_data=clients_data or {}, unseen={}, kind=self.kind, classes=self.classes,

@@ -1,27 +1,73 @@
-"""The schema handshake: what sites' tables have in common, and what not, before anything trains.
+"""What sites' tables have in common, and what not, before anything trains.
 
-    agreement = merge({"a": told_by_a, "b": told_by_b}, method="fedper")
+    agreement = merge({"a": description_of_a, "b": description_of_b}, method="fedper")
     print(agreement.text())       # columns and classes, site by site
     agreement.check()             # raises with all that does not fit
 
-Knows descriptions of tables. Does not know rows, nor how descriptions travel.
+Knows descriptions of tables. Does not know rows, nor how descriptions are sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from motet.client.task import Kind
 from motet.core import Tree
 from motet.data.federated import DataError, refuse
 from motet.data.targets import FEW
 from motet.deploy.agreement.layout import Layout
+from motet.wire import WireError, record
 
 Features = Literal["same", "common", "any"]
+ColumnKind = Literal["number", "flag", "text"]
 ANY_COLUMNS = ("stacking", "local")  # methods that can do with sites that hold different columns
 _MOST = 100_000  # columns or categories that a site may describe
+_LISTED = 20  # columns that a table for people lists one by one
+Texts = Annotated[list[str], Meta(max_length=_MOST)]
+
+
+# ---- what a site sends ----
+
+
+class ColumnDescription(Struct, frozen=True, forbid_unknown_fields=True):
+    """One column of a site's table; `values` are the categories of a text column."""
+
+    name: str
+    kind: ColumnKind
+    values: Texts
+
+
+class TargetDescription(Struct, frozen=True, forbid_unknown_fields=True):
+    """The column that is predicted."""
+
+    name: str
+    kind: Kind
+    classes: Texts
+
+
+class TableDescription(Struct, frozen=True):
+    """A site's table as others may know it."""
+
+    columns: Annotated[list[ColumnDescription], Meta(max_length=_MOST)]
+    target: TargetDescription
+    auto: bool  # whether the target's kind was guessed from numbers
+    holes: bool  # whether cells are empty
+    counts: dict[str, Any]  # numbers of rows; {} where the site's policy keeps them
+
+
+def description_of(site: str, tree: Tree) -> TableDescription:
+    """What a site sent, if it is a description of a table."""
+    try:
+        return record(tree, TableDescription, "description of a table")
+    except WireError as e:
+        raise DataError(f"site {site} sent something that is no description of a table: {e}") from e
+
+
+# ---- what comes of it ----
 
 
 @dataclass(frozen=True)
@@ -29,23 +75,23 @@ class SchemaField:
     """One column of the federation, as its sites know it."""
 
     name: str
-    kind: str  # number, flag, text
+    kind: ColumnKind
     values: tuple[str, ...]  # all categories of a text column, sorted
     sites: tuple[str, ...]  # who holds it
 
 
 @dataclass
 class Agreement:
-    """What sites said, what can be made of it, and what cannot."""
+    """What sites sent, what can be made of it, and what cannot."""
 
     sites: tuple[str, ...]
-    fields: list[SchemaField]
-    kind: Kind
-    classes: tuple[str, ...]
-    seen: dict[str, tuple[str, ...]]  # the classes of each site
-    counts: dict[str, Tree]  # rows of each site that tells them
+    features: Features  # all sites must hold the same columns; or those are taken that all hold; or any
+    counts: dict[str, dict[str, Any]]  # rows of each site; {} unless all sites say them
     holes: bool  # whether some site has empty cells
-    features: Features
+    fields: list[SchemaField] = field(default_factory=list)
+    kind: Kind = "numbers"
+    classes: tuple[str, ...] = ()
+    seen: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the classes of each site
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -56,20 +102,22 @@ class Agreement:
 
     def layout(self, scale: str, seed: int, val: float, test: float) -> Layout:
         """The common layout, without statistics yet."""
-        wanted = "federation" if scale == "auto" else scale
         kept = [f for f in self.fields if self.features == "any" or len(f.sites) == len(self.sites)]
         columns = [c for f in kept for c in _columns(f)]
+        wanted: Any = "federation" if scale == "auto" else scale
         return Layout(tuple(columns), self.kind, self.classes, wanted, seed, val, test)
 
     def text(self) -> str:
-        """A table for people: who holds which column, who has seen which class."""
-        wide = max([len(f.name) for f in self.fields] + [len(c) for c in self.classes] + [6])
+        """A table for people: who holds which column, who has rows of which class."""
+        wide = max([len(f.name) for f in self._listed()] + [len(c) for c in self.classes] + [6])
         names = dict(zip(self.sites, self.sites, strict=True))
         lines = [self._line(wide, "column", "kind", names)]
         lines.append("-" * len(lines[0]))
-        for f in self.fields:
+        for f in self._listed():
             kind = f"{f.kind} ({len(f.values)})" if f.values else f.kind
             lines.append(self._line(wide, f.name, kind, {s: "yes" for s in f.sites}))
+        if many := len(self.fields) - len(self._listed()):
+            lines.append(f"and {many} columns that all sites hold")
         lines += ["", self._line(wide, "class", "", names)] if self.classes else []
         for c in self.classes:
             lines.append(self._line(wide, c, "", {s: "yes" for s in self.sites if c in self.seen[s]}))
@@ -78,100 +126,116 @@ class Agreement:
             lines += ["", self._line(wide, "rows", "", rows)]
         return "\n".join([*lines, "", *self.notes, *self.problems]).rstrip()
 
+    def _listed(self) -> list[SchemaField]:
+        """All columns if they are few, else those that some site lacks."""
+        if len(self.fields) <= _LISTED:
+            return self.fields
+        return [f for f in self.fields if len(f.sites) < len(self.sites)]
+
     def _line(self, wide: int, name: str, kind: str, cells: Mapping[str, str]) -> str:
-        description = "  ".join(cells.get(s, "-").ljust(max(len(s), 4)) for s in self.sites)
-        return f"{name:<{wide}}  {kind:<9}  {description}".rstrip()
+        by_site = "  ".join(cells.get(s, "-").ljust(max(len(s), 4)) for s in self.sites)
+        return f"{name:<{wide}}  {kind:<9}  {by_site}".rstrip()
+
+    # ---- how it is made ----
+
+    def add_fields(self, tables: Mapping[str, TableDescription]) -> None:
+        """Every column that some site holds, in the order in which sites name them."""
+        found = {s: {c.name: c for c in tables[s].columns} for s in self.sites}
+        for name in dict.fromkeys(n for s in self.sites for n in found[s]):
+            holders = {s: found[s][name] for s in self.sites if name in found[s]}
+            values = tuple(sorted({v for c in holders.values() for v in c.values}))
+            self.fields.append(SchemaField(name, self._kind_of(name, holders), values, tuple(holders)))
+
+    def _kind_of(self, name: str, holders: Mapping[str, ColumnDescription]) -> ColumnKind:
+        """The kind of a column; truth values and numbers together are numbers, text goes with nothing else."""
+        kinds = _sites_by({s: c.kind for s, c in holders.items()}, ("number", "flag", "text"))
+        if len(kinds) == 1:
+            return next(iter(holders.values())).kind
+        if "text" not in kinds:
+            where = ", ".join(kinds["flag"])
+            self.notes.append(f"column {name!r} holds truth values at {where}; read as numbers")
+            return "number"
+        self.problems.append(
+            f"column {name!r} is not of one kind: {_where(kinds)}.\n"
+            "hint: make it the same at all sites, or leave it out everywhere (drop)"
+        )
+        return "text"
+
+    def add_target(self, tables: Mapping[str, TableDescription]) -> None:
+        """What is predicted; numbers that few sites take for classes are numbers."""
+        targets = {s: tables[s].target for s in self.sites}
+        self.seen = {s: tuple(t.classes) for s, t in targets.items()}
+        union = sorted({c for v in self.seen.values() for c in v}, key=_by_value)
+        kinds = _sites_by({s: t.kind for s, t in targets.items()}, ("classes", "numbers"))
+        guessed = all(tables[s].auto for s in kinds.get("classes", ()))
+        if guessed and ("numbers" in kinds or len(union) > FEW):
+            self.seen = {s: () for s in self.sites}
+            return
+        self.kind, self.classes = "classes" if union else "numbers", tuple(union)
+        if len(kinds) > 1:
+            where = _where(kinds)
+            self.problems.append(
+                f"the target is not of one kind: {where}.\nhint: join with --kind at all sites"
+            )
+        elif len(union) == 1:
+            self.problems.append(f"the target is {union[0]!r} in every row of every site: nothing to learn")
+        self._note_absent_classes()
+
+    def _note_absent_classes(self) -> None:
+        for site, seen in self.seen.items():
+            if absent := [c for c in self.classes if c not in seen]:
+                self.notes.append(f"site {site} has no rows of class {', '.join(absent)}")
+
+    def compare_columns(self, method: str) -> None:
+        """Complain of columns that some sites lack, unless they may."""
+        lacking = {s: [f.name for f in self.fields if s not in f.sites] for s in self.sites}
+        lacks = [f"site {s} has no column {', '.join(map(repr, n))}" for s, n in lacking.items() if n]
+        all_hold = [f for f in self.fields if len(f.sites) == len(self.sites)]
+        if self.features == "common" and not all_hold:
+            self.problems.append(
+                "no column is held by all sites.\nhint: name columns alike, or use method=stacking"
+            )
+        if not lacks:
+            return
+        if self.features == "same":
+            self.problems.append(
+                f"{'; '.join(lacks)}, and {method or 'the method'} needs the same columns everywhere.\n"
+                "hint: method=stacking bears different columns; data.features=common takes those that all hold"
+            )
+        elif self.features == "common":
+            out = ", ".join(repr(f.name) for f in self.fields if f not in all_hold)
+            self.notes.append(f"left out, because not all sites hold them: {out}")
+        else:
+            self.notes += [f"{s}; it is zero there" for s in lacks]
 
 
-def merge(description: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:
+def merge(descriptions: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:
     """What the sites' descriptions come to. `features`: all must hold the `same` columns, or the `common`
     ones are taken, or `any`. A method that bears different columns makes `same` mean `any`."""
-    sites = tuple(sorted(description))
-    for site in sites:
-        check_description(site, description[site])
+    tables = {site: description_of(site, descriptions[site]) for site in sorted(descriptions)}
     if method in ANY_COLUMNS and features == "same":
         features = "any"
-    problems: list[str] = []
-    notes: list[str] = []
-    fields = _fields(description, sites, problems, notes)
-    kind, classes, seen = _targets(description, sites, problems, notes)
-    _compare(fields, sites, features, method, problems, notes)
-    counts = {s: description[s]["counts"] for s in sites if description[s]["counts"]}
-    holes = any(description[s]["holes"] for s in sites)
-    return Agreement(
-        sites, fields, kind, classes, seen, counts if len(counts) == len(sites) else {}, holes, features,
-        problems, notes,
-    )  # fmt: skip
-
-
-def check_description(site: str, t: Tree) -> None:
-    """Refuse what is no description, whoever sent it."""
-    shape = isinstance(t, dict) and set(t) == {"columns", "target", "auto", "holes", "counts"}
-    if not shape or not isinstance(t["columns"], list) or not isinstance(t["target"], dict):
-        raise DataError(f"site {site} sent something that is no description of a table")
-    rows = [*t["columns"], t["target"]]
-    fine = (
-        len(rows) <= _MOST
-        and all(isinstance(c, dict) and set(c) == {"name", "kind", "values"} for c in t["columns"])
-        and set(t["target"]) == {"name", "kind", "classes"}
-        and isinstance(t["counts"], dict)
-        and all(isinstance(c["name"], str) and isinstance(c["kind"], str) for c in rows)
-        and all(_texts(c["values"]) for c in t["columns"])
-        and _texts(t["target"]["classes"])
+    counts = {s: t.counts for s, t in tables.items() if t.counts}
+    found = Agreement(
+        tuple(tables),
+        features,
+        counts if len(counts) == len(tables) else {},
+        any(t.holes for t in tables.values()),
     )
-    known = fine and all(c["kind"] in ("number", "flag", "text") for c in t["columns"])
-    if not known or t["target"]["kind"] not in ("classes", "numbers"):
-        raise DataError(f"site {site} sent something that is no description of a table")
+    found.add_fields(tables)
+    found.add_target(tables)
+    found.compare_columns(method)
+    return found
 
 
-def _texts(values: Tree) -> bool:
-    return isinstance(values, list) and len(values) <= _MOST and all(isinstance(v, str) for v in values)
+def _sites_by(kinds: Mapping[str, str], order: tuple[str, ...]) -> dict[str, list[str]]:
+    """Sites of each kind that occurs, in the order of kinds given."""
+    found = {kind: [s for s, k in kinds.items() if k == kind] for kind in order}
+    return {kind: sites for kind, sites in found.items() if sites}
 
 
-def _fields(
-    description: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
-) -> list[SchemaField]:
-    """Every column that some site holds, in the order in which sites name them."""
-    found = {s: {c["name"]: c for c in description[s]["columns"]} for s in sites}
-    fields = []
-    for name in dict.fromkeys(n for s in sites for n in found[s]):
-        who = tuple(s for s in sites if name in found[s])
-        kinds = {k: [s for s in who if found[s][name]["kind"] == k] for k in ("number", "flag", "text")}
-        kinds = {k: v for k, v in kinds.items() if v}
-        if "text" in kinds and len(kinds) > 1:
-            said = "; ".join(f"{k} at {', '.join(v)}" for k, v in kinds.items())
-            problems.append(
-                f"column {name!r} is not of one kind: {said}.\n"
-                f"hint: make it the same at all sites, or leave it out everywhere (drop)"
-            )
-        elif len(kinds) > 1:
-            notes.append(f"column {name!r} holds truth values at {', '.join(kinds['flag'])}; read as numbers")
-        values = tuple(sorted({v for s in who for v in found[s][name]["values"]}))
-        kind = next(iter(kinds)) if len(kinds) == 1 else "text" if "text" in kinds else "number"
-        fields.append(SchemaField(name, kind, values, who))
-    return fields
-
-
-def _targets(
-    description: Mapping[str, Tree], sites: Sequence[str], problems: list[str], notes: list[str]
-) -> tuple[Kind, tuple[str, ...], dict[str, tuple[str, ...]]]:
-    seen = {s: tuple(description[s]["target"]["classes"]) for s in sites}
-    union = sorted({c for v in seen.values() for c in v}, key=_by_value)
-    kinds = {s: description[s]["target"]["kind"] for s in sites}
-    guessed = all(description[s]["auto"] for s in sites if kinds[s] == "classes")
-    if guessed and ("numbers" in kinds.values() or len(union) > FEW):
-        return "numbers", (), {s: () for s in sites}
-    if len(set(kinds.values())) > 1:
-        said = "; ".join(
-            f"{k} at {', '.join(s for s in sites if kinds[s] == k)}" for k in ("classes", "numbers")
-        )
-        problems.append(f"the target is not of one kind: {said}.\nhint: join with --kind at all sites")
-    for s in sites:
-        if absent := [c for c in union if c not in seen[s]]:
-            notes.append(f"site {s} has no rows of class {', '.join(absent)}")
-    if len(union) == 1 and set(kinds.values()) == {"classes"}:
-        problems.append(f"the target is {union[0]!r} in every row of every site: nothing to learn")
-    return ("classes" if union else "numbers"), tuple(union), seen
+def _where(kinds: Mapping[str, list[str]]) -> str:
+    return "; ".join(f"{kind} at {', '.join(sites)}" for kind, sites in kinds.items())
 
 
 def _by_value(name: str) -> tuple[int, float, str]:
@@ -179,35 +243,7 @@ def _by_value(name: str) -> tuple[int, float, str]:
     return (0, float(name), "") if name.lstrip("-").isdecimal() else (1, 0.0, name)
 
 
-def _compare(
-    fields: Sequence[SchemaField],
-    sites: Sequence[str],
-    features: Features,
-    method: str,
-    problems: list[str],
-    notes: list[str],
-) -> None:
-    """Complain of columns that some sites lack, unless they may."""
-    lacking = {s: [f.name for f in fields if s not in f.sites] for s in sites}
-    said = [f"site {s} has no column {', '.join(map(repr, names))}" for s, names in lacking.items() if names]
-    if features == "common" and not any(len(f.sites) == len(sites) for f in fields):
-        problems.append("no column is held by all sites.\nhint: name columns alike, or use method=stacking")
-    if not said:
-        return
-    if features == "same":
-        who = f"{method} " if method else "the method "
-        problems.append(
-            "; ".join(said) + f", and {who}needs the same columns everywhere.\n"
-            "hint: method=stacking bears different columns; data.features=common takes those that all hold"
-        )
-    elif features == "common":
-        out = ", ".join(repr(f.name) for f in fields if len(f.sites) < len(sites))
-        notes.append(f"left out, because not all sites hold them: {out}")
-    else:
-        notes += [f"{s}; it is zero there" for s in said]
-
-
-def _columns(f: SchemaField) -> list[tuple[str, str, str]]:
+def _columns(f: SchemaField) -> list[tuple[str, Any, str]]:
     if f.kind == "text":
         return [(f"{f.name}={v}", "flag", f.name) for v in f.values]
     return [(f.name, f.kind, "")]

@@ -1,4 +1,4 @@
-"""The owner's line to a FLARE server: who is there, jobs, and shutting down.
+"""The owner's session with a FLARE server: who is there, jobs, and shutting down.
 
 Knows FLARE's admin session. Does not know what jobs do.
 """
@@ -37,7 +37,7 @@ class AdminSession:
             self.session = new_secure_session(OWNER, str(kit.owner), timeout=_LOGIN)
 
     def registered(self) -> dict[str, float]:
-        """Sites that the server knows, and when each was last heard of."""
+        """Sites that the server knows, and when each last gave a sign."""
         with reaching(self.kit):
             info = self.session.get_system_info()
             return {c.name: float(c.last_connect_time) for c in info.client_info}
@@ -49,8 +49,8 @@ class AdminSession:
             return set()
         try:
             return self.answering(names)
-        except Unreachable:  # one that is frozen holds up the answer for all
-            return {n for n in names if n in self.quietly(n)}
+        except Unreachable:  # one that is frozen delays the answer of all, so each is asked alone
+            return {n for n in names if n in self.alone(n)}
 
     def answering(self, names: list[str]) -> set[str]:
         with reaching(self.kit):
@@ -61,7 +61,7 @@ class AdminSession:
                 self.session.unset_timeout()
         return {str(t["client_name"]) for t in found if t.get("status") != "no_reply"}
 
-    def quietly(self, name: str) -> set[str]:
+    def alone(self, name: str) -> set[str]:
         try:
             return self.answering([name])
         except Unreachable:

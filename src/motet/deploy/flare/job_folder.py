@@ -1,4 +1,4 @@
-"""A FLARE job: two classes of FLARE's, two of motet's, all of them installed at every party; no code travels.
+"""A FLARE job: two classes of FLARE's, two of motet's, all of them installed at every party; no code is sent.
 
 Knows the form of a job's folder. Does not know who submits it.
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from motet.deploy.flare.kits import CONDUCTOR, CONTROLLER, EXECUTOR, RECEPTION
+from motet.deploy.flare.kits import CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB
 
 _SYNC = 60  # seconds in which all sites of a job must have said that they are there
 
@@ -21,7 +21,7 @@ def write_job(
     sites: Sequence[str],
     server: Mapping[str, Any],
     site: Mapping[str, Any],
-    classes: tuple[str, str] = (CONDUCTOR, RECEPTION),
+    classes: tuple[str, str] = (SERVER_JOB, SITE_JOB),
 ) -> Path:
     """A job's folder; `server` and `site` are what the two classes of motet's are made with."""
     lead, host = classes

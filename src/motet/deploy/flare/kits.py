@@ -22,10 +22,10 @@ from motet.errors import MotetError
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-CONDUCTOR = "motet.deploy.flare.server_entry.ServerJob"
-RECEPTION = "motet.deploy.flare.site_entry.SiteJob"
-ALLOWED = (CONTROLLER, EXECUTOR, CONDUCTOR, RECEPTION)
-OWNER = "owner@motet.deploy"  # who starts runs; FLARE wants the form of an address
+SERVER_JOB = "motet.deploy.flare.server_entry.ServerJob"
+SITE_JOB = "motet.deploy.flare.site_entry.SiteJob"
+ALLOWED = (CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB)
+OWNER = "owner@motet.federation"  # who starts runs; FLARE wants the form of an address
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")  # a FLARE site's name is also a Python attribute
 _CARD = "motet.json"
 LARGEST = 257 << 20  # bytes of a message that FLARE takes at all; what is larger is refused from its header
@@ -168,7 +168,7 @@ def provision(plan: dict[str, Any], authority: Path) -> Path:
     return Path(done["current_prod_dir"])
 
 
-# ---- furnishing ----
+# ---- filling ----
 
 
 def fill_kit(kit: Path, plan: dict[str, Any], party: str) -> None:

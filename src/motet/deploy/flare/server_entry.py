@@ -1,4 +1,4 @@
-"""The server's end of a FLARE job. Knows how FLARE starts a job; what the job does is in conduct.py."""
+"""The server's end of a FLARE job. Knows how FLARE starts a job; what the job does is in server/job.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from motet.deploy.server.job import run_job
 from motet.deploy.server.run_files import RunOrder
 from motet.engines.flare import group_calls
 
-_AGREEING = 120.0  # seconds at least for the answers before training
+_BEFORE = 120.0  # seconds at least for the answers before training
 
 
 class ServerJob:
@@ -24,4 +24,4 @@ class ServerJob:
         folder = Path(self.folder)
         seconds = RunOrder.read(folder).timeout
         there = [c.name for c in collab.clients]
-        run_job(folder, group_calls(seconds), there, group_calls(max(seconds, _AGREEING)))
+        run_job(folder, group_calls(seconds), there, group_calls(max(seconds, _BEFORE)))

@@ -1,4 +1,4 @@
-"""A site's end of a FLARE job. Knows how FLARE starts a job; what is done with letters is the desk's business."""
+"""A site's end of a FLARE job. Knows how FLARE starts a job; the site's service answers letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from motet.deploy.site.config import open_service
 
 
 class SiteJob:
-    """Made by FLARE in the job's own process; hands letters to the desk of the kit that it was started from."""
+    """Made by FLARE in the job's own process; passes letters to the service of the kit that it was started from."""
 
     @collab.init
     def open(self) -> None:

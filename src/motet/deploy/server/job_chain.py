@@ -1,9 +1,9 @@
-"""The driver: a federated run is a chain of FLARE jobs.
+"""A federated run is a chain of FLARE jobs.
 
-FLARE fixes who takes part for the length of a job, and does not bring a crashed job back. So the driver starts a
-job with whoever is there; when it ended early (a site's worker died, too few answered, the server died), or when a
-site came back or is new, the next job goes on from the run's checkpoint. It keeps nothing itself: killed and
-started again, it goes on.
+FLARE fixes who takes part for the length of a job, and does not restart a crashed job. So a job starts with the
+sites that are there; when it ended early (a site's worker died, too few answered, the server died), or when a
+site came back or is new, the next job goes on from the run's checkpoint. Nothing is kept in this process: killed
+and started again, it goes on.
 Knows jobs, sites' comings and goings, and the run's folder. Does not know rounds.
 """
 
@@ -14,18 +14,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
+from msgspec.structs import replace
 
 from motet.deploy.flare.admin import AdminSession, Unreachable, over
 from motet.deploy.flare.job_folder import write_job
 from motet.deploy.flare.kits import FederationError, Kit
-from motet.deploy.server.run_files import RunOrder, clear_notes, note, read_report, report
+from motet.deploy.server.run_files import JobReport, RunOrder, clear_notes, note, read_report
 from motet.runs.run import Stopped
 
-_LOOK = 0.5  # seconds between looks at a job
-_COUNT = 1.5  # seconds between looks at who is there
+_POLL = 0.5  # seconds between readings of a job's report
+_COUNT = 1.5  # seconds between questions who is there
 _FINAL = ("done", "failed", "stopped")  # nothing more is to be done, for now
 _ENDED = (*_FINAL, "again", "short")  # the job is over, whatever FLARE still has to tidy up
 _LINE = 10.0  # seconds between lines about rounds
@@ -34,22 +34,22 @@ _STUCK = 120.0  # seconds that a job may take until it runs
 Say = Callable[[str], None]
 
 
-def drive(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
-    """Run to the end; the folder. `patience`: seconds to wait for the server or for enough sites."""
+def run_federated(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
+    """Run to the end, and return the folder. `patience`: seconds to wait for the server or for enough sites."""
     folder = kit.runs / order.run
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / "driver.lock", timeout=0):
-            Driver(kit, order, folder, say, patience).go()
+        with FileLock(folder / "chain.lock", timeout=0):
+            JobChain(kit, order, folder, say, patience).run()
     except Timeout as e:
         raise FederationError(
-            f"another process drives {folder}\nhint: `motet federation status {kit.folder}` shows how it goes"
+            f"another process runs {folder}\nhint: `motet federation status {kit.folder}` shows how it goes"
         ) from e
     return folder
 
 
 @dataclass
-class Driver:
+class JobChain:
     """Starts jobs until one says that the run is over."""
 
     kit: Kit
@@ -61,31 +61,31 @@ class Driver:
     tries: dict[str, tuple[int, float]] = field(default_factory=dict)  # by site: returns, and when next
     shown: dict[str, str] = field(default_factory=dict)  # who was said to be away, and why
     next_line: float = 0.0  # when the round is said again
-    reached: int = -1  # the round when a job last ended short
-    vain: int = 0  # jobs in a row that came no further
+    reached: int = -1  # the round when a job last ended with too few sites
+    stalled: int = 0  # jobs in a row without a new round
+    agreement: str = ""  # the table that was last shown
 
-    def go(self) -> None:
+    def run(self) -> None:
         self.order.write(self.folder)  # how many sites a round needs may be another number now
         clear_notes(self.folder)
-        if read_report(self.folder).get("state") in ("stopped", "failed"):
-            report(self.folder, state="waiting")
+        if read_report(self.folder).state in ("stopped", "failed"):
+            JobReport("waiting").write(self.folder)
         try:
-            while (state := read_report(self.folder).get("state")) not in _FINAL:
+            while (report := read_report(self.folder)).state not in _FINAL:
                 try:
                     self.one_job()
                 except Unreachable as e:
-                    self.hang_up()
+                    self.disconnect()
                     self.say(str(e).splitlines()[0])
                     time.sleep(1.0)
         finally:
-            self.hang_up()
-        status = read_report(self.folder)
-        if state == "failed":
-            raise FederationError(str(status.get("why")))
-        if state == "stopped":
-            raise Stopped(f"stopped after round {status.get('round')} of {status.get('rounds')}")
+            self.disconnect()
+        if report.state == "failed":
+            raise FederationError(report.why)
+        if report.state == "stopped":
+            raise Stopped(f"stopped after round {report.round} of {report.rounds}")
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         if self.admin is not None:
             self.admin.close()
         self.admin = None
@@ -95,11 +95,11 @@ class Driver:
         for job in admin.running():
             if job.get("job_name") == self.order.run:
                 admin.abort(str(job["job_id"]))
-        sites = self.gathered(admin)
-        report(self.folder, **read_report(self.folder) | {"state": "starting"})
+        sites = self.wait_for_sites(admin)
+        replace(read_report(self.folder), state="starting").write(self.folder)
         with tempfile.TemporaryDirectory() as scratch:
-            status = {"folder": str(self.folder)}
-            job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, status, {}))
+            given = {"folder": str(self.folder)}
+            job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, {}))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
         self.follow(admin, job_id)
 
@@ -113,7 +113,7 @@ class Driver:
                     raise
                 time.sleep(1.0)
 
-    def gathered(self, admin: AdminSession) -> list[str]:
+    def wait_for_sites(self, admin: AdminSession) -> list[str]:
         """Who is there, once they are enough and nobody else comes for a moment."""
         until, before = time.monotonic() + self.patience, set[str]()
         while True:
@@ -135,46 +135,51 @@ class Driver:
             time.sleep(_COUNT)
 
     def known(self) -> set[str]:
-        """Who was in the run when it was last heard of."""
-        status = read_report(self.folder)
-        return {*status.get("present", ()), *status.get("away", ())}
+        """Who was in the run at its last report."""
+        report = read_report(self.folder)
+        return {*report.present, *report.away}
 
     def follow(self, admin: AdminSession, job: str) -> None:
-        """Look on until the job is over; whoever comes back is taken in at the next boundary."""
+        """Wait until the job is over; a site that comes back is taken in after the current round."""
         began = counted = time.monotonic()
-        status = read_report(self.folder)
-        while status.get("state") not in _ENDED and not over(admin.status(job)):
-            time.sleep(_LOOK)
-            status = read_report(self.folder)
-            if status.get("state") == "starting" and time.monotonic() - began > _STUCK:
+        report = read_report(self.folder)
+        while report.state not in _ENDED and not over(admin.status(job)):
+            time.sleep(_POLL)
+            report = read_report(self.folder)
+            self.show(report)
+            if report.state == "starting" and time.monotonic() - began > _STUCK:
                 admin.abort(job)
-            if status.get("state") == "running":
-                self.show(status)
-                if time.monotonic() - counted > _COUNT:
-                    counted = time.monotonic()
-                    self.welcome(admin, set(status["present"]))
-        if status.get("state") == "short":
-            self.say(str(status["why"]))
-            self.rest(int(status.get("round", 0)))
+            if report.state == "running" and time.monotonic() - counted > _COUNT:
+                counted = time.monotonic()
+                self.take_in_newcomers(admin, set(report.present))
+        self.show(report)
+        if report.state == "short":
+            self.say(report.why)
+            self.wait_before_next(report.round)
 
-    def rest(self, round_: int) -> None:
-        """Between jobs that come no further, longer and longer."""
-        self.vain = self.vain + 1 if round_ == self.reached else 0
+    def wait_before_next(self, round_: int) -> None:
+        """Longer and longer between jobs that end no further than the one before."""
+        self.stalled = self.stalled + 1 if round_ == self.reached else 0
         self.reached = round_
-        time.sleep(min(2.0**self.vain - 1, 60.0))
+        time.sleep(min(2.0**self.stalled - 1, 60.0))
 
-    def show(self, status: dict[str, Any]) -> None:
-        """The round now and then, and who goes away when it happens."""
-        for site, why in status["away"].items():
+    def show(self, report: JobReport) -> None:
+        """What sites hold, once; who goes away, when it happens; the round now and then."""
+        if report.agreement and report.agreement != self.agreement:
+            self.agreement = report.agreement
+            self.say(f"\n{report.agreement}\n")
+        if report.state != "running":
+            return
+        for site, why in report.away.items():
             if self.shown.get(site) != why:
                 self.say(f"{site} is away: {why}")
-        self.shown = dict(status["away"])
+        self.shown = dict(report.away)
         if time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + _LINE
-            self.say(f"round {status['round']} of {status['rounds']}")
+            self.say(f"round {report.round} of {report.rounds}")
 
-    def welcome(self, admin: AdminSession, present: set[str]) -> None:
-        """Ask for a new job if somebody is there who is not in this one; less often the more often in vain."""
+    def take_in_newcomers(self, admin: AdminSession, present: set[str]) -> None:
+        """Ask for a new job if a site is there that is not in this one; less often for one that came in vain."""
         now = time.monotonic()
         for site in admin.alive() - present:
             many, when = self.tries.get(site, (0, 0.0))

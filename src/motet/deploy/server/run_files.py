@@ -1,17 +1,18 @@
-"""What a federated run is told to do, and what it tells: small files in the run's folder.
+"""Small files in a federated run's folder: what every job of the run needs to know, and how it goes.
 
-`orders.json` is written once, before the first job. `job.json` is written by the job at hand and read by the
-driver and by `motet federation status`. `again` and `stop` are notes from the driver to the job, which looks for
-them between rounds. Knows files. Does not know FLARE, nor what a round is.
+`orders.json` is written before the first job. `job.json` is written by the current job and read by the process
+that starts jobs and by `motet federation status`. `again` and `stop` are notes to the job, which reads them
+between rounds. Knows files. Does not know FLARE, nor what a round is.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from motet.data.federated import DataError, FederatedData
 from motet.data.partition import Common
@@ -33,13 +34,12 @@ def at_sites(
     raise DataError(f"the rows of this run are at its sites\nhint: motet federation run, not data={AT_SITES}")
 
 
-@dataclass(frozen=True)
-class RunOrder:
-    """What every job of a run is told."""
+class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """What every job of a run needs to know."""
 
     federation: str
-    run: str  # its name, which sites file what they keep under
-    settings: Settings
+    run: str  # its name, under which sites store what they keep
+    settings: dict[str, Any]
     min_sites: int = 2  # a job starts with so many sites at least
     min_replies: int = 2  # a round counts with so many replies at least
     timeout: float = 600.0  # seconds that a site has to answer an ask
@@ -49,17 +49,46 @@ class RunOrder:
         return Recipe(self.settings)
 
     def write(self, folder: Path) -> None:
-        put(folder / "orders.json", asdict(self))
+        put(folder / "orders.json", self)
 
     @classmethod
     def read(cls, folder: Path) -> RunOrder:
-        return cls(**json.loads((folder / "orders.json").read_text()))
+        try:
+            return msgspec.json.decode((folder / "orders.json").read_bytes(), type=cls)
+        except msgspec.DecodeError as e:
+            raise FederationError(
+                f"{folder / 'orders.json'} cannot be read: {e}\nhint: start the same run again, which writes it"
+            ) from e
 
 
-def read_orders(
+class JobReport(Struct, frozen=True):
+    """How a run goes, as its current job says."""
+
+    state: str = ""  # starting, agreeing, running, again, short, stopped, done or failed; "" before the first
+    why: str = ""  # of a job that ended early
+    round: int = 0  # rounds that ended
+    rounds: int = 0  # of the whole run
+    present: list[str] = []  # sites that take part
+    away: dict[str, str] = {}  # sites that do not, and why
+    scores: dict[str, float | None] = {}  # mean validation scores
+    agreement: str = ""  # what sites hold, as a table for people
+
+    def write(self, folder: Path) -> None:
+        put(folder / "job.json", self)
+
+
+def read_report(folder: Path) -> JobReport:
+    """The last report; an empty one before the first, or where it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / "job.json").read_bytes(), type=JobReport)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return JobReport()
+
+
+def make_order(
     federation: str, path: str | None, words: list[str], min_sites: int, min_replies: int, timeout: float
 ) -> RunOrder:
-    """RunOrder from a recipe; its data are at the sites, and its engine is flare."""
+    """The order of a recipe; its data are at the sites, and its engine is flare."""
     given: Settings = {}
     if path is not None:
         recipes.merge(given, recipes.parse_file(Path(path)))
@@ -68,7 +97,7 @@ def read_orders(
     data = given.get("data") if isinstance(given.get("data"), dict) else {}
     given["data"] = {**(data or {}), "name": AT_SITES}
     recipe = recipes.check(given)
-    refuse_strange(recipe)
+    check_for_sites(recipe)
     settings = recipe.settings
     if settings["data"]["server"]:
         settings["data"]["server"] = str(table_at_the_server(settings["data"]))
@@ -88,28 +117,28 @@ def table_at_the_server(data: Settings) -> Path:
     return path
 
 
-def refuse_strange(recipe: Recipe) -> None:
-    """What makes sense only where all clients' rows are at hand."""
+def check_for_sites(recipe: Recipe) -> None:
+    """Refuse what needs all clients' rows in one place."""
     if recipe["method"]["name"] == "centralised":
         raise FederationError(
             "centralised wants all rows in one place\nhint: method=fedavg, local, fedper, …"
         )
     if recipe.guard.attack != "none":
         raise FederationError(
-            "guard.attack rehearses attacks in a simulation\nhint: motet run guard.attack=…"
+            "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
     usual, data = Common(), recipe["data"]
     named = ("split", "features", "unseen", "server_test", "proxy")
     if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
         raise FederationError(
-            f"data.{odd[0]} deals rows to clients, and here every site brings its own\n"
+            f"data.{odd[0]} assigns rows to clients, and here every site has its own\n"
             "hint: of data, a federation knows val, test, scale, features, server and target"
         )
 
 
-def put(file: Path, content: Any) -> None:
+def put(file: Path, content: Struct) -> None:
     """A small file in one go."""
-    write_atomically(file, json.dumps(content, indent=2) + "\n")
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 
 def note(folder: Path, word: str) -> None:
@@ -117,23 +146,10 @@ def note(folder: Path, word: str) -> None:
 
 
 def read_note(folder: Path) -> str:
-    """The driver's note, if there is one."""
+    """The note to the job, if there is one."""
     return next((w for w in NOTES[::-1] if (folder / w).exists()), "")
 
 
 def clear_notes(folder: Path, *words: str) -> None:
     for word in words or NOTES:
         (folder / word).unlink(missing_ok=True)
-
-
-def report(folder: Path, **facts: Any) -> None:
-    """What the job at hand wants known: its state, who is there, who is not and why, the round."""
-    put(folder / "job.json", facts)
-
-
-def read_report(folder: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads((folder / "job.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return found

@@ -1,6 +1,6 @@
-"""A site: its data, its policy and its key, all of which stay in or beside its kit.
+"""A site's configuration: its data, its policy and its key, all of which stay in or beside its kit.
 
-`motet federation join` writes down where the data are; every job opens the desk from that.
+`motet federation join` writes down where the data are; every job makes the site's service from that.
 Knows a kit's files. Does not know FLARE.
 """
 
@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
-from motet.deploy.site.encrypted_state import site_key
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
+from motet.deploy.site.storage import site_key
 from motet.deploy.site.table import SiteTable
 
 _DATA = "data.json"

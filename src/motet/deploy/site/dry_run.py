@@ -1,9 +1,9 @@
-"""A dry run: what would leave this site, verb by verb, from a rehearsal on its own rows. Nothing is sent.
+"""A dry run: what would leave this site, verb by verb, found out on its own rows. Nothing is sent.
 
     print(dry_text(dry_run(source, policy, "fedper")))
 
-The rows of the table are what the schema handshake tells, then each verb that the method asks for, then what
-scoring tells. The layout is the site's own: in a federation, other sites' categories and classes come to it.
+The table lists what the handshake sends, then each verb that the method asks for, then what evaluation sends.
+The layout is the site's own: in a federation, other sites' categories and classes are added to it.
 Knows needs and policies. Does not know other sites.
 """
 
@@ -46,7 +46,7 @@ class DryRunReport:
 
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
-    """A rehearsal at this site alone, of a recipe or of a method with its usual settings."""
+    """A dry run at this site alone, of a recipe or of a method with its usual settings."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
     description = source.describe(policy.counts)
@@ -54,15 +54,15 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     shares = {k: data.get(k, v) for k, v in (("val", 0.15), ("test", 0.25))}
     layout = merge({site: description}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
     before, layout = handshake_needs(source, description, layout)
-    federation = source.build_clients(layout)
-    whole, task = resolved(recipe, federation)
-    needs = before + needs_of(method_of(whole, task), federation)
+    federated = source.build_clients(layout)
+    whole, task = resolved(recipe, federated)
+    needs = before + needs_of(method_of(whole, task), federated)
     wrong = objections(policy, name, needs, recipe)
     return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
 
 
 def handshake_needs(source: SiteTable, description: Tree, layout: Layout) -> tuple[list[Need], Layout]:
-    """What the handshake tells, and the layout that this site alone would come to."""
+    """What the handshake sends, and the layout that this site alone would come to."""
     needs = [need("describe", "schema", description)]
     sums = source.measure(layout, ())
     layout = layout.with_means(sums["many"].numpy(), sums["total"].numpy())
@@ -76,12 +76,12 @@ def need(verb: str, learn: str, tree: Tree) -> Need:
     return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
 
 
-def resolved(recipe: Recipe, federation: FederatedData) -> tuple[Recipe, Any]:
+def resolved(recipe: Recipe, federated: FederatedData) -> tuple[Recipe, Any]:
     """The recipe with a network, and the task."""
     if recipe["net"]["name"] == "auto":
-        name = nets.default_net(federation.kind, federation.shape)
+        name = nets.default_net(federated.kind, federated.shape)
         recipe = Recipe(recipe.settings | {"net": {"name": name}})
-    return recipe, task_of(recipe, federation)
+    return recipe, task_of(recipe, federated)
 
 
 def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -> list[str]:
@@ -100,7 +100,7 @@ def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -
 def dry_text(report: DryRunReport) -> str:
     """A plain table, and what the policy says."""
     head = ("verb", "the server learns", "bytes", "what leaves")
-    rows = [(n.verb, words(n), f"{n.up:,}" if n.seen else "?", what(n)) for n in report.needs]
+    rows = [(n.verb, learned(n), f"{n.up:,}" if n.seen else "?", leaving(n)) for n in report.needs]
     lines = aligned([head, *rows], right=[2])
     rule = "-" * min(max(map(len, lines)), _WIDE)
     title = (
@@ -111,16 +111,16 @@ def dry_text(report: DryRunReport) -> str:
 
 
 def notes(report: DryRunReport) -> list[str]:
-    """What a site's owner should know besides: a mean is a promise of the server, not of arithmetic."""
-    description = [f"network: {report.net}; every run is rehearsed here with its own recipe before it starts"]
+    """What a site's owner should know besides: the server sees each reply before it takes a mean."""
+    lines = [f"network: {report.net}; every run is tried here with its own recipe before it starts"]
     if any(n.learn == "average" for n in report.needs):
-        description.append(
-            "means are taken by the server, which is trusted to do no more with a reply: nothing is masked"
+        lines.append(
+            "the server takes means and sees each reply before: it is trusted not to use single replies"
         )
-    return description
+    return lines
 
 
-def words(n: Need) -> str:
+def learned(n: Need) -> str:
     return {
         "average": "a mean (average)",
         "collect": "this site's reply (collect)",
@@ -131,9 +131,9 @@ def words(n: Need) -> str:
     }[n.learn]
 
 
-def what(n: Need) -> str:
+def leaving(n: Need) -> str:
     if not n.seen:
-        return "not seen in the rehearsal: the method's text asks for it in other rounds or settings"
+        return "not seen in the dry run: the method asks for it in other rounds or with other settings"
     if n.learn == "schema":
         return "names and kinds of columns, categories, classes, numbers of rows"
     if not n.leaves:

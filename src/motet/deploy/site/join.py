@@ -15,10 +15,10 @@ from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
-    """The kit, ready to join with; `told` is what the command line said."""
+    """The kit, ready to join with; `given` are the words of the command line."""
     kit = open_kit(given.kit, "site")
     if not (given.data or given.policy or given.dry_run) and (kit.folder / "data.json").exists():
-        return kit  # who comes back as before has seen it
+        return kit  # nothing changed since it was last shown
     from motet.deploy.site.config import POLICY, write_source
     from motet.deploy.site.policy import Policy
     from motet.deploy.site.table import SiteTable

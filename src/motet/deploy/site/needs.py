@@ -1,7 +1,7 @@
-"""What a method would have a site say, found out at the site: from the method's text, and in a rehearsal.
+"""What a method needs from a site, found out at the site: in a dry run, and from the method's text.
 
-The rehearsal plays a few rounds among three pretended clients that all hold the first rows of the site's own
-home, with short training. Nothing leaves, nothing is kept. What only later rounds would ask is read from the
+The dry run plays a few rounds among three simulated clients that all hold the first rows of the site's own
+data, with short training. Nothing leaves, nothing is kept. What only later rounds would ask is read from the
 method's text: which verbs stand in its calls of `average` and `collect`.
 Knows asks, shapes and sizes. Does not know policies, nor letters.
 """
@@ -18,63 +18,62 @@ from typing import Any
 from torch import Tensor
 
 from motet.client import Batch, ClientData, seed_of
+from motet.client.visit import Job, VerbFailed, single_threaded
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn
 from motet.data.federated import FederatedData
-from motet.deploy.site.allow_list import verbs_of
-from motet.deploy.site.policy import Need
+from motet.deploy.site.policy import Need, verbs_of
 from motet.engines.driver import play, start
-from motet.engines.evaluate import Job, evaluate, evaluation_request
+from motet.engines.evaluate import evaluate, evaluation_request
 from motet.engines.letters import Reply
-from motet.engines.loop import Loop, VerbFailed
-from motet.engines.single_threaded import single_threaded
+from motet.engines.loop import Loop
 from motet.wire import size
 
 LEARN = {"mean": "average", "all": "collect"}
-_ROWS = 16  # of each part of the home, for a rehearsal
+_ROWS = 16  # of each part of the data, for a dry run
 _ROUNDS = 3
 _SHORT = {"epochs": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
 
 
 class AskRecorder(Loop):
-    """A loop that notes what is asked and what would leave."""
+    """A loop that records what is asked and what would leave."""
 
     def __init__(self, clients_data: dict[Client, ClientData]) -> None:
         super().__init__(clients_data)
-        self.heard: dict[tuple[str, str], Need] = {}
+        self.needs: dict[tuple[str, str], Need] = {}
         self.now = ("", "")
 
     def ask(self, ask: Ask) -> Tree:
         self.now = (getattr(ask.verb, "__name__", ""), LEARN[ask.learn])
         return super().ask(ask)
 
-    def guarded(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        reply, after = super().guarded(job, client, sent, keep, data)
-        self.note(*self.now, sent, reply)
+    def perform(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        reply, after = super().perform(job, client, sent, keep, data)
+        self.record(*self.now, sent, reply)
         return reply, after
 
-    def note(self, verb: str, learn: str, sent: Tree, reply: Tree) -> None:
+    def record(self, verb: str, learn: str, sent: Tree, reply: Tree) -> None:
         up, down = len(Reply(reply, 1 << 30).pack()), size(sent)
-        if (last := self.heard.get((verb, learn))) is None or up > last.up:
-            self.heard[verb, learn] = Need(verb, learn, tuple(described(reply)), up, down)
+        if (last := self.needs.get((verb, learn))) is None or up > last.up:
+            self.needs[verb, learn] = Need(verb, learn, tuple(described(reply)), up, down)
 
 
-def needs_of(method: Method, federation: FederatedData) -> list[Need]:
-    """All that the method may have this site say, in the order in which it does."""
-    (name, client_data), *_ = federation.clients_data.items()
-    engine = AskRecorder({c: few(client_data) for c in (name, f"{name} again", f"{name} once more")})
+def needs_of(method: Method, federated: FederatedData) -> list[Need]:
+    """All that the method may ask of this site, in the order in which it does."""
+    (name, client_data), *_ = federated.clients_data.items()
+    engine = AskRecorder({c: first_rows(client_data) for c in (name, f"{name} again", f"{name} once more")})
     with single_threaded():
         dry_run_rounds(shortened(method), engine, client_data.train.take())
-    found = list(engine.heard.values())
+    found = list(engine.needs.values())
     known = {(n.verb, n.learn) for n in found}
     return found + [Need(v, how, seen=False) for v, how in asks_in(type(method)) if (v, how) not in known]
 
 
 def dry_run_rounds(method: Method, engine: AskRecorder, rows: Batch) -> None:
-    """As far as it goes: what needs other clients than these is left to the method's text."""
+    """As far as it goes: for what needs other clients than these, the method's text is read."""
     proxy = Batch(rows.x[:_ROWS], rows.y[:_ROWS], rows.live[:_ROWS])
 
     def turn(number: int) -> Turn:
-        return Turn(number, engine.clients, engine.clients, seed_of("evaluate_trained", number), proxy)
+        return Turn(number, engine.clients, engine.clients, seed_of("rehearsal", number), proxy)
 
     try:
         state = start(engine, method, turn(-1))
@@ -83,12 +82,14 @@ def dry_run_rounds(method: Method, engine: AskRecorder, rows: Batch) -> None:
         client = engine.clients[0]
         sent = evaluation_request(method, state, method.download(state, client))
         sums, _ = evaluate(method, sent, engine.keep(client), engine.client_test(client))
-        engine.note("evaluate", "sums of scores", sent, sums)
+        engine.record("evaluate", "sums of scores", sent, sums)
     except (NoReply, VerbFailed):
         return
 
 
-def few(client_data: ClientData) -> ClientData:
+def first_rows(client_data: ClientData) -> ClientData:
+    """A few rows of each part, so that a dry run is short."""
+
     def first(part: Any) -> Batch:
         batch = part.take()
         return Batch(batch.x[:_ROWS], batch.y[:_ROWS], batch.live[:_ROWS])
@@ -99,7 +100,7 @@ def few(client_data: ClientData) -> ClientData:
 
 
 def shortened(method: Method) -> Method:
-    """The same method with as little training as shows what it says."""
+    """The same method with as little training as shows what it sends."""
     there = {f.name for f in fields(method)}
     short = {k: min(v, getattr(method, k)) for k, v in _SHORT.items() if k in there}
     return replace(method, **short)

@@ -22,7 +22,7 @@ from motet.wire import pack
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A personal model: the trees of its predictor, what is called with them, and how it does at home."""
+    """A personal model: the trees of its predictor, what is called with them, and its scores at the site."""
 
     trees: Tree
     call: str  # a function of the method, or `predict` of its task
@@ -40,20 +40,19 @@ class PersonalModel:
         return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
 
 
-def save_portrait(
-    path: Path, portrait: PersonalModel, recipe: Recipe, federation: FederatedData, number: int, site: str
+def save_personal_model(
+    path: Path, model: PersonalModel, recipe: Recipe, federated: FederatedData, number: int, site: str
 ) -> None:
     """A model's file and a card beside it, in the clear: they are the site's own, to be used there.
 
     Weights go into a safetensors file; what holds anything else, say other models, into motet's wire format.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    settings = recipe.settings | {"data": {"name": Path(federation.name).name}}
-    facts = facts_of(Recipe(settings), federation, number, site, portrait.scores) | {"call": portrait.call}
-    if all(isinstance(tree, Vec) for tree in portrait.trees):
-        write_model(path, named(portrait.trees), facts)
+    settings = recipe.settings | {"data": {"name": Path(federated.name).name}}
+    facts = facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call}
+    if all(isinstance(tree, Vec) for tree in model.trees):
+        write_model(path, named(model.trees), facts)
         return
-    write_atomically(
-        path.with_name(path.name + ".motet"), pack({"facts": json.dumps(facts), "trees": portrait.trees})
-    )
+    content = pack({"facts": json.dumps(facts), "trees": model.trees})
+    write_atomically(path.with_name(path.name + ".motet"), content)
     write_atomically(path.with_name(path.name + ".md"), card(facts))

@@ -1,7 +1,7 @@
-"""What a site holds: its table, and for each run the home that was laid out of it as all sites agreed.
+"""A site's rows: its table, and for each run the rows laid out as all sites agreed.
 
-Layouts outlive the process, in the run's folder. Rows that changed since a run began are refused: their cut
-into training, validation and test rows would be another.
+Layouts outlive the process, in the run's folder. Rows that changed since a run began are refused: their
+partition into training, validation and test rows would be another.
 Knows a site's rows and layouts. Does not know letters or verbs.
 """
 
@@ -22,7 +22,7 @@ _LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the row
 
 
 class SiteRows:
-    """A site's rows, run by run. `data` is its table, or a federation with its home alone."""
+    """A site's rows, run by run. `data` is its table, or federated data with this client alone."""
 
     def __init__(self, folder: Path, data: FederatedData | SiteTable) -> None:
         self.folder, self.data = folder, data
@@ -40,7 +40,7 @@ class SiteRows:
             raise WireError("sums are asked for with a layout and a middle")
         return self.source.measure(Layout.of(asked["layout"]), asked["middle"])
 
-    def single_thread(self, run: str, given: Tree, began: bool) -> FederatedData:
+    def use_layout(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
         layout, path = Layout.of(given), self.run_folder(run) / _LAYOUT
         if began and path.exists():
@@ -54,15 +54,15 @@ class SiteRows:
         return found
 
     def of(self, run: str) -> FederatedData:
-        """This site's home in a run."""
+        """This site's rows in a run."""
         if isinstance(self.data, FederatedData):
             return self.data
         if self._last is None or self._last[0] != run:
-            self._last = run, self._again(run, self.data)
+            self._last = run, self._read_again(run, self.data)
         return self._last[1]
 
-    def _again(self, run: str, source: SiteTable) -> FederatedData:
-        """The home of a run that was settled before, from the very rows that it began with."""
+    def _read_again(self, run: str, source: SiteTable) -> FederatedData:
+        """The rows of a run whose layout was agreed on before; they must be those that it began with."""
         path = self.run_folder(run) / _LAYOUT
         if not path.exists():
             raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}")
@@ -71,12 +71,12 @@ class SiteRows:
         if found.fingerprint() != given["rows"]:
             raise RefusedByPolicy(
                 f"the rows of {source.path.name} changed since run {run} began.\n"
-                "hint: bring the old file back, or start a new run"
+                "hint: restore the old file, or start a new run"
             )
         return found
 
     def run_folder(self, run: str) -> Path:
-        """Where a run's things lie; whatever it is called, in this site's folder."""
+        """Where a run's files are: in this site's folder, whatever the run's name is."""
         folder = self.folder / "runs" / f"{quote(run, safe='')}.run"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder

@@ -1,12 +1,12 @@
-"""A site's desk: what one organisation's process does when it is asked.
+"""A site's service: what one organisation's process does with the letters that it gets.
 
-    desk = SiteService("hospital-a", folder, SiteTable(...), Policy(), site_key(folder / "key"))
-    reply = Reply.read(desk.answer(Letter("verb", ...).pack()))
+    service = SiteService("hospital-a", folder, SiteTable(...), Policy(), site_key(folder / "key"))
+    reply = Reply.read(service.answer(Letter("verb", ...).pack()))
 
-A verb is looked up by name among those of the site's own installed motet; nobody can send code. What the
+A verb is found by its name among those of the site's own installed motet; nobody can send code. What the
 client keeps is stored together with the reply, before the reply leaves: a repeated ask gets the same reply
 again, and nothing is advanced twice. Whatever comes in, an answer goes out: a reply or a refusal.
-Knows letters, verbs and the site's safe. Does not know how letters travel.
+Knows letters, verbs and what the site stores. Does not know how letters are carried.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from motet.core import Method, MethodUnfit, NoReply, Tree, Turn
+from msgspec.structs import replace
+
+from motet.client.visit import Job, VerbFailed, Visit, single_threaded
+from motet.core import Method, MethodUnfit, NoReply, Tree
 from motet.data.federated import DataError, FederatedData
-from motet.deploy.site.allow_list import check_weights, find_verb, read_recipe
-from motet.deploy.site.encrypted_state import EncryptedState, EncryptedStateError
-from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.needs import needs_of
-from motet.deploy.site.personal_models import PersonalModel, save_portrait
-from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.personal_models import PersonalModel, save_personal_model
+from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.rows import SiteRows
+from motet.deploy.site.storage import EncryptedState, EncryptedStateError, Ledger
 from motet.deploy.site.table import SiteTable
-from motet.engines.evaluate import Job, evaluate, evaluate_trained
+from motet.engines.evaluate import evaluate, evaluate_trained
 from motet.engines.letters import Label, Letter, Reply
-from motet.engines.loop import Loop, VerbFailed, all_finite
-from motet.engines.single_threaded import single_threaded
+from motet.engines.loop import all_finite
 from motet.nets import NetError
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe, RecipeError
@@ -44,12 +43,15 @@ _EXPECTED = (
     RefusedByPolicy, WireError, VerbFailed, NoReply, EncryptedStateError, RecipeError, DataError, NetError, MethodUnfit,
     OSError, MemoryError, ImportError,
 )  # fmt: skip
-_ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# A letter that is well formed and makes no sense, or an error of ours; so the log says where.
+_UNEXPECTED = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
 class SiteService:
-    """Answers letters for one client. `data` is the site's table, or a federation with its home alone."""
+    """Answers letters for one client. `data` is the site's table, or federated data with this client alone."""
 
     def __init__(
         self,
@@ -60,12 +62,13 @@ class SiteService:
         key: bytes = b"",
     ) -> None:
         self.name, self.folder = name, Path(folder)
-        self.site_rows = SiteRows(self.folder, data)
+        self.rows = SiteRows(self.folder, data)
         self.policy, self.key = policy or Policy(), key
         self.ledger = Ledger(self.folder / "ledger.tsv")
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
-            "describe": self.describe, "measure": self.measure, "layout": self.single_thread, "offer": self.consider,
-            "verb": self.perform, "evaluate": self.score, "evaluate_trained": self.score, "save_model": self.paint,
+            "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
+            "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
+            "evaluate_trained": self.evaluate, "save_model": self.save_model,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
         self._method: tuple[bytes, FederatedData, Recipe, Method] | None = None
@@ -81,38 +84,36 @@ class SiteService:
             except _EXPECTED as e:
                 log.warning("%s: refused %.300s: %s", self.name, what, e)
                 return Reply(refusal=f"{self.name}: {e}").pack()
-            except (
-                _ODD
-            ) as e:  # a letter that is well formed and means nothing; or a bug, so the log says where
+            except _UNEXPECTED as e:
                 log.exception("%s: cannot answer %.300s", self.name, what)
                 return Reply(refusal=f"{self.name}: {type(e).__name__}: {e}").pack()
 
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.leaving(letter, Reply(self.site_rows.source.describe(self.policy.counts)))
+        return self.sent(letter, Reply(self.rows.source.describe(self.policy.counts)))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
             raise RefusedByPolicy(
                 "this site's policy lets no sums of columns leave.\nhint: data.scale=client"
             )
-        return self.leaving(letter, Reply(self.site_rows.measure(letter.send)))
+        return self.sent(letter, Reply(self.rows.measure(letter.send)))
 
-    def single_thread(self, letter: Letter) -> bytes:
+    def use_layout(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
-        began = bool(self.safe(letter).labels())
-        client_data = self.site_rows.single_thread(letter.run, letter.send, began).clients_data[self.name]
+        began = bool(self.states(letter).labels())
+        client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
         rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
-        return self.leaving(letter, Reply(rows if self.policy.counts else {}))
+        return self.sent(letter, Reply(rows if self.policy.counts else {}))
 
-    def consider(self, letter: Letter) -> bytes:
-        """Whether a whole run is within the policy; what it needs is seen in a rehearsal at home."""
+    def check_offer(self, letter: Letter) -> bytes:
+        """Whether a whole run is within the policy; a dry run at this site shows what the run needs."""
         rounds = letter.send.get("rounds") if isinstance(letter.send, dict) else None
         if type(rounds) is not int or rounds < 1:
             raise WireError("an offer says how many rounds it wants")
         method, name = self.method(letter), letter.recipe["method"]["name"]
-        needs = needs_of(method, self.federation(letter.run))
+        needs = needs_of(method, self.federated(letter.run))
         spent = self.ledger.rounds - {(letter.run, str(r)) for r in range(-1, rounds)}
         if wrong := self.policy.objections(name, needs, rounds, len(spent)):
             raise RefusedByPolicy("; ".join(wrong))
@@ -120,92 +121,90 @@ class SiteService:
 
     # ---- during a run ----
 
-    def perform(self, letter: Letter) -> bytes:
+    def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
-        safe, digest = self.safe(letter), mark(letter)
-        if (seen := safe.get(letter.label)) is not None and (record := unpack(seen))["digest"] == digest:
-            return bytes(record["reply"])
+        states, digest = self.states(letter), digest_of(letter)
+        if (seen := states.get(letter.label)) is not None and (known := unpack(seen))["digest"] == digest:
+            return bytes(known["reply"])
         method = self.method(letter)
-        act, engine = find_verb(method, letter.verb), self.engine(letter, method)
+        verb, visit = find_verb(method, letter.verb), self.visit(letter, method)
         check_weights(method, letter.send)
-        if not self.ledger.room(letter, self.policy.rounds):
+        if not self.ledger.allows(letter, self.policy.rounds):
             raise RefusedByPolicy(
                 f"this site's policy has rounds = {self.policy.rounds}, and they are used up"
             )
-        keep = self.keep(letter, safe, engine)
-        tree, after = engine.guarded(act, self.name, letter.send, keep, engine.data(self.name))
+        keep = self.keep(letter, states, visit)
+        tree, after = visit.perform(verb, letter.send, keep)
         fine = all_finite(tree)
-        reply = self.leaving(letter, self.weighed(letter, tree) if fine else Reply(spoilt=True))
-        safe.put(letter.label, pack({"digest": digest, "keep": after if fine else keep, "reply": reply}))
-        safe.forget(stale(safe.labels(), letter))
+        reply = self.sent(letter, self.weighted(letter, tree) if fine else Reply(spoilt=True))
+        states.put(letter.label, pack({"digest": digest, "keep": after if fine else keep, "reply": reply}))
+        states.forget(outdated(states.labels(), letter))
         return reply
 
-    def score(self, letter: Letter) -> bytes:
-        """Sums of scores, or what training would lead to; nothing is stored."""
+    def evaluate(self, letter: Letter) -> bytes:
+        """Sums of scores, of models as they are or as training would leave them; nothing is stored."""
         method = self.method(letter)
         job: Job = partial(evaluate, method)
         if letter.job == "evaluate_trained":
             job = partial(evaluate_trained, method, find_verb(method, letter.verb))
-        tree = self.examined(letter, method, job, "test" if letter.part == "test" else "val")
-        return self.leaving(letter, self.weighed(letter, tree))
+        return self.sent(letter, self.weighted(letter, self.tested(letter, method, job)))
 
-    def paint(self, letter: Letter) -> bytes:
+    def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
         method = self.method(letter)
-        found: PersonalModel = self.examined(letter, method, partial(PersonalModel.of, method), "test")
+        model: PersonalModel = self.tested(
+            replace(letter, part="test"), method, partial(PersonalModel.of, method)
+        )
         assert self._method is not None
         path = self.folder / "models" / quote(letter.run, safe="")
-        save_portrait(path, found, self._method[2], self.federation(letter.run), letter.round, self.name)
-        return self.leaving(letter, Reply({"saved": True}))
+        save_personal_model(path, model, self._method[2], self.federated(letter.run), letter.round, self.name)
+        return self.sent(letter, Reply({"saved": True}))
 
-    def examined(self, letter: Letter, method: Method, job: Job, part: str) -> Tree:
-        engine = self.engine(letter, method)
+    def tested(self, letter: Letter, method: Method, job: Job) -> Tree:
+        """What a job gives that also sees the examples on which this client is scored."""
+        visit = self.visit(letter, method)
         check_weights(method, letter.send)
-        exam = engine.client_test(self.name, "test" if part == "test" else "val")
-        keep = self.keep(letter, self.safe(letter), engine)
-        return engine.guarded(job, self.name, letter.send, keep, exam)[0]
+        keep = self.keep(letter, self.states(letter), visit)
+        return visit.perform(job, letter.send, keep, visit.test(letter.part))[0]
 
     # ---- what the jobs need ----
 
-    def federation(self, run: str) -> FederatedData:
-        """This site's home, as it was laid out for a run."""
-        return self.site_rows.of(run)
+    def federated(self, run: str) -> FederatedData:
+        """This site's rows, as they were laid out for a run."""
+        return self.rows.of(run)
 
     def method(self, letter: Letter) -> Method:
-        """The method that the letter names, of this site's own motet, as the policy lets it."""
-        federation, wanted = self.federation(letter.run), pack(letter.recipe)
-        if self._method is None or self._method[0] != wanted or self._method[1] is not federation:
+        """The method that the letter names, of this site's own motet, as far as the policy allows it."""
+        federated, wanted = self.federated(letter.run), pack(letter.recipe)
+        if self._method is None or self._method[0] != wanted or self._method[1] is not federated:
             recipe = read_recipe(letter.recipe, self.policy)
-            method = method_of(recipe, task_of(recipe, federation))
-            self._method = wanted, federation, recipe, method
+            method = method_of(recipe, task_of(recipe, federated))
+            self._method = wanted, federated, recipe, method
         if wrong := self.policy.problems(letter, letter.recipe["method"]["name"]):
             raise RefusedByPolicy("; ".join(wrong))
         return self._method[3]
 
-    def engine(self, letter: Letter, method: Method) -> Loop:
-        """A loop of one client: what it does is what is done here."""
-        engine = Loop(self.federation(letter.run).clients_data)
-        engine.method = method
-        engine.turn = Turn(letter.round, [self.name], [self.name], letter.seed)
-        return engine
+    def visit(self, letter: Letter, method: Method) -> Visit:
+        client_data = self.federated(letter.run).clients_data[self.name]
+        return Visit(method, self.name, client_data, letter.seed, letter.round)
 
-    def safe(self, letter: Letter) -> EncryptedState:
-        return EncryptedState(self.site_rows.run_folder(letter.run), letter.run, self.key)
+    def states(self, letter: Letter) -> EncryptedState:
+        return EncryptedState(self.rows.run_folder(letter.run), letter.run, self.key)
 
-    def keep(self, letter: Letter, safe: EncryptedState, engine: Loop) -> Tree:
+    def keep(self, letter: Letter, states: EncryptedState, visit: Visit) -> Tree:
         if letter.base is None:
-            return engine.joined(self.name)
-        if (record := safe.get(letter.base)) is None:
+            return visit.joined()
+        if (known := states.get(letter.base)) is None:
             number, ask = letter.base
             raise RefusedByPolicy(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
-        return unpack(record)["keep"]
+        return unpack(known)["keep"]
 
-    def weighed(self, letter: Letter, tree: Tree) -> Reply:
-        n = self.federation(letter.run).clients_data[self.name].n
+    def weighted(self, letter: Letter, tree: Tree) -> Reply:
+        n = self.federated(letter.run).clients_data[self.name].n
         return Reply(tree, n if self.policy.counts else 1)
 
-    def leaving(self, letter: Letter, reply: Reply) -> bytes:
-        """The reply as bytes, within the policy's limit, and written down before it leaves."""
+    def sent(self, letter: Letter, reply: Reply) -> bytes:
+        """The reply as bytes, within the policy's limit, and written into the ledger before it leaves."""
         packed = reply.pack()
         if len(packed) > self.policy.reply_bytes:
             raise RefusedByPolicy(self.policy.too_large(letter.verb or letter.job, len(packed)))
@@ -213,12 +212,12 @@ class SiteService:
         return packed
 
 
-def mark(letter: Letter) -> str:
+def digest_of(letter: Letter) -> str:
     """Tells a repeated ask from another one with the same label."""
     return sha256(replace(letter, spare=()).pack()).hexdigest()
 
 
-def stale(labels: set[Label], letter: Letter) -> set[Label]:
+def outdated(labels: set[Label], letter: Letter) -> set[Label]:
     """Versions that nobody can go back to any more."""
     named = {letter.label, *letter.spare} | ({letter.base} if letter.base else set())
     return {v for v in labels - named if v[0] < letter.round - _HISTORY}

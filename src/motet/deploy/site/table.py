@@ -1,6 +1,6 @@
-"""A site's own table: what it looks like from outside, its sums, and the home that it becomes.
+"""A site's own table: its description for others, its sums, and the client data that it becomes.
 
-Rows never leave this file but as a home for the site's own desk. Knows one site's rows. Does not know
+Rows leave this file only as client data for the site's own service. Knows one site's rows. Does not know
 other sites, nor what is trained.
 """
 
@@ -65,7 +65,7 @@ class SiteTable:
         refuse(reader.problems)
         numeric = bool(self.table.frame[self.target].dtype.kind in "iuf")
         description = {
-            "columns": [_told(name, f) for name, f in self.features.items()],
+            "columns": [_description(name, f) for name, f in self.features.items()],
             "target": {"name": self.target, "kind": kind, "classes": list(classes)},
             "auto": self.kind == "auto" and numeric,  # whether the kind was guessed from numbers
             "holes": any(bool(np.isnan(f.values).any()) for f in self.features.values()),
@@ -88,16 +88,16 @@ class SiteTable:
         away = np.where(some, z - middle.numpy(), 0.0)
         return {"rows": torch.from_numpy(rows), "squares": torch.from_numpy((away**2).sum(0))}
 
-    # ---- what the site's own desk gets ----
+    # ---- what the site's own service gets ----
 
     def build_clients(self, layout: Layout) -> FederatedData:
-        """This site's rows as its home, cut, filled and scaled as all sites agreed."""
+        """This site's rows as client data, partitioned, filled and scaled as all sites agreed."""
         block, held = self.block(layout), self.held(layout)
-        x, y, ruler = self.scaled(layout, block.x, block.y, block.learned)
+        x, y, scaler = self.scaled(layout, block.x, block.y, block.learned)
         (parts,) = views(replace(block, x=x, y=y))
         columns = tuple(replace(c, here=bool(h)) for c, h in zip(layout.table, held, strict=True))
         found = layout.federation(str(self.path), {self.site: ClientData(*parts, columns)})
-        return replace(found, rulers={self.site: ruler} if layout.scale != "none" else {})
+        return replace(found, rulers={self.site: scaler} if layout.scale != "none" else {})
 
     def whole(self, layout: Layout) -> Batch:
         """All rows as one batch, laid out as the sites' are: what a server has of its own."""
@@ -108,28 +108,28 @@ class SiteTable:
     def scaled(
         self, layout: Layout, x: np.ndarray, y: np.ndarray, learned: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, Scaler]:
-        """Rows with empty cells filled and numbers standardised, and by what; `learned` says which ones teach it."""
+        """Rows with empty cells filled and numbers standardised; the scaler is made of the `learned` rows."""
         ours = isinstance(layout.means, torch.Tensor)
         x = np.where(np.isnan(x), layout.means.numpy() if ours else means_of(x[learned]), x)
-        ruler = self.ruler(layout, x[learned])
+        scaler = self.scaler(layout, x[learned])
         target = Scaler(*map(np.asarray, layout.target))
         y = target.apply(y) if layout.kind == "numbers" else y
-        return np.where(self.held(layout), ruler.apply(x), np.float32(0)), y, ruler
+        return np.where(self.held(layout), scaler.apply(x), np.float32(0)), y, scaler
 
-    def ruler(self, layout: Layout, rows: np.ndarray) -> Scaler:
+    def scaler(self, layout: Layout, rows: np.ndarray) -> Scaler:
         if layout.scale == "none":
             return Scaler(np.zeros(len(layout.columns)), np.ones(len(layout.columns)))
-        return layout.ruler if layout.scale == "federation" else Scaler.of(rows, layout.table)
+        return layout.scaler if layout.scale == "federation" else Scaler.of(rows, layout.table)
 
     def block(self, layout: Layout) -> RowBlock:
         """The rows in the layout's columns, sorted by part; empty cells are NaN."""
         pool = self.pool(layout)
         n = len(pool.x)
-        hand = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
+        own = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
         common = Common(val=layout.val, test=layout.test)
-        parts = cut(pool, hand, np.full(n, -1), common, layout.seed)
+        parts = cut(pool, own, np.full(n, -1), common, layout.seed)
         none, yes = np.empty(0, np.int64), np.ones(1, bool)
-        return gather(pool, Partition(hand.row, hand.who, parts, hand.clients, yes, ~yes, none, none))
+        return gather(pool, Partition(own.row, own.who, parts, own.clients, yes, ~yes, none, none))
 
     def pool(self, layout: Layout) -> Pool:
         reader = self.reader(layout.kind)
@@ -161,7 +161,7 @@ def means_of(rows: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(there, rows, 0).sum(0) / np.maximum(there.sum(0), 1))
 
 
-def _told(name: str, feature: TableFeature) -> Tree:
+def _description(name: str, feature: TableFeature) -> Tree:
     groups = [c.name.removeprefix(f"{name}=") for c in feature.columns if c.group]
     kind = "text" if groups else feature.columns[0].kind
     return {"name": name, "kind": kind, "values": groups}

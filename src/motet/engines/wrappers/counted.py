@@ -7,21 +7,19 @@ from typing import Any
 
 from torch import Tensor
 
-from motet.core import Ask, Client, Engine, Method, Tree, Turn
+from motet.core import Ask, Client, Engine, Tree
+from motet.engines.wrappers.wrapper import Wrapper
 from motet.wire import size
 
 
-class Counted:
+class Counted(Wrapper):
     """Any engine, with a meter. A reply that is averaged is as large as the mean of the replies."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.clients = engine, engine.clients
+        super().__init__(engine)
         self.up: Counter[Client] = Counter()
         self.down: Counter[Client] = Counter()
         self.sizes: dict[Any, int] = {}
-
-    def begin(self, method: Method, turn: Turn) -> None:
-        self.engine.begin(method, turn)
 
     def ask(self, ask: Ask) -> Tree:
         answer = self.engine.ask(ask)
@@ -48,6 +46,3 @@ class Counted:
         self.up.clear()
         self.down.clear()
         return taken
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)

@@ -1,7 +1,8 @@
-"""A wrapper that makes some clients hostile, to rehearse what a method and a mean bear.
+"""A wrapper that makes some clients hostile, to simulate an attack on a method and its mean.
 
-A hostile client works as it should, keeps what it should, and lies about its reply. The lie is given_leaves
-inside the verb, before anything is averaged, so every engine can be wrapped.
+A hostile client trains as it should, keeps what it should, and sends a wrong reply. The reply is changed
+inside the verb, before anything is averaged, so every engine can be wrapped. Scores are of the models
+that clients trained, which the attack leaves as they are.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Data, seed_of
 from motet.core import Ask, Client, Engine, Method, Tree, Turn, Verb, is_solo, verb
+from motet.engines.wrappers.wrapper import Wrapper
 
 How = Literal["nan", "zero", "flip"]
-LIES: dict[How, Callable[[Tensor, Tensor], Tensor]] = {
-    "nan": lambda said, sent: torch.full_like(said, torch.nan),
-    "zero": lambda said, sent: torch.zeros_like(said),
-    "flip": lambda said, sent: sent - (said - sent),
+CHANGES: dict[How, Callable[[Tensor, Tensor], Tensor]] = {
+    "nan": lambda reply, sent: torch.full_like(reply, torch.nan),
+    "zero": lambda reply, sent: torch.zeros_like(reply),
+    "flip": lambda reply, sent: sent - (reply - sent),
 }
 
 
-class Hostile:
+class Hostile(Wrapper):
     """Any engine; the clients in `which` reply with nan, with zeros, or with their update's sign flipped.
 
     An update is what a reply differs in from what was sent, where both are trees of the same shapes;
@@ -34,46 +36,43 @@ class Hostile:
     """
 
     def __init__(self, engine: Engine, which: Iterable[Client], how: How) -> None:
-        self.engine, self.clients = engine, engine.clients
+        super().__init__(engine)
         self.which, self.how = sorted(which), how
         self.seeds = torch.empty(0, dtype=torch.int64)
 
     def begin(self, method: Method, turn: Turn) -> None:
-        # A client's examples come with a seed that is its own in this turn: by it the verb knows the hostile.
+        # The verb knows hostile clients by their seed, which is another for every client and turn.
         self.seeds = torch.tensor([seed_of(turn.seed, c) for c in self.which], dtype=torch.int64)
-        self.engine.begin(method, turn)
+        super().begin(method, turn)
 
     def ask(self, ask: Ask) -> Tree:
-        return self.engine.ask(replace(ask, verb=lying(ask.verb, self.seeds, self.how)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.engine, name)
+        return super().ask(replace(ask, verb=attacked(ask.verb, self.seeds, self.how)))
 
 
-def lying(asked: Verb, seeds: Tensor, how: How) -> Verb:
+def attacked(asked: Verb, seeds: Tensor, how: How) -> Verb:
     """The verb, with replies changed at the clients whose seeds these are; no branch, so it can be stacked."""
 
     @wraps(asked)
-    def lie(sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+    def attack(sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         reply, kept = asked(sent, keep, data)
-        return poisoned(reply, sent, (data.seed == seeds).any(), how), kept
+        return changed(reply, sent, (data.seed == seeds).any(), how), kept
 
-    return verb(solo=is_solo(asked))(lie)
+    return verb(solo=is_solo(asked))(attack)
 
 
-def poisoned(reply: Tree, sent: Tree, hostile: Tensor, how: How) -> Tree:
-    """The reply, or the lie where `hostile` is true."""
-    said, shape = pytree.tree_flatten(reply)
+def changed(reply: Tree, sent: Tree, hostile: Tensor, how: How) -> Tree:
+    """The reply; where `hostile` is true, what the attack makes of it."""
+    honest, spec = pytree.tree_flatten(reply)
     asked, other = pytree.tree_flatten(sent)
-    alike = shape == other and all(
-        isinstance(a, Tensor) and isinstance(s, Tensor) and a.shape == s.shape
-        for s, a in zip(said, asked, strict=True)
+    alike = spec == other and all(
+        isinstance(a, Tensor) and isinstance(h, Tensor) and a.shape == h.shape
+        for h, a in zip(honest, asked, strict=True)
     )
-    lies = [
-        torch.where(hostile, LIES[how](s, a if alike else torch.zeros_like(s)), s) if _float(s) else s
-        for s, a in zip(said, asked if alike else said, strict=True)
+    found = [
+        torch.where(hostile, CHANGES[how](h, a if alike else torch.zeros_like(h)), h) if _float(h) else h
+        for h, a in zip(honest, asked if alike else honest, strict=True)
     ]
-    return pytree.tree_unflatten(lies, shape)
+    return pytree.tree_unflatten(found, spec)
 
 
 def _float(value: Any) -> bool:

@@ -1,22 +1,23 @@
-"""Jobs of a federated run, with desks in this process: whatever happens to letters, the run ends the same."""
+"""Jobs of a federated run, with sites' services in this process: whatever happens to letters, the run ends the same."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 
 from living import WORDS, server_has, table
 from motet.deploy.demo import difference
-from motet.deploy.flare.kits import FederationError
+from motet.deploy.flare.kits import FederationError, Kit
 from motet.deploy.server.job import run_job
-from motet.deploy.server.run_files import RunOrder, note, read_orders, read_report
-from motet.deploy.site.encrypted_state import site_key
+from motet.deploy.server.job_chain import JobChain
+from motet.deploy.server.run_files import JobReport, RunOrder, make_order, note, read_report
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
+from motet.deploy.site.storage import site_key
 from motet.deploy.site.table import SiteTable
 from motet.engines.flare import TooFew
 from motet.runs import recipe as recipes
@@ -44,7 +45,7 @@ class Town:
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
         self.words = [*WORDS, f"train.rounds={ROUNDS}", *words]
-        self.order: RunOrder = read_orders("town", None, self.words, 2, min_replies, 60.0)
+        self.order: RunOrder = make_order("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()
         self.order.write(self.run)
@@ -58,10 +59,8 @@ class Town:
     def post(self, letters: Letters) -> Came:
         return {s: self.services[s].answer(letter) for s, letter in letters.items()}, {}
 
-    def go(
-        self, post: Callable[[Letters], Came] | None = None, sites: tuple[str, ...] = SITES
-    ) -> dict[str, Any]:
-        """One job; the desks' processes are new ones."""
+    def go(self, post: Callable[[Letters], Came] | None = None, sites: tuple[str, ...] = SITES) -> JobReport:
+        """One job; the sites' processes are new ones."""
         self.services = {s: self.service(s) for s in SITES}
         run_job(self.run, post or self.post, sites)
         return read_report(self.run)
@@ -84,7 +83,7 @@ def same(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_run_in_one_job_is_the_run_of_the_loop_engine(tmp_path: Path, same: Run) -> None:
     town = Town(tmp_path)
-    assert town.go()["state"] == "done"
+    assert town.go().state == "done"
     town.check(same)
     assert Run(town.run).clients["train"].tolist() == [33, 38, 44]
 
@@ -92,9 +91,9 @@ def test_a_run_in_one_job_is_the_run_of_the_loop_engine(tmp_path: Path, same: Ru
 def test_a_server_with_a_table_of_its_own_scores_models_on_it(tmp_path: Path) -> None:
     table(7).to_csv(own := tmp_path / "own.csv", index=False)
     words, open_handed = ["method.name=page"], {s: Policy(learn="collect") for s in SITES}
-    told = [*words, f"data.server={own}", "data.target=y"]
-    town = Town(tmp_path / "town", words=told, **open_handed)
-    assert town.go()["state"] == "done"
+    given = [*words, f"data.server={own}", "data.target=y"]
+    town = Town(tmp_path / "town", words=given, **open_handed)
+    assert town.go().state == "done"
     at_home = [f"data.name={town.folder / 'tables'}", "data.target=y", "data.unseen=0", "engine.name=loop"]
     with server_has(own, town.run):
         same = run(
@@ -107,7 +106,7 @@ def test_a_server_with_a_table_of_its_own_scores_models_on_it(tmp_path: Path) ->
         Town(tmp_path / "third", words=[*words, f"data.server={own}"])
 
 
-def test_the_driver_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_path: Path, same: Run) -> None:
+def test_a_note_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_path: Path, same: Run) -> None:
     town = Town(tmp_path)
 
     def post(letters: Letters) -> Came:
@@ -115,8 +114,8 @@ def test_the_driver_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_pa
         return town.post(letters)
 
     for _ in range(ROUNDS):
-        assert town.go(post)["state"] in ("again", "done")
-    assert town.go()["state"] == "done"
+        assert town.go(post).state in ("again", "done")
+    assert town.go().state == "done"
     town.check(same)
 
 
@@ -132,7 +131,7 @@ def test_replies_lost_before_or_after_the_site_stored_its_keep_change_nothing(
         came, _ = town.post({s: v for s, v in letters.items() if s not in unheard})
         return {s: v for s, v in came.items() if s not in lost}, {s: "cut off" for s in lost}
 
-    states = [town.go(post)["state"] for _ in range(40) if read_report(town.run).get("state") != "done"]
+    states = [town.go(post).state for _ in range(40) if read_report(town.run).state != "done"]
     assert states[-1] == "done" and set(states) <= {"short", "done"}
     town.check(same)
 
@@ -150,7 +149,7 @@ def test_a_server_killed_at_any_letter_goes_on_where_it_was(seed: int, tmp_path:
 
     for _ in range(50):
         try:
-            if town.go(post)["state"] == "done":
+            if town.go(post).state == "done":
                 break
         except Cut:
             continue
@@ -168,8 +167,8 @@ def test_a_round_counts_without_a_site_if_enough_answer_and_the_site_is_not_aske
         came, _ = town.post({s: v for s, v in letters.items() if s not in gone})
         return came, gone
 
-    told = town.go(post)
-    assert told["state"] == "done" and told["present"] == ["a", "b"] and told["away"] == {"c": "timed out"}
+    report = town.go(post)
+    assert report.state == "done" and report.present == ["a", "b"] and report.away == {"c": "timed out"}
     assert asked.count("c") == 8 and len(Run(town.run).rounds) == ROUNDS
     assert "site c: timed out" in Store(town.run).frame("events")["text"].tolist()
 
@@ -183,8 +182,8 @@ def test_a_newcomer_is_taken_in_between_jobs(tmp_path: Path) -> None:
             note(town.run, "again")
         return town.post(letters)
 
-    assert town.go(post, ("a", "b"))["state"] == "again"
-    assert town.go()["state"] == "done"
+    assert town.go(post, ("a", "b")).state == "again"
+    assert town.go().state == "done"
     found = Run(town.run)
     assert found.clients["client"].tolist() == list(SITES)
     last = found.scores[found.scores["round"] == ROUNDS - 1]
@@ -195,9 +194,9 @@ def test_a_policy_that_forbids_the_method_ends_the_run_before_it_starts_with_the
     tmp_path: Path,
 ) -> None:
     town = Town(tmp_path, b=Policy(methods=("local",)))
-    told = town.go()
-    assert told["state"] == "failed"
-    assert "b: this site's policy" in told["why"] and "fedper" in told["why"]
+    report = town.go()
+    assert report.state == "failed"
+    assert "b: this site's policy" in report.why and "fedper" in report.why
     assert "identity" not in Store(town.run).facts()
 
 
@@ -212,9 +211,9 @@ def test_a_site_that_refuses_a_run_that_goes_on_stays_out_and_the_others_go_on(t
 
     town.go(post)
     town.policies["b"] = Policy(methods=("local",))
-    told = town.go()
-    assert told["state"] == "done" and told["present"] == ["a", "c"]
-    assert "this site's policy" in told["away"]["b"]
+    report = town.go()
+    assert report.state == "done" and report.present == ["a", "c"]
+    assert "this site's policy" in report.away["b"]
 
 
 def test_too_few_from_the_start_can_be_tried_again(tmp_path: Path, same: Run) -> None:
@@ -223,6 +222,24 @@ def test_too_few_from_the_start_can_be_tried_again(tmp_path: Path, same: Run) ->
     def post(letters: Letters) -> Came:
         raise TooFew("FLARE ended the job")
 
-    assert town.go(post)["state"] == "short"
-    assert town.go()["state"] == "done"
+    assert town.go(post).state == "short"
+    assert town.go().state == "done"
     town.check(same)
+
+
+def test_a_job_reports_what_its_sites_hold_and_the_run_command_shows_it_once(tmp_path: Path) -> None:
+    town, lines = Town(tmp_path), list[str]()
+    report = town.go()
+    chain = JobChain(cast(Kit, None), town.order, town.run, lines.append, 0.0)
+    chain.show(report)
+    chain.show(report)
+    (table,) = lines
+    assert "column  kind       a     b     c" in table and "rows               60    70    80" in table
+
+
+def test_people_see_what_sites_hold_also_where_it_does_not_fit(tmp_path: Path) -> None:
+    town = Town(tmp_path)
+    table(2).drop(columns="q").to_csv(town.folder / "tables" / "c.csv", index=False)
+    report = town.go()
+    assert report.state == "failed" and "site c has no column 'q'" in report.why
+    assert "q       number     yes   yes   -" in report.agreement

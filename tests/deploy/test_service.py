@@ -1,9 +1,9 @@
-"""A site's desk: verbs by name, keeps encrypted, repeated asks, and whatever may come in."""
+"""A site's service: verbs by name, keeps encrypted, repeated asks, and whatever may come in."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import sites
 from motet.client import seed_of
 from motet.core import Turn
-from motet.deploy.site.encrypted_state import EncryptedState, EncryptedStateError, site_key
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
+from motet.deploy.site.storage import EncryptedState, EncryptedStateError, site_key
 from motet.engines.driver import play, start
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop
@@ -35,12 +36,12 @@ def ask(number: int = 0, **more: Any) -> Letter:
     return Letter("verb", "r", number, 0, **(usual | more))
 
 
-def told(service: SiteService, letter: Letter) -> Reply:
+def asked(service: SiteService, letter: Letter) -> Reply:
     return Reply.read(service.answer(letter.pack()))
 
 
 def keep_of(service: SiteService, label: Label) -> Any:
-    content = service.safe(ask()).get(label)
+    content = service.states(ask()).get(label)
     assert content is not None
     return unpack(content)["keep"]
 
@@ -48,11 +49,11 @@ def keep_of(service: SiteService, label: Label) -> Any:
 # ---- what it does ----
 
 
-def test_a_verb_does_at_a_desk_what_it_does_in_a_loop(tmp_path: Path) -> None:
+def test_a_verb_does_at_a_site_what_it_does_in_a_loop(tmp_path: Path) -> None:
     loop = Loop({"a": sites.clients_data()["a"]})
     expected = play(loop, METHOD, BODY, Turn(0, ["a"], ["a"], seed_of(1, 0)))
     service = sites.service("a", tmp_path)
-    reply = told(service, ask())
+    reply = asked(service, ask())
     assert reply.n == loop.clients_data["a"].n
     assert all(torch.equal(reply.tree[k], expected[k]) for k in expected)
     assert all(torch.equal(keep_of(service, (0, 0))[k], v) for k, v in loop.keeps.get("a").items())
@@ -68,16 +69,16 @@ def test_a_repeated_ask_gets_the_same_reply_and_advances_nothing(tmp_path: Path)
 
 def test_another_ask_with_the_same_label_starts_again_from_the_version_that_it_names(tmp_path: Path) -> None:
     once, twice = sites.service("a", tmp_path / "1"), sites.service("a", tmp_path / "2")
-    told(twice, ask(0))
-    told(twice, ask(1, base=(0, 0), send=BODY * 0.5))  # a server that went back says it otherwise
-    told(once, ask(0))
-    assert pack(told(once, ask(1, base=(0, 0))).tree) == pack(told(twice, ask(1, base=(0, 0))).tree)
+    asked(twice, ask(0))
+    asked(twice, ask(1, base=(0, 0), send=BODY * 0.5))  # a server that went back asks something else
+    asked(once, ask(0))
+    assert pack(asked(once, ask(1, base=(0, 0))).tree) == pack(asked(twice, ask(1, base=(0, 0))).tree)
 
 
 def test_a_reply_that_is_not_finite_is_spoilt_and_the_client_keeps_what_it_had(tmp_path: Path) -> None:
     service = sites.service("a", tmp_path)
-    told(service, ask(0))
-    reply = told(service, ask(1, base=(0, 0), send=BODY * torch.nan))
+    asked(service, ask(0))
+    reply = asked(service, ask(1, base=(0, 0), send=BODY * torch.nan))
     assert reply.spoilt and reply.tree == () and not reply.refusal
     assert pack(keep_of(service, (1, 0))) == pack(keep_of(service, (0, 0)))
 
@@ -85,20 +86,20 @@ def test_a_reply_that_is_not_finite_is_spoilt_and_the_client_keeps_what_it_had(t
 def test_versions_that_the_server_may_go_back_to_stay_and_others_go(tmp_path: Path) -> None:
     service, base = sites.service("a", tmp_path), None
     for number in range(8):
-        told(service, ask(number, base=base, spare=((1, 0),)))
+        asked(service, ask(number, base=base, spare=((1, 0),)))
         base = (number, 0)
-    assert service.safe(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
-    assert "nothing is kept here of ask 0 of round 2" in told(service, ask(3, base=(2, 0))).refusal
+    assert service.states(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
+    assert "nothing is kept here of ask 0 of round 2" in asked(service, ask(3, base=(2, 0))).refusal
 
 
 def test_scores_leave_as_sums_and_are_those_of_the_loop(tmp_path: Path) -> None:
     service, loop = sites.service("a", tmp_path), Loop({"a": sites.clients_data()["a"]})
     turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
     body = play(loop, METHOD, BODY, turn)
-    told(service, ask())
+    asked(service, ask())
     _, expected = loop.evaluate(METHOD, body, turn, "test")
-    sent = {"general": (), "view": body, "same": False}
-    reply = told(service, replace(ask(send=sent, base=(0, 0)), job="evaluate", part="test"))
+    sent = {"global": (), "download": body, "same": False}
+    reply = asked(service, replace(ask(send=sent, base=(0, 0)), job="evaluate", part="test"))
     got, want = leaves(reply.tree), leaves(expected)
     assert all(torch.equal(g, w[0]) for g, w in zip(got, want, strict=True))
 
@@ -135,9 +136,7 @@ class Server:
         spare = (self.saved[1],) if self.saved[1] else ()
         letter = ask(number, base=self.base, send=self.body, spare=spare).pack()
         if fault == "cut off while writing":
-            self.service.site_rows.run_folder("r").joinpath(f"{number}.0.keep.part").write_bytes(
-                b"half a version"
-            )
+            self.service.rows.run_folder("r").joinpath(f"{number}.0.keep.part").write_bytes(b"half a version")
         if fault not in ("none", "cut off while writing"):
             self.service.answer(letter)  # stored at the site, and lost on the way
         if fault in ("the site restarts", "cut off while writing"):
@@ -180,7 +179,7 @@ def test_any_sequence_of_crashes_ends_as_if_there_had_been_none(
 
 def test_what_is_kept_is_encrypted_at_rest(tmp_path: Path) -> None:
     service = sites.service("a", tmp_path)
-    told(service, ask())
+    asked(service, ask())
     secret = keep_of(service, (0, 0))["head.weight"].numpy().tobytes()
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert any(p.suffix == ".keep" for p in files)
@@ -188,12 +187,12 @@ def test_what_is_kept_is_encrypted_at_rest(tmp_path: Path) -> None:
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
 
 
-def test_another_key_opens_nothing_and_the_desk_says_so(tmp_path: Path) -> None:
-    told(sites.service("a", tmp_path), ask())
+def test_another_key_opens_nothing_and_the_site_says_so(tmp_path: Path) -> None:
+    asked(sites.service("a", tmp_path), ask())
     thief = SiteService(
         "a", tmp_path, sites.federation({"a": sites.clients_data()["a"]}), Policy(), b"?" * 32
     )
-    assert "cannot be decrypted" in told(thief, ask(1, base=(0, 0))).refusal
+    assert "cannot be decrypted" in asked(thief, ask(1, base=(0, 0))).refusal
 
 
 def test_versions_cannot_be_swapped(tmp_path: Path) -> None:
@@ -220,7 +219,7 @@ def test_what_is_no_verb_is_refused_and_logged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "motet.site"):
-        assert "is no verb of FedPer" in told(sites.service("a", tmp_path), ask(verb=name)).refusal
+        assert "is no verb of FedPer" in asked(sites.service("a", tmp_path), ask(verb=name)).refusal
     assert "refused" in caplog.text
 
 
@@ -231,7 +230,7 @@ def test_what_is_no_verb_is_refused_and_logged(
 )  # fmt: skip
 def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, setting: Any) -> None:
     recipe = FEDPER | {section: setting}
-    assert "does not trust it" in told(sites.service("a", tmp_path), ask(recipe=recipe)).refusal
+    assert "does not trust it" in asked(sites.service("a", tmp_path), ask(recipe=recipe)).refusal
 
 
 @pytest.mark.parametrize(
@@ -243,10 +242,10 @@ def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, se
 )
 def test_no_letter_makes_a_site_read_a_file(tmp_path: Path, section: str, setting: Any) -> None:
     odd = FEDPER | {section: setting}
-    assert "names a file" in told(sites.service("a", tmp_path), ask(recipe=odd)).refusal
+    assert "names a file" in asked(sites.service("a", tmp_path), ask(recipe=odd)).refusal
 
 
-def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_lives_on(
+def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_service_lives_on(
     tmp_path: Path,
 ) -> None:
     service = sites.service("a", tmp_path, Policy(letter_bytes=20_000))
@@ -263,26 +262,28 @@ def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_desk_li
     ):
         assert Reply.read(service.answer(message)).refusal
     bent = Vec(BODY | {"fc1.bias": torch.zeros(9)})
-    assert "has shape (9,); this network's has (8,)" in told(service, ask(send=bent)).refusal
-    assert "larger than the limit" in told(service, ask(send=torch.zeros(20_000))).refusal
-    assert told(service, ask(send={"w": 1})).refusal
-    assert not told(service, ask()).refusal
+    assert "has shape (9,); this network's has (8,)" in asked(service, ask(send=bent)).refusal
+    assert "larger than the limit" in asked(service, ask(send=torch.zeros(20_000))).refusal
+    assert asked(service, ask(send={"w": 1})).refusal
+    assert not asked(service, ask()).refusal
 
 
 @pytest.mark.parametrize("name", ["..", "../../etc", "/etc/passwd", "", ".", "a\x00b", "x" * 300])
 def test_a_runs_name_never_leads_out_of_the_sites_folder(tmp_path: Path, name: str) -> None:
     site = tmp_path / "site"
-    told(sites.service("a", site), replace(ask(), run=name))
+    asked(sites.service("a", site), replace(ask(), run=name))
     assert {p.name for p in tmp_path.iterdir()} == {"site"}
     assert {p.name for p in site.iterdir()} <= {"key", "runs", "ledger.tsv"}
 
 
 def test_recipes_that_are_wrong_are_refused_with_the_reason(tmp_path: Path) -> None:
     service = sites.service("a", tmp_path)
-    assert "unknown method fedpr" in told(service, ask(recipe=FEDPER | {"method": {"name": "fedpr"}})).refusal
+    assert (
+        "unknown method fedpr" in asked(service, ask(recipe=FEDPER | {"method": {"name": "fedpr"}})).refusal
+    )
     wrong = FEDPER | {"method": {"name": "fedper", "lr": "fast"}}
-    assert "method.lr" in told(service, ask(recipe=wrong)).refusal
-    assert "must have the sections" in told(service, ask(recipe={})).refusal
+    assert "method.lr" in asked(service, ask(recipe=wrong)).refusal
+    assert "must have the sections" in asked(service, ask(recipe={})).refusal
 
 
 def test_the_ledger_says_what_left(tmp_path: Path) -> None:
@@ -300,4 +301,4 @@ def test_methods_start_is_asked_in_round_minus_one(tmp_path: Path) -> None:
     start(loop, method, Turn(-1, ["a"], ["a"], 7))
     sent = {"theta": torch.zeros(1, 2, sum(v.numel() for v in method.task.w0.values())).double(), "epoch": 0}
     letter = Letter("verb", "s", -1, 0, 7, "tell", recipe=settings_, send=sent)
-    assert told(sites.service("a", tmp_path), letter).tree.shape == (2, 1, 2)
+    assert asked(sites.service("a", tmp_path), letter).tree.shape == (2, 1, 2)

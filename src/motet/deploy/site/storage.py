@@ -1,28 +1,27 @@
-"""A site's safe: what a client keeps between asks, encrypted at rest, one file for each version.
+"""What a site stores: its client's state between asks, encrypted, and a ledger of all that left.
 
-A file is put in place in one go (written beside, flushed to the disk, renamed), so that a crash leaves all
-of it or nothing of it. AES-256-GCM; run and label are sealed with the content, so that files cannot be
-swapped. Who reads the site's key reads everything: keep the key where the site keeps its other keys.
-Knows files, labels and a key. Does not know what is in a version.
+Knows files, labels and a key. Does not know what is in a state or in a reply.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from motet.engines.letters import Label
+from motet.engines.letters import Label, Letter
 from motet.errors import MotetError
 from motet.files import write_atomically
 
 _NONCE = 12  # bytes that make every encryption a different one
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
+_LEARN = {"mean": "average", "all": "collect"}
 
 
 class EncryptedStateError(MotetError, ValueError):
-    """Something in the safe cannot be read."""
+    """Something that is stored at the site cannot be read."""
 
 
 def site_key(path: Path) -> bytes:
@@ -34,13 +33,17 @@ def site_key(path: Path) -> bytes:
     key = path.read_bytes()
     if len(key) != 32:
         raise EncryptedStateError(
-            f"{path} holds {len(key)} bytes; a site's key has 32.\nhint: bring the site's own key back"
+            f"{path} holds {len(key)} bytes; a site's key has 32.\nhint: restore the site's own key"
         )
     return key
 
 
 class EncryptedState:
-    """The versions that one client keeps in one run."""
+    """The versions that one client keeps in one run, one file for each.
+
+    AES-256-GCM; run and label are sealed with the content, so that files cannot be swapped. Who reads the
+    site's key reads everything: keep the key where the site keeps its other keys.
+    """
 
     def __init__(self, folder: Path, run: str, key: bytes) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -65,7 +68,7 @@ class EncryptedState:
         except InvalidTag:
             raise EncryptedStateError(
                 f"{self._path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
-                "hint: bring the site's key back"
+                "hint: restore the site's key"
             ) from None
 
     def put(self, label: Label, content: bytes) -> None:
@@ -82,3 +85,32 @@ class EncryptedState:
 
     def _seal(self, label: Label) -> bytes:
         return f"{self.run}/{label[0]}/{label[1]}".encode()
+
+
+class Ledger:
+    """What left the site, line by line, for its owner to read and for its policy to count; lines are only added.
+
+    A line is written before the reply leaves, so that nothing leaves unwritten; after a crash a line may stand
+    for a reply that never left. Tab-separated: time, run, round, ask, job, verb, learn, bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+        self.rounds = {(w[1], w[2]) for w in lines if len(w) == 8 and w[4] == "verb"}
+
+    def allows(self, letter: Letter, limit: int) -> bool:
+        """Whether a letter belongs to a round that is counted already, or one more is within the limit."""
+        return (letter.run, str(letter.round)) in self.rounds or len(self.rounds) < limit
+
+    def write(self, letter: Letter, size: int) -> None:
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        run = letter.run.replace("\t", " ").replace("\n", " ")
+        words = (when, run, letter.round, letter.number, letter.job, letter.verb, _LEARN[letter.learn], size)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            file.write("\t".join(map(str, words)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if letter.job == "verb":
+            self.rounds.add((run, str(letter.round)))

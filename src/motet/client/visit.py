@@ -1,0 +1,116 @@
+"""A visit: one verb at one client, in one turn.
+
+Engines, sites, dry runs and expected replies all go through here, so that a verb sees the same examples and
+the same seed wherever its client lives.
+Knows one client's examples and one method. Does not know where clients live, nor what is done with replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
+from motet.errors import MotetError
+
+if TYPE_CHECKING:
+    from motet.core import Client, Method, Part, Tree
+
+Job = Callable[["Tree", "Tree", Any], tuple["Tree", "Tree"]]  # (sent, keep, data) -> (reply, keep)
+_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+class VerbFailed(MotetError):
+    """A verb failed at a client; says which, where and when."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """One client in one turn; `seed` and `round` are the turn's."""
+
+    method: Method
+    client: Client
+    client_data: ClientData
+    seed: int
+    round: int
+
+    @cached_property
+    def data(self) -> Data:
+        return examples(self.client_data, self.seed, self.client)
+
+    def test(self, part: Part) -> ClientTest:
+        return ClientTest(self.data, tested(self.client_data, part))
+
+    def joined(self) -> Tree:
+        """What a client keeps before it is first asked anything."""
+        return self.method.join(self.data)
+
+    def perform(self, job: Job, sent: Tree, keep: Tree, data: Any = None) -> tuple[Tree, Tree]:
+        """The reply and what is kept; `data` are the client's examples, unless others are given."""
+        return perform(job, sent, keep, self.data if data is None else data, self.round, self.client)
+
+
+def examples(client_data: ClientData, seed: int, client: Client) -> Data:
+    """A client's training and validation examples, with its own seed of the turn whose seed is given."""
+    train = client_data.train.take()
+    n, own = torch.tensor(client_data.n), torch.tensor(seed_of(seed, client))
+    return Data(train.x, train.y, n, own, client_data.val.take(), client_data.columns, client_data.augment)
+
+
+def tested(client_data: ClientData, part: Part) -> Batch:
+    """The examples that a client is scored on."""
+    return (client_data.val if part == "val" else client_data.test).take()
+
+
+def perform(
+    job: Job, sent: Tree, keep: Tree, data: Any, number: int, client: Client = ""
+) -> tuple[Tree, Tree]:
+    """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
+    try:
+        return job(sent, keep, data)
+    except _FAILURES as e:
+        raise VerbFailed(f"{place(job, number, client)}: {e}") from e
+
+
+def place(job: Job, number: int, client: Client = "") -> str:
+    """Client, verb and round, for messages."""
+    who = f"client {client}, " if client else ""
+    return f"{who}verb {name_of(job)}, round {number}"
+
+
+def name_of(job: Any) -> str:
+    return str(getattr(job, "__name__", "")) or name_of(job.func)
+
+
+# ---- how a thread computes ----
+# Two intra-op threads are far slower beside any other process, and so are numbers near 0 (denormals), which
+# the tails of a softmax are full of.
+
+
+def single_thread() -> None:
+    """For a thread of our own: one intra-op thread, and no denormal numbers."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
+def flushes_denormals() -> bool:
+    """Whether this thread already takes denormal numbers for zero."""
+    return bool(torch.full((), 1e-38) * 0.01 == 0)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """For a caller's thread: as `single_thread`, and afterwards as before."""
+    before, flushed = torch.get_num_threads(), flushes_denormals()
+    single_thread()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads(before)
+        torch.set_flush_denormal(flushed)

@@ -1,0 +1,48 @@
+"""What wrappers share: everything that a run calls, passed on to the engine inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from motet.core import Ask, Client, Engine, Keeps, Method, Part, Refusal, Tree, Turn
+
+
+class Wrapper:
+    """An engine around another one; subclasses override what they change."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def clients(self) -> Sequence[Client]:
+        return self.engine.clients
+
+    @property
+    def keeps(self) -> Keeps:
+        return self.engine.keeps
+
+    @property
+    def refused(self) -> list[Refusal]:
+        return self.engine.refused
+
+    def begin(self, method: Method, turn: Turn) -> None:
+        self.engine.begin(method, turn)
+
+    def ask(self, ask: Ask) -> Tree:
+        return self.engine.ask(ask)
+
+    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
+        return self.engine.evaluate(method, state, turn, part)
+
+    def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
+        return self.engine.evaluate_trained(method, asks, turn)
+
+    def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
+        return self.engine.personal_models(method, state, turn)
+
+    def keep(self, client: Client) -> Tree:
+        return self.engine.keep(client)
+
+    def data(self, client: Client) -> Any:
+        return self.engine.data(client)
