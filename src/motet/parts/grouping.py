@@ -48,11 +48,13 @@ class Grouping(Method):
     """Settings, parts of a round and verbs of a method that groups clients by sparsity vectors."""
 
     warm_up: Annotated[int, ">= 0"] = 1  # first rounds, in which FedAvg trains the global model W_g
-    grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how clients are grouped
+    grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how groups are found
     k: Annotated[int, ">= 0"] = 4  # kmeans, random: number of groups; 0 = found by choose_k
-    choose_k: Literal["silhouette", "trials"] = "silhouette"  # trials: by validation loss after one round
+    choose_k: Literal["silhouette", "trials"] = "silhouette"  # k = 0: by silhouettes, or validation loss
     threshold: NotNegative = 0.1  # threshold: clients whose vectors are within this distance are linked
-    distance: Literal["euclidean", "mahalanobis"] = "euclidean"  # mahalanobis: by the examples' covariance
+    distance: Literal["euclidean", "mahalanobis"] = (
+        "euclidean"  # of vectors; mahalanobis: by examples' covariance
+    )
     extractor: str = ""  # network that measures sparsity, say "vgg11 width=0.5"; "" = the global model
     extractor_layers: Count = 3  # how many of its first activation layers are measured
     extractor_channels: Count = 32  # how many channels of each layer are measured, the same for all clients
