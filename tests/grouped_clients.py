@@ -20,6 +20,12 @@ from motet.methods.pfa import PFA
 ENGINES = [Loop, Vmap, partial(Threads, workers=2)]
 engines = pytest.mark.parametrize("engine", ENGINES, ids=["loop", "vmap", "threads"])
 both = pytest.mark.parametrize("method", [PFA, FedPerC])
+# Verbs of grouping are the same functions for both methods; only FedPerC's clients keep something.
+engines_and_both = pytest.mark.parametrize(
+    ("engine", "method"),
+    [(Loop, PFA), *((engine, FedPerC) for engine in ENGINES)],
+    ids=["loop-PFA", "loop-FedPerC", "vmap-FedPerC", "threads-FedPerC"],
+)
 
 
 def three_layers(**how: Any) -> Task:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from grouped_clients import both, engines, kinds, three_layers
+from grouped_clients import ENGINES, both, engines, engines_and_both, kinds, three_layers
 from motet.client import ClientData, Task
 from motet.engines.driver import play, training
 from motet.engines.loop import Loop
@@ -47,9 +47,13 @@ def going_on(method: Any, engine: Any) -> Any:
 # ---- limits ----
 
 
-@engines
 @pytest.mark.parametrize(
-    "how", [{"k": 1}, {"grouping": "none"}, {"grouping": "threshold", "threshold": 99.0}]
+    ("engine", "how"),
+    [
+        *((engine, {"k": 1}) for engine in ENGINES),
+        (Loop, {"grouping": "none"}),
+        (Loop, {"grouping": "threshold", "threshold": 99.0}),
+    ],
 )
 def test_with_one_group_fedperc_is_fedper_from_the_same_global_model(
     engine: Any, how: Any, task: Task, clients_data: dict[str, ClientData]
@@ -109,8 +113,7 @@ def test_the_warm_up_is_fedavg_and_everyone_has_the_global_model(
     assert apart(own, w) == 0
 
 
-@engines
-@both
+@engines_and_both
 def test_a_pause_between_groupings_changes_nothing(method: Any, engine: Any, net: Task) -> None:
     clients_data, _ = kinds()
     m = method(net, warm_up=1, k=3, epsilon=5.0)

@@ -74,7 +74,9 @@ def test_links_chain() -> None:
 def test_few_rows_make_few_groups() -> None:
     assert clusters.kmeans(np.zeros((3, 2)), 4, seed=0).tolist() == [0, 0, 0]
     assert clusters.best_k(np.zeros((2, 2)), seed=0) == 1
-    assert clusters.best_k(np.zeros((5, 2)), seed=0) == 2  # nothing to tell: one group all the same
+    assert (
+        clusters.best_k(np.zeros((5, 2)), seed=0) == 2
+    )  # the rows are equal: k-means makes one group of them
     assert clusters.linked(np.zeros((1, 2)), 0.1).tolist() == [0]
 
 

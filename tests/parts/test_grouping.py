@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from grouped_clients import both, engines, few, kinds, opposites, three_layers
+from grouped_clients import ENGINES, both, engines_and_both, few, kinds, opposites, three_layers
 from motet.client import Batch, ClientData, Task
 from motet.core import MethodUnfit, NoReply, Turn, average
 from motet.deploy.site.needs import asks_in
@@ -31,17 +31,18 @@ def net() -> Task:
     return three_layers()
 
 
-@engines
-@both
 @pytest.mark.parametrize(
-    "how",
-    [{"k": 3}, {"k": 0}, {"grouping": "threshold", "threshold": 1.0}, {"k": 3, "distance": "mahalanobis"}],
+    ("engine", "how"),
+    [
+        *((engine, {"k": 3, "distance": "mahalanobis"}) for engine in ENGINES),
+        (Loop, {"k": 3}),
+        (Loop, {"k": 0}),
+        (Loop, {"grouping": "threshold", "threshold": 1.0}),
+    ],
 )
-def test_clients_of_different_kinds_get_different_groups(
-    engine: Any, method: Any, how: Any, net: Task
-) -> None:
+def test_clients_of_different_kinds_get_different_groups(engine: Any, how: Any, net: Task) -> None:
     clients_data, truth = kinds()
-    s = after(method(net, warm_up=1, **how), engine(clients_data), 2)
+    s = after(FedPerC(net, warm_up=1, **how), engine(clients_data), 2)
     assert clusters.agreement(np.array(list(s["groups"].values())), np.array(truth)) == 1.0
 
 
@@ -80,8 +81,7 @@ def test_with_mahalanobis_distance_the_server_learns_one_more_mean_and_late_clie
     assert truth[7] == truth[1]
 
 
-@engines
-@both
+@engines_and_both
 def test_trials_of_k_leave_clients_as_they_were(engine: Any, method: Any, net: Task) -> None:
     clients_data, _ = kinds()
     tried = after(method(net, warm_up=1, k=0, choose_k="trials"), here := engine(clients_data), 3)
@@ -107,8 +107,7 @@ def test_trials_choose_the_k_with_the_least_loss_of_half_of_the_clients(net: Tas
     assert {len(groups) for groups in tried} == {6} and len({tuple(groups) for groups in tried}) == 1
 
 
-@engines
-@both
+@engines_and_both
 def test_a_client_moves_to_a_better_group_if_regrouping_is_on(engine: Any, method: Any, net: Task) -> None:
     clients_data, truth = opposites()
     found = []
@@ -171,8 +170,7 @@ def test_random_groups_need_no_vectors_and_are_of_one_size(net: Task) -> None:
     assert np.bincount(list(s["groups"].values())).tolist() == [4, 4, 4]
 
 
-@engines
-@both
+@engines_and_both
 def test_an_extractor_is_trained_beside_the_global_model_and_measures_the_vectors(
     engine: Any, method: Any, net: Task, two_nets: Task
 ) -> None:
@@ -192,8 +190,7 @@ def test_an_extractor_that_cannot_be_built_is_named(net: Task) -> None:
 # ---- late clients, and unusable replies ----
 
 
-@engines
-@both
+@engines_and_both
 def test_a_late_client_joins_a_group_and_trains_in_its_first_round(
     engine: Any, method: Any, net: Task
 ) -> None:

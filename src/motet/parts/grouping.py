@@ -3,7 +3,9 @@
 A method inherits from `Grouping` and FedAvg and writes its own round, of which grouping is one line:
 `s = yield from self.admit(s, turn)`. The state is a dict: W_g, the global model; groups, {client: its group};
 models, one for each group, empty before clients are grouped; vectors, {client: its sparsity vector V}; centres,
-the mean V of each group; extractor, the weights of a second network that measures V, if there is one.
+the mean V of each group; whitening, the matrix of Mahalanobis distances, and extractor, the weights of a second
+network that measures V, where these are used. It is a base class, and not a function that is given verbs, because
+a site reads from a method's own text which asks it will get.
 
 Clients of the first round after the warm-up are grouped. A client that comes later gets its vector in its first
 round, and joins the group with the nearest centre; centres stay fixed.
@@ -16,6 +18,7 @@ Knows asks and tensors. Does not know what of a model a group shares.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -45,11 +48,13 @@ class Grouping(Method):
     """Settings, parts of a round and verbs of a method that groups clients by sparsity vectors."""
 
     warm_up: Annotated[int, ">= 0"] = 1  # first rounds, in which FedAvg trains the global model W_g
-    grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how clients are grouped
+    grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how groups are found
     k: Annotated[int, ">= 0"] = 4  # kmeans, random: number of groups; 0 = found by choose_k
-    choose_k: Literal["silhouette", "trials"] = "silhouette"  # trials: by validation loss after one round
+    choose_k: Literal["silhouette", "trials"] = "silhouette"  # k = 0: by silhouettes, or validation loss
     threshold: NotNegative = 0.1  # threshold: clients whose vectors are within this distance are linked
-    distance: Literal["euclidean", "mahalanobis"] = "euclidean"  # mahalanobis: by the examples' covariance
+    distance: Literal["euclidean", "mahalanobis"] = (
+        "euclidean"  # of vectors; mahalanobis: by examples' covariance
+    )
     extractor: str = ""  # network that measures sparsity, say "vgg11 width=0.5"; "" = the global model
     extractor_layers: Count = 3  # how many of its first activation layers are measured
     extractor_channels: Count = 32  # how many channels of each layer are measured, the same for all clients
@@ -129,25 +134,26 @@ class Grouping(Method):
         }
 
     def labels(self, s: Tree, clients: list[str], rows: clusters.Vectors, turn: Turn) -> Talk:
-        """The group of each row. Trials: half of the clients train one round in k groups, for every k."""
+        """The group of each row."""
         k, seed = self.k, seed_of(turn.seed, "groups")
         if self.grouping == "kmeans" and not k and self.choose_k == "trials":
-            half = np.sort(np.random.default_rng(seed).permutation(len(clients))[: max(len(clients) // 2, 1)])
-            losses = {}
-            for k in range(1, clusters.largest_k(len(half)) + 1):
-                labels = clusters.kmeans(rows[half], k, seed)
-                losses[k] = yield from self.trial(
-                    s, dict(zip([clients[i] for i in half], labels, strict=True))
-                )
-            k = min(losses, key=lambda k: losses[k])
+            k = yield from self.best_k(s, clients, rows, seed)
         return clusters.labels_of(rows, self.grouping, k, self.threshold, seed)
+
+    def best_k(self, s: Tree, clients: list[str], rows: clusters.Vectors, seed: int) -> Talk:
+        """The k with the least validation loss, where half of the clients train one round in k groups."""
+        half = np.sort(np.random.default_rng(seed).permutation(len(clients))[: max(len(clients) // 2, 1)])
+        losses = {}
+        for k in range(1, clusters.largest_k(len(half)) + 1):
+            labels = clusters.kmeans(rows[half], k, seed)
+            losses[k] = yield from self.trial(s, {clients[i]: g for i, g in zip(half, labels, strict=True)})
+        return min(losses, key=lambda k: losses[k])
 
     def trial(self, s: Tree, groups: dict[str, int]) -> Talk:
         """The mean validation loss of some clients after one round of FedAvg in groups, from W_g."""
         names = sorted(set(groups.values()))
-        means = yield [
-            average(self.train, [c for c in groups if groups[c] == g], send=s["W_g"]) for g in names
-        ]
+        members = [[c for c in groups if groups[c] == g] for g in names]
+        means = yield [average(self.train, clients, send=s["W_g"]) for clients in members]
         models = {g: s["W_g"] if mean is None else mean for g, mean in zip(names, means, strict=True)}
         each = {c: models[g] for c, g in groups.items()}
         (loss,) = yield [average(self.validation_loss, list(groups), each=each)]
@@ -155,18 +161,13 @@ class Grouping(Method):
 
     def joined(self, s: Tree, V: dict[str, Tensor], turn: Turn) -> Tree:
         """The state in which clients with these vectors have a group: the nearest, or a random one."""
-
-        def group_of(client: str, v: Tensor) -> int:
-            if self.grouping == "random":
-                return seed_of(turn.seed, "group", client) % len(s["models"])
-            return clusters.nearest(v.numpy(), s["centres"].numpy())
-
         V = {c: v @ s["whitening"] if "whitening" in s else v for c, v in V.items()}
-        groups = {c: group_of(c, v) for c, v in V.items()} | s["groups"]
-        return s | {
-            "groups": dict(sorted(groups.items())),
-            "vectors": dict(sorted((s["vectors"] | V).items())),
-        }
+        if self.grouping == "random":
+            found = {c: seed_of(turn.seed, "group", c) % len(s["models"]) for c in V}
+        else:
+            found = {c: clusters.nearest(v.numpy(), s["centres"].numpy()) for c, v in V.items()}
+        groups, vectors = found | s["groups"], s["vectors"] | V
+        return s | {"groups": dict(sorted(groups.items())), "vectors": dict(sorted(vectors.items()))}
 
     def regroup(self, s: Tree, turn: Turn) -> Talk:
         """Clients move to the group whose model has the least loss on their validation examples."""
@@ -271,38 +272,31 @@ def updated(models: list[Vec], groups: dict[int, list[str]], means: list[Vec | N
 
 def check(method: Grouping) -> None:
     """Refuse settings that do not fit together, all faults at once."""
-    wrong = [*wrong_settings(method), *(wrong_network(method) if method.needs_vectors else [])]
-    if wrong:
+    if wrong := list(complaints(method)):
         raise MethodUnfit("\n".join(wrong))
 
 
-def wrong_settings(method: Grouping) -> list[str]:
-    wrong = []
+def complaints(method: Grouping) -> Iterator[str]:
     if method.grouping == "random" and not method.k:
-        wrong += ["grouping is random and k is 0, so the number of groups is unknown.\nhint: method.k=4"]
+        yield "grouping is random and k is 0, so the number of groups is unknown.\nhint: method.k=4"
     if method.regroup_every and method.task.statistics == "local":
-        wrong += [
-            f"regroup_every is {method.regroup_every}, and with local BatchNorm statistics a client cannot "
-            "compare other groups' models: it has statistics for none of them.\n"
-            "hint: method.regroup_every=0, or net.norm=group"
-        ]
-    return wrong
-
-
-def wrong_network(method: Grouping) -> list[str]:
+        yield (
+            f"regroup_every is {method.regroup_every}, and with local BatchNorm statistics a client has none for "
+            "the models of other groups.\nhint: method.regroup_every=0, or net.norm=group"
+        )
     try:
-        measured = method.measured
+        network = method.measured if method.needs_vectors else None
     except ValueError as e:
-        return [f"method.extractor: {e}"]
-    if not measured.body:
-        return [
+        yield f"method.extractor: {e}"
+        return
+    if network and not network.body:
+        yield (
             "clients are grouped by a network's activations, and a network of one layer has none.\n"
             "hint: use a network with more than one layer, say net=mlp, or method.grouping=none"
-        ]
-    if method.epsilon and measured.statistics == "local":
-        return [
+        )
+    if network and method.epsilon and network.statistics == "local":
+        yield (
             f"epsilon is {method.epsilon:g}, and with local BatchNorm statistics one example changes the "
             "activations of all others, so that the noise would guarantee nothing.\n"
             "hint: net.norm=group, or net.statistics=shared"
-        ]
-    return []
+        )
