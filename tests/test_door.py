@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import runpy
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.utils.data import Dataset, TensorDataset
 import motet
 from motet.cli.main import main
 from motet.data import options
+from motet.data.own_code import described
 from motet.report import tables
 from motet.runs.from_python import sections
 
@@ -270,6 +273,9 @@ def test_a_net_is_a_class_with_options_a_function_or_a_class_without_arguments()
     a = run(data=arrays(), net=Small, width=5)
     b = run(data=arrays(), net=lambda shape, outputs: Small(shape, outputs, width=5))
     c = run(data=arrays(), net=Fixed)
+    run(
+        data=arrays(), seed=1, net=lambda shape, outputs: Small(
+            shape, outputs))  # fmt: skip
     assert a.facts["settings"]["net"]["width"] == 5 and a.facts["net"].endswith(":Small")
     assert b.facts["net"].startswith("session:lambda-") and c.facts["net"].endswith(":Fixed")
     for done in (a, b, c):
@@ -322,6 +328,36 @@ def test_a_method_defined_here_runs_is_compared_and_verified() -> None:
 def test_code_that_changed_is_another_run_and_the_same_code_is_the_same() -> None:
     names = [run(data="wine", method=make_method(pull)).facts["method"] for pull in (1.0, 1.0, 2.0)]
     assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (partial(int, base=2), partial(int, base=3)),
+        (lambda: 1, lambda: 2),
+        (np.arange(3), np.arange(4)),
+        (torch.zeros(2), torch.ones(2)),
+        ({"a": [1, 2]}, {"a": [1, 3]}),
+        (Path("a"), Path("b")),
+        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
+        (nn.Linear(1, 1), nn.Linear(1, 2)),
+        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_a_digest_is_the_same_for_the_same_and_differs_for_another(one: Any, other: Any) -> None:
+    digests = ["\n".join(described(x, {})) for x in (one, copy.deepcopy(one), other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_global_that_code_uses_is_part_of_its_digest() -> None:
+    def with_global(value: float) -> Any:
+        known: dict[str, Any] = {"pull": value, "unused": object()}
+        exec("def f():\n    return [pull for _ in range(2)]", known)
+        return known["f"]
+
+    digests = ["\n".join(described(with_global(v), {})) for v in (1.0, 1.0, 2.0)]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_motets_own_classes_are_methods_by_their_name() -> None:
