@@ -411,12 +411,12 @@ def test_two_runs_in_two_threads_give_what_they_give_alone() -> None:
 
 
 def test_on_round_is_called_after_every_round_with_the_scores_so_far() -> None:
-    told: list[motet.RoundEnd] = []
-    done = run(data="wine", method="finetune", rounds=3, on_round=told.append)
-    assert [(r.method, r.round, r.rounds) for r in told] == [("finetune", i, 3) for i in range(3)]
+    ended: list[motet.RoundEnd] = []
+    done = run(data="wine", method="finetune", rounds=3, on_round=ended.append)
+    assert [(r.method, r.round, r.rounds) for r in ended] == [("finetune", i, 3) for i in range(3)]
     val = done.scores.query("part == 'val' and round == 2").groupby("side")["accuracy"].mean()
-    assert told[-1].scores == pytest.approx(val.to_dict())
-    assert sum(r.seconds for r in told) == pytest.approx(done.facts["seconds"])
+    assert ended[-1].scores == pytest.approx(val.to_dict())
+    assert sum(r.seconds for r in ended) == pytest.approx(done.facts["seconds"])
 
 
 def test_an_exception_in_on_round_ends_the_call_and_the_same_call_goes_on() -> None:
