@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import runpy
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch.utils.data import Dataset, TensorDataset
 import motet
 from motet import settings
 from motet.cli.main import main
+from motet.data.own_code import described
 from motet.report import tables
 from motet.runs.from_python import sections
 
@@ -270,6 +273,9 @@ def test_a_net_is_a_class_with_options_a_function_or_a_class_without_arguments()
     a = run(data=arrays(), net=Small, width=5)
     b = run(data=arrays(), net=lambda shape, outputs: Small(shape, outputs, width=5))
     c = run(data=arrays(), net=Fixed)
+    run(
+        data=arrays(), seed=1, net=lambda shape, outputs: Small(
+            shape, outputs))  # fmt: skip
     assert a.facts["settings"]["net"]["width"] == 5 and a.facts["net"].endswith(":Small")
     assert b.facts["net"].startswith("session:lambda-") and c.facts["net"].endswith(":Fixed")
     for done in (a, b, c):
@@ -324,6 +330,36 @@ def test_code_that_changed_is_another_run_and_the_same_code_is_the_same() -> Non
     assert names[0] == names[1] != names[2]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (partial(int, base=2), partial(int, base=3)),
+        (lambda: 1, lambda: 2),
+        (np.arange(3), np.arange(4)),
+        (torch.zeros(2), torch.ones(2)),
+        ({"a": [1, 2]}, {"a": [1, 3]}),
+        (Path("a"), Path("b")),
+        (pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})),
+        (nn.Linear(1, 1), nn.Linear(1, 2)),
+        (nn.Sequential(nn.ReLU()), nn.Sequential(nn.Tanh())),
+    ],
+    ids=lambda thing: type(thing).__name__,
+)
+def test_a_digest_is_the_same_for_the_same_and_differs_for_another(one: Any, other: Any) -> None:
+    digests = ["\n".join(described(x, {})) for x in (one, copy.deepcopy(one), other)]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_global_that_code_uses_is_part_of_its_digest() -> None:
+    def with_global(value: float) -> Any:
+        known: dict[str, Any] = {"pull": value, "unused": object()}
+        exec("def f():\n    return [pull for _ in range(2)]", known)
+        return known["f"]
+
+    digests = ["\n".join(described(with_global(v), {})) for v in (1.0, 1.0, 2.0)]
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_motets_own_classes_are_methods_by_their_name() -> None:
     assert run(data="wine", method=motet.methods.Ditto).facts["method"] == "ditto"
     assert "inherits from motet.Method" in complaint(data="wine", method=dict)
@@ -375,12 +411,12 @@ def test_two_runs_in_two_threads_give_what_they_give_alone() -> None:
 
 
 def test_on_round_is_called_after_every_round_with_the_scores_so_far() -> None:
-    told: list[motet.RoundEnd] = []
-    done = run(data="wine", method="finetune", rounds=3, on_round=told.append)
-    assert [(r.method, r.round, r.rounds) for r in told] == [("finetune", i, 3) for i in range(3)]
+    ended: list[motet.RoundEnd] = []
+    done = run(data="wine", method="finetune", rounds=3, on_round=ended.append)
+    assert [(r.method, r.round, r.rounds) for r in ended] == [("finetune", i, 3) for i in range(3)]
     val = done.scores.query("part == 'val' and round == 2").groupby("side")["accuracy"].mean()
-    assert told[-1].scores == pytest.approx(val.to_dict())
-    assert sum(r.seconds for r in told) == pytest.approx(done.facts["seconds"])
+    assert ended[-1].scores == pytest.approx(val.to_dict())
+    assert sum(r.seconds for r in ended) == pytest.approx(done.facts["seconds"])
 
 
 def test_an_exception_in_on_round_ends_the_call_and_the_same_call_goes_on() -> None:

@@ -135,12 +135,10 @@ def run(
     Args:
         recipe: a TOML file to start from; the keywords change it.
         out: the run's folder; one named after the run below `runs/` by default.
-        on_round: called after every round with a `RoundEnd`. An exception that it raises ends the call;
-            the same call continues after the last checkpoint.
+        on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
         progress: show the rounds on stderr.
-        **settings: `method`, `data` and `net` by name or as Python objects, `seed`, and any setting of
-            theirs or of the section train by its name alone (`rounds=20`, `lr=0.05`, `clients=10`). A whole
-            section is a dict: `engine={"name": "loop"}`.
+        **settings: `method`, `data` and `net` by name or as Python objects, `seed`, any setting of theirs or
+            of the section train (`rounds=20`, `lr=0.05`), or whole sections as dicts.
 
     Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)`
     arrays, of frames or of torch Datasets by client, or a function. A net may be a name, an nn.Module class,

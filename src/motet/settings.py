@@ -107,8 +107,11 @@ def _comments(thing: Any) -> dict[str, str]:
     except (OSError, TypeError):
         return {}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    node = ast.parse(source).body[0]
+    try:
+        said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+        node = ast.parse(source).body[0]
+    except (SyntaxError, tokenize.TokenError):  # the source of a lambda is a line around it
+        return {}
     found = {}
     for name, first, last in _spans(node):
         lines = [said[i] for i in range(first, last + 1) if i in said]

@@ -9,6 +9,7 @@ Knows Python objects. Does not know what they are for.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import sys
 import uuid
@@ -32,14 +33,14 @@ _MADE = {  # entries of a class that Python or `dataclass` writes
 
 def name_of(thing: Any) -> str:
     """The name of a function or class in a recipe."""
-    if is_importable(thing):
+    if is_importable(thing) and "." not in thing.__qualname__:
         return f"{thing.__module__}:{thing.__qualname__}"
     return register(thing, getattr(thing, "__name__", type(thing).__name__), thing)
 
 
 def register(content: Any, label: str, thing: Any) -> str:
     """Make `thing` known in this process under a name that depends on `content`."""
-    digest = sha256("\n".join(described(content, set())).encode()).hexdigest()[:8]
+    digest = sha256("\n".join(described(content, {})).encode()).hexdigest()[:8]
     name = f"{SESSION}{label.strip('<>')}-{digest}"
     known_here[name] = thing
     return name
@@ -48,19 +49,22 @@ def register(content: Any, label: str, thing: Any) -> str:
 def is_importable(thing: Any) -> bool:
     """Whether another process finds it under its module and name."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", ".")
-    if module in (None, "__main__", "builtins") or "." in name:
+    if module in (None, "__main__"):
         return False
-    return getattr(sys.modules.get(str(module)), name, None) is thing
+    found = sys.modules.get(str(module))
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is thing
 
 
-def described(thing: Any, seen: set[int]) -> Iterator[str]:
-    """Words that change when the thing would do something else."""
+def described(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """Words that change when the thing would do something else; `seen` keeps what was described alive."""
     if isinstance(thing, _PLAIN):
         yield repr(thing)
         return
     if id(thing) in seen:
         return
-    seen.add(id(thing))
+    seen[id(thing)] = thing
     yield type(thing).__name__
     if isinstance(thing, ModuleType | BuiltinFunctionType):
         yield thing.__name__
@@ -74,14 +78,17 @@ def described(thing: Any, seen: set[int]) -> Iterator[str]:
         )
         yield f"{array.dtype} {array.shape} {sha256(array.tobytes()).hexdigest()}"
     else:
-        yield from _contents(thing, seen)
+        parts = _parts(thing)
+        yield str(len(parts))
+        for part in parts:
+            yield from described(part, seen)
 
 
-def _code(thing: Any, seen: set[int]) -> Iterator[str]:
-    """A function or class by its code."""
+def _code(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """A function or class by its code, and by what it refers to."""
     if isinstance(thing, FunctionType):
         cells = list(inspect.getclosurevars(thing).nonlocals.values())
-        used = {n: thing.__globals__[n] for n in _names(thing.__code__) if n in thing.__globals__}
+        used = {n: thing.__globals__[n] for n in _global_names(thing.__code__) if n in thing.__globals__}
         parts: list[Any] = [
             thing.__code__,
             thing.__defaults__,
@@ -91,43 +98,36 @@ def _code(thing: Any, seen: set[int]) -> Iterator[str]:
             vars(thing),
         ]
     else:
-        own = {k: v for k, v in vars(thing).items() if k not in _MADE and not _is_generated(thing, k)}
+        generated = _MADE | ({"__init__"} if "__dataclass_fields__" in vars(thing) else set())
+        own = {k: v for k, v in vars(thing).items() if k not in generated}
         annotations = {k: str(v) for k, v in own.pop("__annotations__", {}).items()}
         parts = [thing.__name__, thing.__bases__, annotations, own]
     yield from described(parts, seen)
 
 
-def _is_generated(cls: type, name: str) -> bool:
-    return name == "__init__" and "__dataclass_fields__" in vars(cls)
+def _global_names(code: CodeType) -> list[str]:
+    """Every global name that a function, and the functions inside it, use."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    inner = [n for c in code.co_consts if isinstance(c, CodeType) for n in _global_names(c)]
+    return sorted({*found, *inner})
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    """Every global name that a function and the functions inside it use."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
-
-
-def _contents(thing: Any, seen: set[int]) -> Iterator[str]:
-    """Anything that is made of other things; what cannot be looked into is never the same twice."""
-    parts: Any
+def _parts(thing: Any) -> list[Any]:
+    """What a thing is made of; one that cannot be looked into is never the same twice."""
     if isinstance(thing, CodeType):
-        parts = [thing.co_code, thing.co_names, thing.co_varnames, list(thing.co_consts)]
-    elif isinstance(thing, Mapping):
-        parts = [p for pair in thing.items() for p in pair]
-    elif isinstance(thing, set | frozenset):
-        parts = sorted(map(str, thing))
-    elif isinstance(thing, list | tuple):
-        parts = list(thing)
-    elif isinstance(thing, staticmethod | classmethod | MethodType):
-        parts = [thing.__func__]
-    elif isinstance(thing, property):
-        parts = [thing.fget]
-    elif hasattr(thing, "__dict__"):
-        parts = [type(thing), vars(thing)]
-    else:
-        parts = [str(thing) if type(thing).__module__ in ("typing", "torch") else uuid.uuid4().hex]
-    yield str(len(parts))
-    for part in parts:
-        yield from described(part, seen)
+        return [thing.co_code, thing.co_names, thing.co_varnames, list(thing.co_consts)]
+    if isinstance(thing, Mapping):
+        return [p for pair in thing.items() for p in pair]
+    if isinstance(thing, set | frozenset):
+        return sorted(map(str, thing))
+    if isinstance(thing, list | tuple):
+        return list(thing)
+    if isinstance(thing, staticmethod | classmethod | MethodType):
+        return [thing.__func__, getattr(thing, "__self__", None)]
+    if isinstance(thing, property):
+        return [thing.fget, thing.fset]
+    try:  # as it would be pickled; nothing is unpickled
+        made = thing.__reduce_ex__(4)
+    except (TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError):
+        return [uuid.uuid4().hex]
+    return [made] if isinstance(made, str) else [list(p) if isinstance(p, Iterator) else p for p in made]

@@ -150,11 +150,11 @@ def known_settings(found: Settings, methods: Sequence[str]) -> Known:
 
 def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     """Put a keyword into the one section that has a setting of this name; what is wrong with it."""
-    homes = [section for section in _SHORT if key in known[section]]
-    if len(homes) > 1:
-        say = " or ".join(f"{section}={{{key!r}: …}}" for section in homes)
-        return [f"{key} is a setting of {' and of '.join(homes)}\nhint: say {say}"]
-    if not homes:
+    places = [section for section in _SHORT if key in known[section]]
+    if len(places) > 1:
+        say = " or ".join(f"{section}={{{key!r}: …}}" for section in places)
+        return [f"{key} is a setting of {' and of '.join(places)}\nhint: say {say}"]
+    if not places:
         words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
         near = _ELSEWHERE.get(key)
         return [
@@ -162,9 +162,9 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
             if near in words
             else unknown("keyword", key, words)
         ]
-    part = found.setdefault(homes[0], {})
+    part = found.setdefault(places[0], {})
     part[key] = str(value) if isinstance(value, Path) else value
-    return unfit(homes[0], {key: part[key]}, known)
+    return unfit(places[0], {key: part[key]}, known)
 
 
 def unfit(section: str, part: Any, known: Known) -> list[str]:
