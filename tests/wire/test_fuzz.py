@@ -125,7 +125,7 @@ def fuzz(seconds: float) -> int:
                     reader(message)
                 except WireError:
                     raise
-                except Exception as e:  # noqa: BLE001  whatever it is, it is what this test looks for
+                except Exception as e:  # noqa: BLE001  whatever it is, it is what this test is for
                     pytest.fail(f"MOTET_FUZZ_SEED={seed}: {type(e).__name__}: {e} from {message!r}")
     print(f"seed {seed}: {many} messages")
     return many

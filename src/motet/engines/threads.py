@@ -2,6 +2,7 @@
 
 Best for convolutions, recurrent nets and ordinary Python. Replies are used in the order of the
 clients' names, whoever is ready first, so the number of workers changes no bit.
+Knows threads. Does not know what any verb does.
 """
 
 from __future__ import annotations
