@@ -8,7 +8,7 @@ Knows fields and bytes. Does not know how letters are carried, nor what is done 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
@@ -21,7 +21,6 @@ Label = tuple[Number, Number]  # (round, number of the ask within it)
 LetterJob = Literal[
     "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"
 ]
-JOBS: tuple[str, ...] = get_args(LetterJob)
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
 
 
