@@ -62,7 +62,7 @@ def service(site: str, folder: Path, policy: Policy | None = None) -> SiteServic
     )
 
 
-def by_hand(services: Mapping[str, SiteService]) -> Post:
+def in_process(services: Mapping[str, SiteService]) -> Post:
     """Letters carried in this process."""
     return lambda letters: ({site: services[site].answer(letter) for site, letter in letters.items()}, {})
 

@@ -18,7 +18,7 @@ def test_letters_to_sites_give_what_the_loop_gives(name: str, tmp_path: Path) ->
     method = sites.method(settings)
     services = {s: sites.service(s, tmp_path / s) for s in sites.SITES}
     expect = ExpectedReplies(method.task, (sites.FEATURES,))
-    engine = Flare(sites.SITES, sites.by_hand(services), "r", settings, expect=expect)
+    engine = Flare(sites.SITES, sites.in_process(services), "r", settings, expect=expect)
     state = sites.go(method, engine)
     found = sites.outcome(method, engine, state, sites.kept(engine, services, "r"))
     assert sites.gap(sites.expected(method), found) == 0

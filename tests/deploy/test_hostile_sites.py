@@ -39,7 +39,7 @@ LIES: dict[str, Callable[[bytes], bytes]] = {
 
 
 def lying(services: Mapping[str, Any], lie: Callable[[bytes], bytes], job: str) -> Any:
-    """Letters by hand, of which site b's answers to one job are lies."""
+    """Letters in this process, of which site b's answers to one job are lies."""
 
     def post(letters: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, str]]:
         found = {s: services[s].answer(m) for s, m in letters.items()}

@@ -29,7 +29,7 @@ def files_of_a_letter(folder: Path) -> list[str]:
     method, service = sites.method(settings), sites.service("a", folder)
     service.answer(Letter("offer", "r", recipe=settings, send={"rounds": 1}).pack())
     expect = ExpectedReplies(method.task, (sites.FEATURES,))
-    engine = Flare(["a"], sites.by_hand({"a": service}), "r", settings, expect=expect)
+    engine = Flare(["a"], sites.in_process({"a": service}), "r", settings, expect=expect)
     turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
     found: dict[str, None] = {}
 

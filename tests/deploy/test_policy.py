@@ -71,7 +71,7 @@ def test_a_method_that_needs_more_is_refused_before_it_starts_with_the_reason(
 
 
 class Late(method_class("fedavg")):  # type: ignore[misc]
-    """FedAvg whose server looks at single replies in its hundredth round."""
+    """FedAvg whose server uses single replies in its hundredth round."""
 
     def round(self, w: Any, turn: Any) -> Any:
         if turn.number < 100:

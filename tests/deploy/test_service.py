@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 import sites
 from motet.client import seed_of
+from motet.client.visit import name_of
 from motet.core import Turn
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
@@ -23,6 +24,7 @@ from motet.engines.driver import play, start
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import Loop
 from motet.engines.wrappers.faulty import Faulty
+from motet.engines.wrappers.wrapper import Wrapper
 from motet.vec import Vec, leaves
 from motet.wire import pack, unpack
 
@@ -294,11 +296,24 @@ def test_the_ledger_says_what_left(tmp_path: Path) -> None:
     assert line.split("\t")[1:] == ["r", "0", "0", "verb", "train", "average", str(size)]
 
 
+class FirstAsk(Wrapper):
+    """Remembers the first ask and its answer."""
+
+    found: tuple[Any, Any] = ()  # type: ignore[assignment]
+
+    def ask(self, ask: Any) -> Any:
+        answer = super().ask(ask)
+        self.found = self.found or (ask, answer)
+        return answer
+
+
 def test_methods_start_is_asked_in_round_minus_one(tmp_path: Path) -> None:
     settings_ = sites.recipe("swarm")
-    method = sites.method(settings_)
-    loop = Loop({"a": sites.clients_data()["a"]})
-    start(loop, method, Turn(-1, ["a"], ["a"], 7))
-    sent = {"theta": torch.zeros(1, 2, sum(v.numel() for v in method.task.w0.values())).double(), "epoch": 0}
-    letter = Letter("verb", "s", -1, 0, 7, "tell", recipe=settings_, send=sent)
-    assert asked(sites.service("a", tmp_path), letter).tree.shape == (2, 1, 2)
+    method, engine = sites.method(settings_), FirstAsk(Loop({"a": sites.clients_data()["a"]}))
+    start(engine, method, Turn(-1, ["a"], ["a"], 7))
+    first, answer = engine.found
+    letter = Letter("verb", "s", -1, 0, 7, name_of(first.verb), first.learn, settings_, first.sent_to("a"))
+    reply = asked(sites.service("a", tmp_path), letter)
+    assert not reply.refusal
+    want = answer if first.learn == "mean" else answer["a"]
+    assert all(torch.equal(g, w) for g, w in zip(leaves(reply.tree), leaves(want), strict=True))

@@ -155,7 +155,7 @@ def test_large_numbers_are_finite_though_their_sum_is_not() -> None:
     assert not all_finite({"a": torch.tensor([3e38, torch.inf])}) and not all_finite([float("nan")])
 
 
-def test_an_empty_cohort_is_told(task: Task, clients_data: dict[str, ClientData]) -> None:
+def test_an_empty_cohort_is_an_error(task: Task, clients_data: dict[str, ClientData]) -> None:
     e = Loop(clients_data)
     with pytest.raises(NoReply, match="nobody answered"):
         play(e, FedAvg(task), task.w0, Turn(0, [], e.clients, 1))

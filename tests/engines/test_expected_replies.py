@@ -1,4 +1,4 @@
-"""What replies must look like is known from a blank client; tests/federation asks it for every method."""
+"""What replies must look like is known from a blank client; tests/deploy asks it for every method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_scores_of_another_shape_are_none(task: Any) -> None:
         Reply.read(Reply({"global": like["global"]}).pack(), like=like)
 
 
-def test_where_a_blank_client_cannot_tell_nothing_is_expected(task: Any) -> None:
+def test_where_a_blank_client_gives_no_reply_nothing_is_expected(task: Any) -> None:
     method = method_class("fedavg")(task)
     assert ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], "no weights")) is None
     assert ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, [], task.w0)) is None

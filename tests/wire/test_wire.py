@@ -1,4 +1,4 @@
-"""Trees over the wire: they come back the same, and damage is told from messages."""
+"""Trees over the wire: they come back the same, and damaged messages are refused."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ Everything heavy is imported when a command needs it, so that `motet --help` ans
 from __future__ import annotations
 
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,12 @@ def federation_commands(add: Add) -> None:
 def kits(within: Add) -> None:
     p = within("create", do_create, "write one kit for the server and one for every site")
     p.add_argument("--name", required=True, help="of the federation")
-    p.add_argument(
-        "--server", required=True, metavar="HOST", help="the name under which sites reach the server"
-    )
+    p.add_argument("--server", required=True, metavar="HOST", help="name by which sites reach the server")
     p.add_argument("--sites", required=True, type=names, metavar="A,B,…", help="one kit for each")
     p.add_argument("--port", type=int, default=8002, help="the server's only open port (default: 8002)")
-    p.add_argument(
-        "--to", metavar="FOLDER", help="where kits go (default: a folder named after the federation)"
-    )
+    p.add_argument("--to", metavar="FOLDER", help="where kits go (default: the federation's name)")
 
-    p = within("add", do_add, "write kits for newcomers; kits handed out before stay good")
+    p = within("add", do_add, "write kits for new sites; earlier kits stay valid")
     p.add_argument("folder", help="what `create` wrote")
     p.add_argument("--sites", required=True, type=names, metavar="A,B,…")
 
@@ -48,22 +45,11 @@ def parties(within: Add) -> None:
     p.add_argument("--data", metavar="FILE", help="a .csv or .parquet file (default: as at the last start)")
     p.add_argument("--target", metavar="COLUMN", help="the column to predict")
     p.add_argument("--drop", type=names, default=[], metavar="A,B,…", help="columns that are not used")
-    p.add_argument(
-        "--missing",
-        choices=("refuse", "mean"),
-        default="refuse",
-        help="what to do with empty cells (default: refuse)",
-    )
-    p.add_argument(
-        "--kind",
-        choices=("auto", "classes", "numbers"),
-        default="auto",
-        help="what the target holds (default: auto)",
-    )
+    empty, kinds = ("refuse", "mean"), ("auto", "classes", "numbers")
+    p.add_argument("--missing", choices=empty, default="refuse", help="what to do with empty cells")
+    p.add_argument("--kind", choices=kinds, default="auto", help="what the target holds")
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
-    p.add_argument(
-        "--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg with its defaults)"
-    )
+    p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
     p.add_argument("--method", help="a method instead of the recipe's")
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
     p.add_argument("--dry-run", action="store_true", help="print what would leave the site, and do not join")
@@ -78,30 +64,13 @@ def runs(within: Add) -> None:
     p = within("run", do_run, "run a recipe with the sites that are there, or go on with it")
     p.add_argument("kit", help=KIT)
     p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="see `motet recipe`")
+    seconds: Any = {"type": float, "metavar": "S"}
+    p.add_argument("--min-sites", type=int, default=2, metavar="N", help="sites to start with (default: 2)")
     p.add_argument(
-        "--min-sites", type=int, default=2, metavar="N", help="sites that a job needs to start (default: 2)"
+        "--min-replies", type=int, default=0, metavar="N", help="in a round (default: --min-sites)"
     )
-    p.add_argument(
-        "--min-replies",
-        type=int,
-        default=0,
-        metavar="N",
-        help="replies that a round needs to count (default: as --min-sites)",
-    )
-    p.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="seconds that a site has to answer (default: 600)",
-    )
-    p.add_argument(
-        "--patience",
-        type=float,
-        default=float("inf"),
-        metavar="S",
-        help="seconds to wait for server and sites",
-    )
+    p.add_argument("--timeout", default=600.0, help="seconds for a site's answer (default: 600)", **seconds)
+    p.add_argument("--patience", default=inf, help="seconds to wait for server and sites", **seconds)
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
 
     p = within("status", do_status, "who is there, and how runs go")

@@ -7,7 +7,7 @@ Knows one client's examples and one method. Does not know where clients live, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +19,8 @@ from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
 from motet.errors import MotetError
 
 if TYPE_CHECKING:
-    from motet.core import Client, Method, Part, Tree
+    from motet.core import Client, Method, Part, Tree, Verb
 
-Job = Callable[["Tree", "Tree", Any], tuple["Tree", "Tree"]]  # (sent, keep, data) -> (reply, keep)
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -50,9 +49,9 @@ class Visit:
         """What a client keeps before it is first asked anything."""
         return self.method.join(self.data)
 
-    def perform(self, job: Job, sent: Tree, keep: Tree, data: Any = None) -> tuple[Tree, Tree]:
+    def perform(self, verb: Verb, sent: Tree, keep: Tree, data: Any = None) -> tuple[Tree, Tree]:
         """The reply and what is kept; `data` are the client's examples, unless others are given."""
-        return perform(job, sent, keep, self.data if data is None else data, self.round, self.client)
+        return perform(verb, sent, keep, self.data if data is None else data, self.round, self.client)
 
 
 def examples(client_data: ClientData, seed: int, client: Client) -> Data:
@@ -68,23 +67,23 @@ def tested(client_data: ClientData, part: Part) -> Batch:
 
 
 def perform(
-    job: Job, sent: Tree, keep: Tree, data: Any, number: int, client: Client = ""
+    verb: Verb, sent: Tree, keep: Tree, data: Any, number: int, client: Client = ""
 ) -> tuple[Tree, Tree]:
     """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
     try:
-        return job(sent, keep, data)
+        return verb(sent, keep, data)
     except _FAILURES as e:
-        raise VerbFailed(f"{place(job, number, client)}: {e}") from e
+        raise VerbFailed(f"{place(verb, number, client)}: {e}") from e
 
 
-def place(job: Job, number: int, client: Client = "") -> str:
+def place(verb: Verb, number: int, client: Client = "") -> str:
     """Client, verb and round, for messages."""
     who = f"client {client}, " if client else ""
-    return f"{who}verb {name_of(job)}, round {number}"
+    return f"{who}verb {name_of(verb)}, round {number}"
 
 
-def name_of(job: Any) -> str:
-    return str(getattr(job, "__name__", "")) or name_of(job.func)
+def name_of(verb: Any) -> str:
+    return str(getattr(verb, "__name__", "")) or name_of(verb.func)
 
 
 # ---- how a thread computes ----

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from motet.client import ClientTest, Task, metric_sums
-from motet.client.visit import Job
-from motet.core import Method, Tree
+from motet.core import Method, Tree, Verb
 
 Sums = dict[str, Tensor]
 
@@ -45,7 +44,7 @@ def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> t
 
 
 def evaluate_trained(
-    method: Method, train: Job, sent: Tree, keep: Tree, who: ClientTest
+    method: Method, train: Verb, sent: Tree, keep: Tree, who: ClientTest
 ) -> tuple[Tree, Tree]:
     """Train once more, and score the very model that training gives; what would be kept is discarded."""
     reply, fresh = train(sent, keep, who.data)

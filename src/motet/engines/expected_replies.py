@@ -13,8 +13,8 @@ from functools import partial
 import torch
 
 from motet.client import Batch, ClientData, Column, Task
-from motet.client.visit import Job, VerbFailed, Visit, name_of
-from motet.core import Ask, Method, Tree, Turn, is_solo
+from motet.client.visit import VerbFailed, Visit, name_of
+from motet.core import Ask, Method, Tree, Turn, Verb, is_solo
 from motet.engines.evaluate import evaluate
 from motet.wire import WireError, form
 
@@ -38,16 +38,18 @@ class ExpectedReplies:
         """What an evaluation gives, of the expected form."""
         return self._known(method, turn, partial(evaluate, method), sent, score=True)
 
-    def _known(self, method: Method, turn: Turn, job: Job, sent: Tree, *, score: bool = False) -> Tree | None:
-        key = name_of(job), form(sent)
+    def _known(
+        self, method: Method, turn: Turn, verb: Verb, sent: Tree, *, score: bool = False
+    ) -> Tree | None:
+        key = name_of(verb), form(sent)
         if key not in self.known:
             visit = Visit(method, "nobody", self.blank, turn.seed, turn.number)
-            self.known[key] = self._try(visit, job, sent, score)
+            self.known[key] = self._try(visit, verb, sent, score)
         return self.known[key]
 
-    def _try(self, visit: Visit, job: Job, sent: Tree, score: bool) -> Tree | None:
+    def _try(self, visit: Visit, verb: Verb, sent: Tree, score: bool) -> Tree | None:
         try:
-            reply = visit.perform(job, sent, visit.joined(), visit.test("val") if score else visit.data)[0]
+            reply = visit.perform(verb, sent, visit.joined(), visit.test("val") if score else visit.data)[0]
             form(reply)
         except (VerbFailed, WireError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
             return None

@@ -17,7 +17,7 @@ from motet.core import Ask, Client, Method, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
-from motet.engines.letters import Job, Letter, Reply
+from motet.engines.letters import Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite
 from motet.errors import MotetError
 from motet.vec import stack
@@ -110,7 +110,7 @@ class Flare(Loop):
     # ---- letters ----
 
     def call_sites(
-        self, job: Job, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
+        self, job: LetterJob, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
     ) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
         letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
@@ -133,7 +133,7 @@ class Flare(Loop):
                 self.away.pop(client, None)
         return found
 
-    def letter(self, job: Job, client: Client, tree: Tree, **more: Any) -> bytes:
+    def letter(self, job: LetterJob, client: Client, tree: Tree, **more: Any) -> bytes:
         versions = self.keeps.versions.get(client, {})
         base = self.keeps.get(client, self.turn.number)
         spare = tuple(v for v in versions.values() if v != base)

@@ -8,17 +8,20 @@ Knows fields and bytes. Does not know how letters are carried, nor what is done 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from motet.core import Tree
 from motet.wire import check_form, pack, record, unpack
 
 Number = Annotated[int, Meta(gt=-(1 << 40), lt=1 << 40)]
 Label = tuple[Number, Number]  # (round, number of the ask within it)
-Job = Literal["describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"]
-JOBS: tuple[str, ...] = get_args(Job)
+LetterJob = Literal[
+    "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"
+]
+LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
 
 
 class Letter(Struct, frozen=True):
@@ -28,7 +31,7 @@ class Letter(Struct, frozen=True):
     1.5
     """
 
-    job: Job
+    job: LetterJob
     run: str = ""  # the run's name
     round: Number = -1
     number: Number = 0  # of the ask within its round, from 0
@@ -42,7 +45,7 @@ class Letter(Struct, frozen=True):
     part: Literal["val", "test"] = "val"  # which examples are scored
 
     def pack(self) -> bytes:
-        return pack(fields_of(self))
+        return pack(asdict(self))
 
     @classmethod
     def read(cls, message: bytes, limit: int | None = None) -> Letter:
@@ -63,19 +66,15 @@ class Reply(Struct, frozen=True):
     spoilt: bool = False  # the reply was not finite: it is left out, and the client keeps what it had
 
     def pack(self) -> bytes:
-        return pack(fields_of(self))
+        return pack(asdict(self))
 
     @classmethod
     def read(
         cls, message: bytes, limit: int | None = None, like: Tree = None, *, loose: bool = False
     ) -> Reply:
         """The reply that the bytes hold; anything else is a WireError. With `like`, its tree must be of the
-        same form as that one (wire.format.unpack says what this means)."""
+        same form as that one (see wire.check_form)."""
         reply = record(unpack(message, limit), cls, "reply")
         if like is not None and not reply.refusal and not reply.spoilt:
             check_form(reply.tree, like, loose=loose)
         return reply
-
-
-def fields_of(letter: Letter | Reply) -> dict[str, Any]:
-    return {name: getattr(letter, name) for name in letter.__struct_fields__}

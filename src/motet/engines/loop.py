@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data
-from motet.client.visit import Job, VerbFailed, examples, name_of, perform, place, tested
-from motet.core import Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, is_verb
+from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
+from motet.core import Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, Verb, is_verb
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.mean import ReplyMean, RunningMean
@@ -97,15 +97,15 @@ class Loop:
 
     def each(
         self,
-        job: Job,
+        verb: Verb,
         clients: Iterable[Client],
         sent: Mapping[Client, Tree],
         data: Callable[[Client], Any],
         keep_as: Ask | None = None,
     ) -> Iterator[tuple[Client, Tree]]:
-        """Do one job at some clients, one after another; what they keep is stored if `keep_as` is given."""
+        """Do one verb at some clients, one after another; what they keep is stored if `keep_as` is given."""
         for c in clients:
-            reply, keep = self.perform(job, c, sent[c], self.keep(c), data(c))
+            reply, keep = self.perform(verb, c, sent[c], self.keep(c), data(c))
             if keep_as is None or self.accepted(keep_as, c, reply, keep):
                 yield c, reply
 
@@ -119,8 +119,8 @@ class Loop:
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         order = sorted(ask.to)
         sent = {c: ask.sent_to(c) for c in order}
-        job, test = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
-        names, sums = zip(*self.each(job, order, sent, test), strict=True)
+        verb, test = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
+        names, sums = zip(*self.each(verb, order, sent, test), strict=True)
         return list(names), stack(list(sums))
 
     # ---- where things are ----
@@ -153,8 +153,8 @@ class Loop:
 
     # ---- what can go wrong ----
 
-    def perform(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        return perform(job, sent, keep, data, self.turn.number, client)
+    def perform(self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        return perform(verb, sent, keep, data, self.turn.number, client)
 
     def accepted(self, ask: Ask, client: Client, reply: Tree, keep: Tree) -> bool:
         """Whether a reply can be used; if so, what the client keeps is stored, else it keeps what it had."""
@@ -186,8 +186,8 @@ class Loop:
         rate = f"{rates[0]}={getattr(self.method, rates[0])}"
         return f" ({rate})\nhint: training diverged; try a smaller method.{rates[0]} or set method.clip"
 
-    def where(self, job: Job) -> str:
-        return place(job, self.turn.number)
+    def where(self, verb: Verb) -> str:
+        return place(verb, self.turn.number)
 
 
 def all_finite(tree: Tree) -> bool:

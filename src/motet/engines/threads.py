@@ -2,6 +2,7 @@
 
 Best for convolutions, recurrent nets and ordinary Python. Replies are used in the order of the
 clients' names, whoever is ready first, so the number of workers changes no bit.
+Knows threads. Does not know what any verb does.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from motet.client import ClientData
-from motet.client.visit import Job, single_thread
-from motet.core import Ask, Client, Tree
+from motet.client.visit import single_thread
+from motet.core import Ask, Client, Tree, Verb
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 
@@ -37,7 +38,7 @@ class Threads(Loop):
 
     def each(
         self,
-        job: Job,
+        verb: Verb,
         clients: Iterable[Client],
         sent: Mapping[Client, Tree],
         data: Callable[[Client], Any],
@@ -47,7 +48,7 @@ class Threads(Loop):
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c in clients:
-                ready.append((c, self.pool.submit(self.work, job, c, sent[c], self.keep(c), data)))
+                ready.append((c, self.pool.submit(self.work, verb, c, sent[c], self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
                     yield from self.finished(*ready.popleft(), keep_as)
             while ready:
@@ -57,9 +58,9 @@ class Threads(Loop):
                 work.cancel()
 
     def work(
-        self, job: Job, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]
+        self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]
     ) -> tuple[Tree, Tree]:
-        return self.perform(job, client, sent, keep, data(client))  # rows are fetched by the worker
+        return self.perform(verb, client, sent, keep, data(client))  # rows are fetched by the worker
 
     def finished(
         self, client: Client, work: Future[tuple[Tree, Tree]], keep_as: Ask | None

@@ -18,8 +18,8 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
-from motet.client.visit import Job, VerbFailed
-from motet.core import Ask, Client, Method, Part, Tree, Turn, is_solo
+from motet.client.visit import VerbFailed
+from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.loop import Loop, all_finite
@@ -104,8 +104,8 @@ class Vmap(Loop):
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         if is_solo(ask.verb):
             return super().evaluate_after(ask)
-        job = partial(evaluate_trained, self.method, ask.verb)
-        found = list(self.stacked(job, ask.to, ask.each is None, ask, "test"))
+        verb = partial(evaluate_trained, self.method, ask.verb)
+        found = list(self.stacked(verb, ask.to, ask.each is None, ask, "test"))
         names = [c for clients, _, _ in found for c in clients]
         return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums, _ in found))
 
@@ -133,7 +133,7 @@ class Vmap(Loop):
             yield [c for c, _ in found], stack([reply for _, reply in found])
 
     def stacked(
-        self, job: Job, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
+        self, verb: Verb, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
     ) -> Iterator[tuple[list[Client], Tree, Tree]]:
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
         wanted = set(to)
@@ -143,7 +143,7 @@ class Vmap(Loop):
             clients = order[first : first + self.chunk]
             letter = message(clients[0]) if shared else stack([message(c) for c in clients])
             padding = _padding(len(clients)) if len(order) < len(self.clients) else 0
-            yield clients, *self.at_once(job, clients, letter, shared, self.kept(clients), part, padding)
+            yield clients, *self.at_once(verb, clients, letter, shared, self.kept(clients), part, padding)
 
     def kept(self, clients: list[Client]) -> Tree:
         """What some clients keep, stacked."""
@@ -154,7 +154,7 @@ class Vmap(Loop):
 
     def at_once(
         self,
-        job: Job,
+        verb: Verb,
         clients: list[Client],
         letter: Tree,
         shared: bool,
@@ -167,14 +167,14 @@ class Vmap(Loop):
             args = (letter, *args)
         if padding:
             args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(padding, *t.shape[1:])]), args)
-        one = partial(job, letter) if shared else job
+        one = partial(verb, letter) if shared else verb
         try:
             with compiled_steps(self.compiled):
                 out = vmap(one, randomness="error")(*args)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
             who = f"{len(clients)} clients at once, {clients[0]} among them"
             hint = "hint: engine.name=loop runs clients one by one and names the one that fails"
-            raise VerbFailed(f"{self.where(job)}, {who}: {e}\n{hint}") from e
+            raise VerbFailed(f"{self.where(verb)}, {who}: {e}\n{hint}") from e
         reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if padding else out
         return reply, keep
 

@@ -3,7 +3,7 @@
 Allouah et al. 2023, "Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity",
 Algorithm 2. Honest clients whose data differ send replies that are far apart by coordinate, and the median
 of those is no client's model. Mixing first brings honest replies closer to each other; hostile replies that
-are far from most others enter few of the mixtures.
+are far from most others enter few of the mixtures. Knows rows. Does not know clients, trees or files.
 """
 
 from __future__ import annotations

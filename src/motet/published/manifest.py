@@ -218,17 +218,12 @@ class _Manifest(Struct, forbid_unknown_fields=True):
             raise ValueError(f"a model of classes has at least two, not {len(self.classes)}")
         if self.task == "numbers" and self.classes:
             raise ValueError("a model of numbers has no classes")
-        return self.manifest()
-
-    def manifest(self) -> Manifest:
-        features = [
+        features = tuple(
             Feature(f.name, f.kind, math.nan if f.default is None else f.default) for f in self.features
-        ]
-        privacy = Privacy(**msgspec.structs.asdict(self.privacy))
-        rest = {k: v for k, v in msgspec.structs.asdict(self).items() if k not in ("features", "privacy")}
-        return Manifest(
-            **rest | {"features": tuple(features), "classes": tuple(self.classes), "privacy": privacy}
         )
+        privacy = Privacy(p.mechanism, p.epsilon, p.delta, p.note)
+        rest = (self.family, self.size, self.sha256, self.opset, self.made_with)
+        return Manifest(self.client, self.task, features, tuple(self.classes), privacy, *rest)
 
 
 def _explained(e: msgspec.DecodeError) -> str:

@@ -2,9 +2,9 @@
 
 The header holds the tree's shape and, for each array, its type and dimensions. Reading checks every
 length before it is used and takes no more memory than the message has bytes (and some thirty times its
-header), so that a damaged or hostile message ends in a WireError and nothing else. A reader that knows what
-is to come says so (`like`), and anything of another form is refused from its header.
-A tree that must be a record of known fields becomes a msgspec Struct (`record`).
+header), so that a damaged or hostile message ends in a WireError and nothing else. What is
+to have a known form is compared with it (`check_form`), and a record of known fields becomes a msgspec Struct
+(`record`).
 Knows trees and bytes. Does not know who sends what to whom.
 """
 
@@ -62,12 +62,10 @@ def size(tree: Any) -> int:
     return len(MAGIC) + 8 + len(header) + body
 
 
-def unpack(message: bytes, limit: int | None = None, like: Any = None, *, loose: bool = False) -> Any:
+def unpack(message: bytes, limit: int | None = None) -> Any:
     """The tree that `pack` was given; raises WireError for anything else.
 
-    `limit` is for messages from elsewhere: the most bytes that are read at all. `like` is a tree of the very
-    form that is expected; with `loose`, arrays may differ from it in their sizes, not in their number of
-    dimensions. Text, bytes and numbers need only be of the same type.
+    `limit` is for messages from elsewhere: the most bytes that are read at all.
     """
     if not isinstance(message, bytes | bytearray):
         raise WireError(f"a message is bytes, not a {type(message).__name__}")
@@ -83,8 +81,6 @@ def unpack(message: bytes, limit: int | None = None, like: Any = None, *, loose:
         raise WireError(f"the message has a header of {length} bytes; at most {_HEADER} are read")
     try:
         header = json.loads(message[start : start + length])
-        if like is not None:
-            _compare(header, json.loads(_describe(like)[0]), loose)
         arrays = _arrays(header["arrays"], message, start + length)
         return _Builder(arrays).whole(header["tree"])
     except _DAMAGE as e:
@@ -215,12 +211,12 @@ def form(tree: Any) -> str:
 
 
 def check_form(tree: Any, like: Any, *, loose: bool = False) -> None:
-    """Raise WireError unless a tree is of the form of another one; see `unpack`."""
-    _compare(json.loads(_describe(tree)[0]), json.loads(_describe(like)[0]), loose)
+    """Raise WireError unless a tree has the form of another one: the same names, types and sizes of arrays.
 
-
-def _compare(header: dict[str, Any], wanted: dict[str, Any], loose: bool) -> None:
-    """Refuse a message whose header describes something of another form."""
+    With `loose`, arrays may differ in their sizes, not in their number of dimensions. Text, bytes and numbers
+    need only be of the same type.
+    """
+    header, wanted = json.loads(_describe(tree)[0]), json.loads(_describe(like)[0])
     if _form(header["tree"]) != _form(wanted["tree"]):
         raise WireError("the tree is of another form than was expected")
     got, want = header["arrays"], wanted["arrays"]

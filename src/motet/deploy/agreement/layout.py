@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from motet.client import Column
@@ -39,7 +39,7 @@ class Layout(Struct, frozen=True):
     target: tuple[float, float] = (0.0, 1.0)  # middle and spread of numbers that are predicted
 
     def tree(self) -> Tree:
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        return asdict(self)
 
     @classmethod
     def of(cls, tree: Tree) -> Layout:

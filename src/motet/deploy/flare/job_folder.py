@@ -5,12 +5,11 @@ Knows the form of a job's folder. Does not know who submits it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from motet.deploy.flare.kits import CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB
+from motet.deploy.flare.kits import CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB, write
 
 _SYNC = 60  # seconds in which all sites of a job must have said that they are there
 
@@ -44,12 +43,7 @@ def write_job(
         "executors": [{"tasks": ["*"], "executor": executor}],
         "components": [{"id": "host", "path": host, "args": dict(site)}],
     }
-    put(folder / "meta.json", meta)
-    put(folder / "server" / "config" / "config_fed_server.json", at_server)
-    put(folder / "site" / "config" / "config_fed_client.json", at_site)
+    write(folder / "meta.json", meta)
+    write(folder / "server" / "config" / "config_fed_server.json", at_server)
+    write(folder / "site" / "config" / "config_fed_client.json", at_site)
     return folder
-
-
-def put(file: Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n")

@@ -208,4 +208,5 @@ def write_paths(kit: Kit) -> None:
 
 
 def write(file: Path, content: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(content, indent=2) + "\n")

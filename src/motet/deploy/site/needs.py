@@ -18,17 +18,16 @@ from typing import Any
 from torch import Tensor
 
 from motet.client import Batch, ClientData, seed_of
-from motet.client.visit import Job, VerbFailed, single_threaded
-from motet.core import Ask, Client, Method, NoReply, Tree, Turn
+from motet.client.visit import VerbFailed, single_threaded
+from motet.core import Ask, Client, Method, NoReply, Tree, Turn, Verb
 from motet.data.federated import FederatedData
 from motet.deploy.site.policy import Need, verbs_of
 from motet.engines.driver import play, start
 from motet.engines.evaluate import evaluate, evaluation_request
-from motet.engines.letters import Reply
+from motet.engines.letters import LEARN, Reply
 from motet.engines.loop import Loop
 from motet.wire import size
 
-LEARN = {"mean": "average", "all": "collect"}
 _ROWS = 16  # of each part of the data, for a dry run
 _ROUNDS = 3
 _SHORT = {"epochs": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
@@ -46,8 +45,8 @@ class AskRecorder(Loop):
         self.now = (getattr(ask.verb, "__name__", ""), LEARN[ask.learn])
         return super().ask(ask)
 
-    def perform(self, job: Job, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        reply, after = super().perform(job, client, sent, keep, data)
+    def perform(self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+        reply, after = super().perform(verb, client, sent, keep, data)
         self.record(*self.now, sent, reply)
         return reply, after
 

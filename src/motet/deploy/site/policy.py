@@ -22,7 +22,7 @@ from typing import Any, Literal
 from motet import nets
 from motet.client import Task
 from motet.core import Count, Method, Tree, Verb, is_verb
-from motet.engines.letters import Letter
+from motet.engines.letters import LEARN, Letter
 from motet.errors import MotetError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
@@ -104,7 +104,7 @@ class Policy:
         if letter.job in ("evaluate", "evaluate_trained") and not self.scores:
             wrong.append("this site's policy lets no scores leave (scores = false)")
         if letter.job in ("verb", "evaluate_trained"):
-            wrong += self._of_verb(method, letter.verb, "collect" if letter.learn == "all" else "average")
+            wrong += self._of_verb(method, letter.verb, LEARN[letter.learn])
         return wrong
 
     def objections(self, method: str, needs: Sequence[Need], rounds: int, spent: int) -> list[str]:

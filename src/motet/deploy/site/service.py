@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from motet.client.visit import Job, VerbFailed, Visit, single_threaded
-from motet.core import Method, MethodUnfit, NoReply, Tree
+from motet.client.visit import VerbFailed, Visit, single_threaded
+from motet.core import Method, MethodUnfit, NoReply, Tree, Verb
 from motet.data.federated import DataError, FederatedData
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
@@ -144,7 +144,7 @@ class SiteService:
     def evaluate(self, letter: Letter) -> bytes:
         """Sums of scores, of models as they are or as training would leave them; nothing is stored."""
         method = self.method(letter)
-        job: Job = partial(evaluate, method)
+        job: Verb = partial(evaluate, method)
         if letter.job == "evaluate_trained":
             job = partial(evaluate_trained, method, find_verb(method, letter.verb))
         return self.sent(letter, self.weighted(letter, self.tested(letter, method, job)))
@@ -160,7 +160,7 @@ class SiteService:
         save_personal_model(path, model, self._method[2], self.federated(letter.run), letter.round, self.name)
         return self.sent(letter, Reply({"saved": True}))
 
-    def tested(self, letter: Letter, method: Method, job: Job) -> Tree:
+    def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
         """What a job gives that also sees the examples on which this client is scored."""
         visit = self.visit(letter, method)
         check_weights(method, letter.send)

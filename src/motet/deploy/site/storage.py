@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from motet.engines.letters import Label, Letter
+from motet.engines.letters import LEARN, Label, Letter
 from motet.errors import MotetError
 from motet.files import write_atomically
 
 _NONCE = 12  # bytes that make every encryption a different one
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
-_LEARN = {"mean": "average", "all": "collect"}
 
 
 class EncryptedStateError(MotetError, ValueError):
@@ -106,7 +105,7 @@ class Ledger:
     def write(self, letter: Letter, size: int) -> None:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         run = letter.run.replace("\t", " ").replace("\n", " ")
-        words = (when, run, letter.round, letter.number, letter.job, letter.verb, _LEARN[letter.learn], size)
+        words = (when, run, letter.round, letter.number, letter.job, letter.verb, LEARN[letter.learn], size)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write("\t".join(map(str, words)) + "\n")

@@ -1,4 +1,7 @@
-"""A wrapper that counts the bytes every client sends and receives in a round."""
+"""A wrapper that counts the bytes every client sends and receives in a round.
+
+Knows sizes of trees. Does not know how they are sent.
+"""
 
 from __future__ import annotations
 

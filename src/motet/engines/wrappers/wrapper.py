@@ -1,4 +1,7 @@
-"""What wrappers share: everything that a run calls, passed on to the engine inside."""
+"""What wrappers share: everything that a run calls, passed on to the engine inside.
+
+Knows the members of an engine. Does not know what any of them does.
+"""
 
 from __future__ import annotations
 
