@@ -9,9 +9,11 @@ turns, because the machine may be shared: the ratios count. Then: what an ask co
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,7 +25,9 @@ from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.wrappers.counted import Counted
 from motet.methods.swarm import Swarm
-from motet.parts import trials
+
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments.swarm.batch import SwarmBatch
 
 PARTICLES, BLOCK, TURNS = 20, 101, 5
 SHARES = [(a / 5, b / 5) for a in range(6) for b in range(6 - a)]  # (w1, w2) of Table 1
@@ -74,11 +78,11 @@ class Ours:
         batches = [Batch.of(*pair) for pair in tensors]
         self.engine = Counted(Loop({f"block-{i}": ClientData(b, b, b) for i, b in enumerate(batches)}))
         self.task = Task(nn.Sequential(nn.Flatten(), nn.Linear(13, 1)), "numbers", 1)
-        w1, w2 = zip(*SHARES, strict=True) if grid else (0.2, 0.6)
-        self.method = partial(
-            Swarm, self.task, particles=PARTICLES, swarms=5 if grid else 1, w1=w1, w2=w2,
-            alpha=100.0, patience=5, first="unit",
-        )  # fmt: skip
+        w1s, w2s = zip(*SHARES, strict=True)
+        one = partial(Swarm, w1=0.2, w2=0.6)
+        table = partial(SwarmBatch, w1s=w1s, w2s=w2s, swarms=5)
+        shared = {"particles": PARTICLES, "alpha": 100.0, "patience": 5, "first": "unit"}
+        self.method = partial(table if grid else one, self.task, **shared)
         self.number = -1
         self.state = start(self.engine, self.method(stretch=1), self.turn())
 
@@ -134,13 +138,13 @@ def parts(ours: Ours) -> None:
     theta = torch.cat([ours.state["theta"], ours.state["theta"][:, :1]], 1)
     client = engine.clients[0]
     keep, data = engine.keep(client), engine.data(client)
-    ask = average(method.tell, engine.clients, send={"theta": theta})
-    verb = cost(lambda: method.tell({"theta": theta}, keep, data))
-    root = cost(lambda: trials.from_root(keep, theta))
+    ask = average(method.loss_of_particles, engine.clients, send={"theta": theta})
+    verb = cost(lambda: method.loss_of_particles({"theta": theta}, keep, data))
+    particles, root = theta[0].numpy(), keep.numpy()
+    product = cost(lambda: particles.dot(root[:-1]))
     whole = cost(lambda: engine.ask(ask))
-    print(
-        f"an ask of 4 clients {whole:.0f} us, of which verbs {4 * verb:.0f} us (4 products of matrices {4 * root:.0f})"
-    )
+    of_verbs = f"verbs {4 * verb:.0f} us (4 products of matrices {4 * product:.0f})"
+    print(f"an ask of 4 clients {whole:.0f} us, of which {of_verbs}")
 
 
 if __name__ == "__main__":

@@ -299,5 +299,5 @@ def test_methods_start_is_asked_in_round_minus_one(tmp_path: Path) -> None:
     loop = Loop({"a": sites.clients_data()["a"]})
     start(loop, method, Turn(-1, ["a"], ["a"], 7))
     sent = {"theta": torch.zeros(1, 2, sum(v.numel() for v in method.task.w0.values())).double(), "epoch": 0}
-    letter = Letter("verb", "s", -1, 0, 7, "tell", recipe=settings_, send=sent)
+    letter = Letter("verb", "s", -1, 0, 7, "loss_of_particles", recipe=settings_, send=sent)
     assert told(sites.service("a", tmp_path), letter).tree.shape == (2, 1, 2)
