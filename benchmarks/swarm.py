@@ -1,10 +1,10 @@
 """How fast swarms are: PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/swarm.py
 
-Epochs of Boston's regression in a second of processor time, on one core: the paper's logic as a tight loop in
-plain NumPy (two evaluations of every particle in an epoch, all examples each time; no clients, no messages; the
-authors' own notebook does 2,270 epochs/s), one swarm, and the 105 swarms
-of Table 1 side by side, both through an engine's asks and with traffic counted, as a run has them. The three take
-turns, because the machine may be shared: the ratios count. Then: what an ask costs, part by part.
+Epochs of Boston's regression in a second of processor time, on one core, of:
+- the paper's algorithm as a loop in plain NumPy: two evaluations of every particle in an epoch, all examples each time,
+  no clients and no messages (the author's own notebook does 2,270 epochs/s);
+- one swarm, and the 105 swarms of Table 1 side by side, both through an engine and with traffic counted, as in a run.
+Then the time of an ask, and how much of it the verbs take. On a shared machine compare the ratios.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ SHARES = [(a / 5, b / 5) for a in range(6) for b in range(6 - a)]  # (w1, w2) of
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
-    """As many examples, features and clients as Boston's; how fast a swarm is does not depend on their values."""
+    """As many examples, features and clients as Boston's; the speed does not depend on their values."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((4 * BLOCK, 13)) * 10.0 ** draw.integers(-1, 3, 13)
     return x, x @ draw.standard_normal(13) / 100 + draw.standard_normal(len(x))
 
 
 class Notebook:
-    """What the authors' notebook does in an epoch, in as few calls as possible."""
+    """The epoch of the author's notebook, in as few calls as possible."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         wide = np.hstack([np.ones((len(x), 1)), x])
