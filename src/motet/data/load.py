@@ -19,9 +19,9 @@ from motet.data import splits, targets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
 from motet.data.options import complaints, fetch, nearest, options_of
-from motet.data.partition import Common, partition
+from motet.data.partition import DataSettings, partition
 
-__all__ = ["Common", "load", "names", "source"]
+__all__ = ["DataSettings", "load", "names", "source"]
 _FILES = (".csv", ".parquet")
 _HUB = "hf:"
 
@@ -48,8 +48,8 @@ def source(name: str) -> Callable[..., Any]:
 def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
     """Every client's data. An option that several know is the data set's, then the split's."""
     f = source(name)
-    own, common, given = options_of(f), options_of(Common), options or {}
-    how = options_of(splits.source(given.get("split", own.get("split", Common.split))))
+    own, common, given = options_of(f), options_of(DataSettings), options or {}
+    how = options_of(splits.source(given.get("split", own.get("split", DataSettings.split))))
     refuse(complaints(given, common | how | own, f"data {name!r}"))
     chosen = common | how | own | given
     words = {k: chosen[k] for k in own}
@@ -59,7 +59,7 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
     if isinstance(found, FederatedData):
         return found
     shares = {k: chosen[k] for k in how}
-    return partition(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
+    return partition(name, as_pool(found, name), DataSettings(**{k: chosen[k] for k in common}), shares, seed)
 
 
 def is_path(name: str) -> bool:

@@ -33,7 +33,7 @@ TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 
 
 @dataclass(frozen=True)
-class Common:
+class DataSettings:
     """Options that every source of data understands, besides those of its split."""
 
     split: str = "auto"  # natural (as the data name clients), dirichlet, …; auto: natural or dirichlet
@@ -61,7 +61,9 @@ class Common:
         return wrong
 
 
-def partition(name: str, pool: Pool, common: Common, how: Mapping[str, Any], seed: int) -> FederatedData:
+def partition(
+    name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any], seed: int
+) -> FederatedData:
     """Every client's home, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
     part = servers(numbered(pool), common, seed)
@@ -101,7 +103,7 @@ def numbered(pool: Pool) -> np.ndarray:
     return order[np.searchsorted(np.array(PARTS)[order], part.astype(str))]
 
 
-def servers(part: np.ndarray, common: Common, seed: int) -> np.ndarray:
+def servers(part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
     """Parts with the server's own rows drawn: a server test set of all rows, and a proxy set of the server test set."""
     if common.server_test and not (part == SERVER_TEST).any():
         part = _drawn(part, part == -1, common.server_test, SERVER_TEST, seed)
@@ -161,7 +163,7 @@ def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: in
     return held
 
 
-def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: Common, seed: int) -> np.ndarray:
+def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
     """The part of each row of the hand: what the data or the split say, or a stratified draw."""
     part_of = part[assignment.row] if assignment.part is None else assignment.part
     todo = np.flatnonzero(part_of == -1)

@@ -303,7 +303,7 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
         return name, fields_of(method_class(name))
     if section == "net":
         return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(StartSettings)
-    common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
+    common, own = fields_of(data_sets.DataSettings), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):
         raise RecipeError(f"data.split is {split!r}; it must be text")

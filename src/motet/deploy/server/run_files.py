@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.data.federated import DataError, FederatedData
-from motet.data.partition import Common
+from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, Settings
@@ -98,7 +98,7 @@ def refuse_strange(recipe: Recipe) -> None:
         raise FederationError(
             "guard.attack rehearses attacks in a simulation\nhint: motet run guard.attack=…"
         )
-    usual, data = Common(), recipe["data"]
+    usual, data = DataSettings(), recipe["data"]
     named = ("split", "features", "unseen", "server_test", "proxy")
     if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
         raise FederationError(
