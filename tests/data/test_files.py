@@ -268,7 +268,7 @@ def test_a_failed_decode_leaves_nothing():
 
     with pytest.raises(DataError):
         kept.keep("toy", "k", fails)
-    assert there(kept.client_data() / "decoded") == [".toy.lock"]
+    assert there(kept.home() / "decoded") == [".toy.lock"]
 
 
 def test_a_cache_that_cannot_be_written_is_said(tmp_path, monkeypatch):
@@ -292,7 +292,7 @@ kept.keep("toy", "k", lambda: {"x": np.zeros(9), "y": np.ones(9)})
 
 def test_a_killed_decode_leaves_nothing_that_is_taken_for_data():
     assert subprocess.run([sys.executable, "-c", KILLED]).returncode == -9
-    base = kept.client_data() / "decoded"
+    base = kept.home() / "decoded"
     left = [n for n in there(base) if n.endswith(".tmp")]
     assert len(left) == 1 and kept.opened(base / "toy-k") is None
     assert (kept.keep("toy", "k", toy(4))["x"] == 4).all()
@@ -376,9 +376,7 @@ def test_data_that_are_nowhere_say_how_to_get_them(monkeypatch, tmp_path):
 def test_what_is_fetched_from_a_folder_stays_when_the_folder_goes(small, capsys):
     assert main(["data", "fetch", "mnist", "--from", str(small.parent)]) == 0
     said = capsys.readouterr()
-    assert (
-        str(kept.client_data() / "decoded" / "mnist-") in said.out and "motet compare data=mnist" in said.err
-    )
+    assert str(kept.home() / "decoded" / "mnist-") in said.out and "motet compare data=mnist" in said.err
     small.rename(small.with_name("away"))
     assert len(cache.arrays("mnist")["x"]) == 8 and cache.status("mnist").how == "fetched"
     os.truncate(cache.arrays("mnist").folder / "x.npy", 200)
@@ -395,7 +393,7 @@ def test_what_is_downloaded_is_found_later(small, server, monkeypatch, capsys):
     md5 = hashlib.md5(body).hexdigest()
     one = Remote("t10k-labels-idx1-ubyte.gz", f"{server.url}/whole", len(body), md5=md5)
     monkeypatch.setattr(mnist, "SOURCES", (one,))
-    downloads = kept.client_data() / "downloads" / "mnist"
+    downloads = kept.home() / "downloads" / "mnist"
     downloads.mkdir(parents=True)
     for file in small.iterdir():
         file.rename(downloads / file.name)

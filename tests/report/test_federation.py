@@ -84,7 +84,7 @@ def test_classes_are_stacked_as_long_as_there_are_colours() -> None:
 def test_a_matrix_writes_its_counts_and_stars_the_unseen() -> None:
     text = svg_of(few(8))
     assert ">c10 *</text>" in text and ">all clients</text>" in text and ">k7</text>" in text
-    assert "A star metrics_of" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
+    assert "A star marks" in caption(few(8)) and "100 of 120 clients are drawn" in caption(many())
 
 
 def test_unseen_clients_come_last_and_names_are_in_natural_order() -> None:
@@ -114,7 +114,7 @@ def test_sentences_count_what_is_wrong() -> None:
         "3 test rows equal one that their own client trains on, 3 of them with the same target; 1 client (most: a 3)"
     )
     assert told["missing"].startswith("7 cells were empty") and "(most: a 7)" in told["missing"]
-    assert told["server"] == "10 proxy rows and 2,000 exam rows"
+    assert told["server"] == "10 proxy rows and 2,000 test rows"
     assert "missing" in federation_words.columns(plain)
 
 

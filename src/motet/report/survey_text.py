@@ -186,7 +186,8 @@ def of_missing(survey: Plain) -> str:
 
 
 def of_server(survey: Plain) -> str:
-    held = [f"{survey[part]:,} {part} rows" for part in ("proxy", "server_test") if survey[part] is not None]
+    named = {"proxy": "proxy", "server_test": "test"}
+    held = [f"{survey[k]:,} {name} rows" for k, name in named.items() if survey[k] is not None]
     return " and ".join(held) or "holds no rows"
 
 
