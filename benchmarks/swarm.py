@@ -1,17 +1,19 @@
 """How fast swarms are: PYTHONPATH=src OMP_NUM_THREADS=1 python benchmarks/swarm.py
 
-Epochs of Boston's regression in a second of processor time, on one core: the paper's logic as a tight loop in
-plain NumPy (two evaluations of every particle in an epoch, all examples each time; no clients, no messages; the
-authors' own notebook does 2,270 epochs/s), one swarm, and the 105 swarms
-of Table 1 side by side, both through an engine's asks and with traffic counted, as a run has them. The three take
-turns, because the machine may be shared: the ratios count. Then: what an ask costs, part by part.
+Epochs of Boston's regression in a second of processor time, on one core, of:
+- the paper's algorithm as a loop in plain NumPy: two evaluations of every particle in an epoch, all examples each time,
+  no clients and no messages (the author's own notebook does 2,270 epochs/s);
+- one swarm, and the 105 swarms of Table 1 side by side, both through an engine and with traffic counted, as in a run.
+Then the time of an ask, and how much of it the verbs take. On a shared machine compare the ratios.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,21 +25,23 @@ from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.wrappers.counted import Counted
 from motet.methods.swarm import Swarm
-from motet.parts import trials
+
+sys.path.append(str(Path(__file__).parents[1]))
+from experiments.swarm.batch import SwarmBatch
 
 PARTICLES, BLOCK, TURNS = 20, 101, 5
 SHARES = [(a / 5, b / 5) for a in range(6) for b in range(6 - a)]  # (w1, w2) of Table 1
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
-    """As many examples, features and clients as Boston's; how fast a swarm is does not depend on their values."""
+    """As many examples, features and clients as Boston's; the speed does not depend on their values."""
     draw = np.random.default_rng(0)
     x = draw.standard_normal((4 * BLOCK, 13)) * 10.0 ** draw.integers(-1, 3, 13)
     return x, x @ draw.standard_normal(13) / 100 + draw.standard_normal(len(x))
 
 
 class Notebook:
-    """What the authors' notebook does in an epoch, in as few calls as possible."""
+    """The epoch of the author's notebook, in as few calls as possible."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         wide = np.hstack([np.ones((len(x), 1)), x])
@@ -74,11 +78,11 @@ class Ours:
         batches = [Batch.of(*pair) for pair in tensors]
         self.engine = Counted(Loop({f"block-{i}": ClientData(b, b, b) for i, b in enumerate(batches)}))
         self.task = Task(nn.Sequential(nn.Flatten(), nn.Linear(13, 1)), "numbers", 1)
-        w1, w2 = zip(*SHARES, strict=True) if grid else (0.2, 0.6)
-        self.method = partial(
-            Swarm, self.task, particles=PARTICLES, swarms=5 if grid else 1, w1=w1, w2=w2,
-            alpha=100.0, patience=5, first="unit",
-        )  # fmt: skip
+        w1s, w2s = zip(*SHARES, strict=True)
+        one = partial(Swarm, w1=0.2, w2=0.6)
+        table = partial(SwarmBatch, w1s=w1s, w2s=w2s, swarms=5)
+        shared = {"particles": PARTICLES, "alpha": 100.0, "patience": 5, "first": "unit"}
+        self.method = partial(table if grid else one, self.task, **shared)
         self.number = -1
         self.state = start(self.engine, self.method(stretch=1), self.turn())
 
@@ -134,13 +138,13 @@ def parts(ours: Ours) -> None:
     theta = torch.cat([ours.state["theta"], ours.state["theta"][:, :1]], 1)
     client = engine.clients[0]
     keep, data = engine.keep(client), engine.data(client)
-    ask = average(method.tell, engine.clients, send={"theta": theta})
-    verb = cost(lambda: method.tell({"theta": theta}, keep, data))
-    root = cost(lambda: trials.from_root(keep, theta))
+    ask = average(method.loss_of_particles, engine.clients, send={"theta": theta})
+    verb = cost(lambda: method.loss_of_particles({"theta": theta}, keep, data))
+    particles, root = theta[0].numpy(), keep.numpy()
+    product = cost(lambda: particles.dot(root[:-1]))
     whole = cost(lambda: engine.ask(ask))
-    print(
-        f"an ask of 4 clients {whole:.0f} us, of which verbs {4 * verb:.0f} us (4 products of matrices {4 * root:.0f})"
-    )
+    of_verbs = f"verbs {4 * verb:.0f} us (4 products of matrices {4 * product:.0f})"
+    print(f"an ask of 4 clients {whole:.0f} us, of which {of_verbs}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""What the experiments with Boston share: many settings as two runs, and what particles cost on either set of rows.
+"""What the experiments with Boston share: many settings in two runs, and the errors of particles on both sets of rows.
 
-A run has all its swarms side by side, and two runs keep two cores busy: settings are dealt to them in turn, so that
-those which come to rest early are in both.
+A run has many settings side by side (batch.py), and two runs keep two cores busy. Every second setting is in the
+second run, so that each run has some of the settings that converge early.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,14 @@ from motet.runs.run import Run
 
 Settings = dict[str, Any]
 RUNS = 2
+ROOT = Path(__file__).parents[2]  # runs must find experiments.swarm.batch, wherever they are started
 
 
 def perform(
     settings: Settings, lists: dict[str, Sequence[Any]], out: Path, jobs: int, say: Callable[[str], None]
 ) -> list[Settings]:
     """Run all settings, of which `lists` have a value each; for each of them what its swarms found."""
+    make_importable(ROOT)
     shared = {k: settings[k] for k in ("data", "net", "method", "train", "engine", "save")}
     many, (seed, *_) = len(next(iter(lists.values()))), settings["seeds"]
     planned = []
@@ -37,6 +41,13 @@ def perform(
         raise recipes.RecipeError(failures[0])
     runs = [found(d.folder) for d in done]
     return [runs[i % RUNS][i // RUNS] for i in range(many)]
+
+
+def make_importable(folder: Path) -> None:
+    """Modules in the folder can be imported by this process and by the runs that it starts."""
+    sys.path.append(str(folder))
+    given = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [given]), str(folder)])
 
 
 def found(folder: Path) -> list[Settings]:

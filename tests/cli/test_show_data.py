@@ -25,7 +25,7 @@ def test_json_holds_every_figure(capsys: Capture) -> None:
     assert main([*DIGITS, "seed=1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["name"] == "digits" and len(found["clients"]) == 5 and sum(found["counts"]) == 1797
-    assert 0 <= found["gini"] < 1 and found["twins"]["shared"]["rows"] == 0
+    assert 0 <= found["gini"] < 1 and found["duplicates"]["shared"]["rows"] == 0
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ def test_every_client_holds_exactly_k_classes_and_classes_are_shared_evenly(seed
         assert np.ptp(column[column > 0]) <= 1
 
 
-def test_classes_that_would_be_left_to_nobody_are_refused():
-    with pytest.raises(DataError, match="leave some of 10 classes to nobody"):
+def test_too_few_clients_for_all_classes_are_refused():
+    with pytest.raises(DataError, match="do not hold all 10 classes"):
         classes(Rows.of(np.repeat(np.arange(10), 9)), clients=4, per_client=2)
     with pytest.raises(DataError, match="per_client is 11; there are 10 classes"):
         classes(Rows.of(np.repeat(np.arange(10), 90)), clients=4, per_client=11)
@@ -303,7 +303,7 @@ def test_more_clients_than_rows_is_refused():
 
 
 def test_a_split_that_no_draw_makes_is_refused_with_a_hint():
-    with pytest.raises(DataError, match="none of 100 draws.*\nhint: take fewer clients or a larger alpha"):
+    with pytest.raises(DataError, match="none of 100 draws.*\nhint: take fewer clients, a larger alpha"):
         dirichlet(Rows.of(np.repeat([0, 1], 50)), clients=40, alpha=0.01, capped=False)
     with pytest.raises(DataError, match="none of 100 draws gave every client 10 rows of two classes"):
         label_skew(Rows.of(np.repeat([0, 1], 500)), clients=10, alpha=0.01)

@@ -18,7 +18,7 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
         if one.failure or facts["method"] != "swarm" or facts["settings"]["data"]["terms"] != "pixels":
             continue
         trail = np.array(facts["record"]["trail"])  # (records, classes, 400 weights, bias, loss)
-        lines.append(f"{one.planned.row}, seed {one.planned.seed}: {told(trail)}")
+        lines.append(f"{one.planned.row}, seed {one.planned.seed}: {accuracies(trail)}")
         if one.planned.row == "FSI" and not drawn:
             every = facts["record"]["every"]
             lines += [
@@ -36,7 +36,7 @@ def scores(trail: np.ndarray, bias: bool = True) -> tuple[np.ndarray, np.ndarray
     return x @ trail[-1, :, :-2].T + bias * trail[-1, :, -2], y
 
 
-def told(trail: np.ndarray) -> str:
+def accuracies(trail: np.ndarray) -> str:
     z, y = scores(trail)
     without, _ = scores(trail, bias=False)
     right, bare = ((s.argmax(1) == y).mean() for s in (z, without))

@@ -17,7 +17,7 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
     table1 = experiments.find("swarm/table1").at(out.name)
     w1, w2 = boston.shares(table1["rows"])
     there = out.parents[1] / "table1" / out.name
-    results = boston.perform(table1, {"w1": w1, "w2": w2}, there, jobs, say)
+    results = boston.perform(table1, {"w1s": w1, "w2s": w2}, there, jobs, say)
     chosen = {k: v for k, v in zip(table1["rows"], results, strict=True) if k in settings["rows"]}
     curves = {name: (one["epochs"], boston.mse(one["trail"])) for name, one in chosen.items()}
     say(

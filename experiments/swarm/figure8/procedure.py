@@ -14,8 +14,8 @@ import boston
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     names = settings["rows"]
     lists = {
-        "alpha": [float(n.split()[1]) for n in names],
-        "adapt": [n.startswith("adaptive") for n in names],
+        "alphas": [float(n.split()[1]) for n in names],
+        "adapts": [n.startswith("adaptive") for n in names],
     }
     results = dict(zip(names, boston.perform(settings, lists, out, jobs, say), strict=True))
     curves = {name: (one["epochs"], boston.mse(one["trail"])) for name, one in results.items()}

@@ -13,7 +13,7 @@ import boston
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     w1, w2 = boston.shares(settings["rows"])
-    results = boston.perform(settings, {"w1": w1, "w2": w2}, out, jobs, say)
+    results = boston.perform(settings, {"w1s": w1, "w2s": w2}, out, jobs, say)
     return {row: as_row(one) for row, one in zip(settings["rows"], results, strict=True)}
 
 

@@ -1,6 +1,6 @@
-"""How homes hold their rows: gathered in one block, filled, scaled, and seen through views.
+"""The rows of all clients in one block: missing cells filled, columns standardised, and a view for each client.
 
-Knows arrays and statistics. Does not know how it was decided whose a row is.
+Knows arrays and statistics. Does not know how it was decided which client holds a row.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ _TRAIN = PARTS.index("train")
 class Partition:
     """Which client and which part each row goes to; a row may go to several."""
 
-    row: np.ndarray  # (n,) its place in the pool
-    who: np.ndarray  # (n,) the number of its client
-    part: np.ndarray  # (n,) train, val or test, as numbers
+    row: np.ndarray  # (n,) its index in the pool
+    who: np.ndarray  # (n,) the index of its client
+    part: np.ndarray  # (n,) train, val or test, as index into PARTS
     clients: tuple[str, ...]
-    keep: np.ndarray  # (clients,) has training rows
-    held: np.ndarray  # (clients,) takes no part in training
-    proxy: np.ndarray  # places of the rows that the server chooses by
-    server_test: np.ndarray  # places of the rows that the server is tested on
-    columns: np.ndarray | None = None  # (clients, columns) who holds which; None: everyone holds all
+    keep: np.ndarray  # (clients,) whether it has training rows
+    held: np.ndarray  # (clients,) whether it never takes part in training
+    proxy: np.ndarray  # indices of the rows of the server's proxy set
+    server_test: np.ndarray  # indices of the rows of the server's test set
+    columns: np.ndarray | None = None  # (clients, columns) which columns each holds; None: all
 
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows by client and part, and how many of each: (n,), (clients, 3)."""
+        """Rows sorted by client and part (n,), and how many of each (clients, 3)."""
         key = self.who * LOCAL + self.part
         at = self.row if (key[1:] >= key[:-1]).all() else self.row[np.argsort(key, kind="stable")]
         return at, np.bincount(key, minlength=LOCAL * len(self.clients)).reshape(-1, LOCAL)
 
     def columns_at(self, client: int, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-        """The columns as one client has them."""
+        """The columns, marked as held by a client or not."""
         if self.columns is None:
             return columns
         held = self.columns[client].tolist()
@@ -57,12 +57,12 @@ class Partition:
 
 @dataclass(frozen=True)
 class RowBlock:
-    """All rows that clients hold, sorted by client and part, and the server's."""
+    """All rows of clients, sorted by client and part, and the server's rows."""
 
     x: np.ndarray
     y: np.ndarray
     counts: np.ndarray  # (clients, 3) rows in each part
-    learned: np.ndarray  # (rows,) training rows of clients that take part: what statistics are made of
+    learned: np.ndarray  # (rows,) training rows of clients that take part; statistics use these alone
     proxy: Rows | None
     server_test: Rows | None
 
@@ -72,7 +72,7 @@ class RowBlock:
         return np.cumsum(self.counts.sum(1))
 
     def with_x(self, f: Callable[[np.ndarray], np.ndarray], x: np.ndarray | None = None) -> RowBlock:
-        """All examples changed by f; the clients' ones given as x if they are changed otherwise."""
+        """All examples changed by f; those of clients are replaced by x if it is given."""
         proxy, server_test = (r and (f(r[0]), r[1]) for r in (self.proxy, self.server_test))
         return replace(self, x=f(self.x) if x is None else x, proxy=proxy, server_test=server_test)
 
@@ -83,19 +83,19 @@ class RowBlock:
 
 @dataclass(frozen=True)
 class BuiltClients:
-    """What goes into homes: three parts for each client, and the server's two."""
+    """Train, val and test of each client, and the server's two sets."""
 
     parts: Sequence[tuple[Batch | LazyRows, Batch | LazyRows, Batch | LazyRows]]
     proxy: Batch | LazyRows | None
     server_test: Batch | LazyRows | None
     target: Scaler = field(default_factory=lambda: Scaler(np.zeros(()), np.ones(())))
-    rulers: list[Scaler] = field(default_factory=list)  # of each client, if features were standardised
+    scalers: list[Scaler] = field(default_factory=list)  # of each client, if features were standardised
     missing: dict[str, int] = field(default_factory=dict)
 
 
 def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> FederatedData:
-    """A federation whose homes are views of one tensor, or draw from shared bytes."""
-    wanted = usable(scale, pool)
+    """A federation whose clients hold views of one tensor, or read rows of shared bytes when they need them."""
+    wanted = scaling_of(scale, pool)
     found = (
         lazy_parts(pool, partition) if pool.x.dtype == np.uint8 else build_clients(pool, partition, wanted)
     )
@@ -120,7 +120,7 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         offset=float(found.target.middle),
         proxy=found.proxy,
         server_test=found.server_test,
-        rulers=dict(zip(partition.clients, found.rulers, strict=True)) if found.rulers else {},
+        rulers=dict(zip(partition.clients, found.scalers, strict=True)) if found.scalers else {},
         pixels=pool.pixels,
         symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
         exact=pool.exact,
@@ -130,54 +130,52 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
 
 
 def lazy_parts(pool: Pool, partition: Partition) -> BuiltClients:
-    """Shelves of shared bytes; nothing is copied but the places of rows."""
+    """Lazy rows of shared bytes: only the indices of rows are copied."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the file is mapped for reading, and nobody writes
+        warnings.simplefilter("ignore", UserWarning)  # the mapped file is read-only; nothing is written
         x, y = torch.from_numpy(pool.x), torch.from_numpy(np.asarray(pool.y, np.int64))
     at, counts = partition.sorted()
     ends = np.cumsum(counts.reshape(-1))[:-1]
-    shelves = [LazyRows(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
+    lazy = [LazyRows(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
     proxy, server_test = (
         LazyRows(x, y, torch.from_numpy(r)) if len(r) else None
         for r in (partition.proxy, partition.server_test)
     )
-    return BuiltClients(
-        list(zip(shelves[::3], shelves[1::3], shelves[2::3], strict=True)), proxy, server_test
-    )
+    return BuiltClients(list(zip(lazy[::3], lazy[1::3], lazy[2::3], strict=True)), proxy, server_test)
 
 
 def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
-    """Views of one block of rows, which are filled and scaled."""
+    """Views of one block of rows, with missing cells filled and columns standardised."""
     block = gather(pool, partition)
     missing = count_missing(block, partition) if pool.fill else {}
-    block, rulers = standardise(block, scale, pool)
-    block, target = standardise_target(blanked(block, partition), pool)
+    block, scalers = standardise(block, scale, pool)
+    block, target = standardise_target(without_absent_columns(block, partition), pool)
     real = np.float64 if pool.exact else np.float32
     proxy, server_test = (
         r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.server_test)
     )
-    return BuiltClients(views(block, real), proxy, server_test, target, rulers, missing)
+    return BuiltClients(views(block, real), proxy, server_test, target, scalers, missing)
 
 
 def gather(pool: Pool, partition: Partition) -> RowBlock:
-    """The rows in their final order; nothing is copied if they already stand in it."""
+    """The rows sorted by client and part; nothing is copied if they are in this order already."""
     at, counts = partition.sorted()
     parts = np.repeat(np.tile(np.arange(LOCAL), len(counts)), counts.reshape(-1))
-    taught = (parts == _TRAIN) & ~np.repeat(partition.held, counts.sum(1))
+    learned = (parts == _TRAIN) & ~np.repeat(partition.held, counts.sum(1))
     proxy = _join(_some(pool, partition.proxy), pool.proxy)
     server_test = _join(_some(pool, partition.server_test), pool.server_test)
-    return RowBlock(take(pool.x, at), take(pool.y, at), counts, taught, proxy, server_test)
+    return RowBlock(take(pool.x, at), take(pool.y, at), counts, learned, proxy, server_test)
 
 
 def count_missing(block: RowBlock, partition: Partition) -> dict[str, int]:
-    """How many cells each client misses; nothing for those that miss none."""
+    """The number of missing cells of each client that has some."""
     holes = np.isnan(block.x.reshape(len(block.x), -1)).sum(1)
     ends = block.ends
     sums = np.diff(np.concatenate([[0], holes.cumsum()])[ends], prepend=0)
     return {c: int(n) for c, n in zip(partition.clients, sums, strict=True) if n}
 
 
-def blanked(block: RowBlock, partition: Partition) -> RowBlock:
+def without_absent_columns(block: RowBlock, partition: Partition) -> RowBlock:
     """Columns that a client does not hold are zero in its rows."""
     if partition.columns is None:
         return block
@@ -190,12 +188,12 @@ def blanked(block: RowBlock, partition: Partition) -> RowBlock:
 def standardise_target(block: RowBlock, pool: Pool) -> tuple[RowBlock, Scaler]:
     if pool.kind == "classes" or pool.exact:
         return block, Scaler(np.zeros(()), np.ones(()))
-    ruler = Scaler.of(block.y[block.learned])
-    return block.with_y(ruler.apply), ruler
+    scaler = Scaler.of(block.y[block.learned])
+    return block.with_y(scaler.apply), scaler
 
 
 def take(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Some rows: a view if they are the first ones in order."""
+    """Some rows; a view if they are the first rows in order."""
     return values[: len(at)] if (at == np.arange(len(at))).all() else values[at]
 
 
@@ -209,8 +207,8 @@ def _join(a: Rows | None, b: Rows | None) -> Rows | None:
     return np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
 
 
-def usable(scale: str, pool: Pool) -> str:
-    """The scaling that is meant; only rows of a table can be scaled by column."""
+def scaling_of(scale: str, pool: Pool) -> str:
+    """The scaling with `auto` resolved; only tables can be standardised by column."""
     table = pool.x.ndim == 2 and pool.x.dtype != np.uint8
     if scale == "auto":
         return pool.scaling if table else "none"
@@ -223,19 +221,19 @@ def usable(scale: str, pool: Pool) -> str:
 
 
 def standardise(block: RowBlock, scale: str, pool: Pool) -> tuple[RowBlock, list[Scaler]]:
-    """Fill what is missing with training means, then bring number columns to mean 0 and spread 1.
+    """Fill missing cells with training means, then standardise the columns of numbers: mean 0, deviation 1.
 
-    Returns what each client's numbers were standardised with, nothing if they were not.
+    Returns the scaler of each client too, or no scalers if nothing was standardised.
     """
     if pool.fill:
         block = filled(block)
     if scale == "none":
         return block, []
-    ruler = Scaler.of(block.x[block.learned], pool.columns)
+    scaler = Scaler.of(block.x[block.learned], pool.columns)
     if scale == "federation":
-        return block.with_x(ruler.apply), [ruler] * len(block.counts)
-    x, rulers = by_client(block, pool.columns, ruler)
-    return block.with_x(ruler.apply, x), rulers
+        return block.with_x(scaler.apply), [scaler] * len(block.counts)
+    x, scalers = by_client(block, pool.columns, scaler)
+    return block.with_x(scaler.apply, x), scalers
 
 
 def filled(block: RowBlock) -> RowBlock:
@@ -246,30 +244,30 @@ def filled(block: RowBlock) -> RowBlock:
 
 
 def by_client(
-    block: RowBlock, columns: tuple[Column, ...], everyones: Scaler
+    block: RowBlock, columns: tuple[Column, ...], of_all: Scaler
 ) -> tuple[np.ndarray, list[Scaler]]:
-    """Every client's rows, standardised with its own training rows, and what they were standardised with."""
+    """Every client's rows, standardised by its own training rows, and the scalers."""
     x, start = np.empty(block.x.shape, np.float32), 0
-    rulers = []
+    scalers = []
     for train, val, test in block.counts.tolist():
         end = start + train + val + test
-        rulers.append(Scaler.of(block.x[start : start + train], columns) if train else everyones)
-        x[start:end] = rulers[-1].apply(block.x[start:end])
+        scalers.append(Scaler.of(block.x[start : start + train], columns) if train else of_all)
+        x[start:end] = scalers[-1].apply(block.x[start:end])
         start = end
-    return x, rulers
+    return x, scalers
 
 
 def tensor(values: np.ndarray, real: type = np.float32) -> Tensor:
-    """`real` or int64, in one piece, that torch may write to."""
+    """As `real` or int64, contiguous, and writable for torch."""
     kind = real if values.dtype.kind == "f" else np.int64
     return torch.from_numpy(np.require(values, kind, ["C", "W"]))
 
 
 def views(block: RowBlock, real: type = np.float32) -> list[tuple[Batch, Batch, Batch]]:
-    """Every client's three parts: views of one tensor of examples, one of targets, one of ones."""
+    """Train, val and test of every client: views of one tensor of examples, one of targets, one of ones."""
     sizes = block.counts.reshape(-1).tolist()
     ones = torch.ones(max(sizes))
-    live = {n: ones[:n] for n in set(sizes)}
+    ones_of = {n: ones[:n] for n in set(sizes)}
     xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, real), sizes)
-    batches = [Batch(x, y, live[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
+    batches = [Batch(x, y, ones_of[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
     return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))

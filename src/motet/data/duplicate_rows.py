@@ -1,7 +1,7 @@
-"""Rows that are there twice: with several clients, or in a client's training and test parts.
+"""Duplicate rows: held by several clients, or in both the training and the test part of one client.
 
-Knows rows as bytes and 64-bit hashes of them: of half a million rows, two that differ meet with a
-probability below 1e-8. Does not know what rows mean, nor how they were divided.
+Knows rows as bytes and their 64-bit hashes: among half a million different rows, two have the same hash with a
+probability below 1e-8. Does not know what rows mean, nor how clients got them.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from motet.client.data import mix_in_place
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-MOST = 3  # clients that are named
+MOST = 3  # clients that are listed
 
 
 @dataclass(frozen=True)
 class Found:
-    """How many rows are concerned, of how many clients, and the clients with the most of them."""
+    """The number of duplicates, of clients that hold some, and the clients with the most."""
 
     rows: int
     clients: int
@@ -34,13 +34,13 @@ class Found:
 
 @dataclass(frozen=True)
 class DuplicateRows:
-    """Equal rows, told by features alone and by features and target."""
+    """Equal rows: by features alone, and by features and target."""
 
-    shared: Found | None  # rows that lie with two clients or more; None: it cannot be told
+    shared: Found | None  # rows of two clients or more; None: clients cannot be compared
     shared_with_target: Found | None
-    leaked: Found  # test rows that the same client trains on
+    leaked: Found  # test rows that equal a training row of the same client
     leaked_with_target: Found
-    column_sets: int  # clients are compared with those that hold the same columns
+    column_sets: int  # different sets of columns; only clients with the same set are compared
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RowHashes:
 
     x: np.ndarray
     xy: np.ndarray
-    who: np.ndarray  # the number of each row's client
+    who: np.ndarray  # the index of each row's client
     part: np.ndarray  # 0 train, 1 val, 2 test
 
     @classmethod
@@ -57,28 +57,30 @@ class RowHashes:
         return cls(*(np.concatenate([getattr(p, k) for p in many]) for k in ("x", "xy", "who", "part")))
 
 
-def prints(rows: np.ndarray, y: np.ndarray, who: int, part: int) -> RowHashes:
-    """Hashes of rows (n, width), which lie in one piece, and of their targets (n,)."""
+def row_hashes(rows: np.ndarray, y: np.ndarray, who: int, part: int) -> RowHashes:
+    """Hashes of contiguous rows (n, width) and of their targets (n,)."""
     x = hashed(rows)
     n = len(rows)
-    return RowHashes(x, together(x, hashed(y[:, None])), np.full(n, who, np.int32), np.full(n, part, np.int8))
+    return RowHashes(
+        x, pair_hash(x, hashed(y[:, None])), np.full(n, who, np.int32), np.full(n, part, np.int8)
+    )
 
 
 def hashed(rows: np.ndarray) -> np.ndarray:
-    """A 64-bit number for each row: equal for equal rows, and hardly ever otherwise."""
+    """A 64-bit hash of each row."""
     rows = rows + 0.0 if rows.dtype.kind == "f" else rows  # -0 becomes 0
     data = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
     words = np.zeros((len(data), -(-data.shape[1] // 8)), np.uint64)
     words.view(np.uint8)[:, : data.shape[1]] = data
-    words += np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN  # a value counts by its place
+    words += np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GOLDEN  # the order of values matters
     mix_in_place(words)
     found: np.ndarray = words.sum(1, dtype=np.uint64)
     mix_in_place(found)
     return found
 
 
-def together(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """One hash for pairs of whole numbers."""
+def pair_hash(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """One hash of each pair of whole numbers."""
     both: np.ndarray = a + (b.astype(np.uint64) + np.uint64(1)) * _GOLDEN
     mix_in_place(both)
     return both
@@ -87,22 +89,24 @@ def together(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def find(
     found: RowHashes, names: Sequence[str], columns: Sequence[int], comparable: bool = True
 ) -> DuplicateRows:
-    """Equal rows of all clients; `columns` numbers the set of columns that each client holds."""
-    kin = np.asarray(columns, np.uint64)[found.who]
+    """Equal rows of all clients; `columns` is the index of each client's set of columns."""
+    sets = np.asarray(columns, np.uint64)[found.who]
 
     def shared(key: np.ndarray) -> Found | None:
-        return Found.of(with_several(together(key, kin), found.who), found.who, names) if comparable else None
+        if not comparable:
+            return None
+        return Found.of(held_by_several(pair_hash(key, sets), found.who), found.who, names)
 
     def leaked(key: np.ndarray) -> Found:
-        return Found.of(trained_on(together(key, found.who), found.part), found.who, names)
+        return Found.of(trained_on(pair_hash(key, found.who), found.part), found.who, names)
 
     return DuplicateRows(
         shared(found.x), shared(found.xy), leaked(found.x), leaked(found.xy), len(set(columns))
     )
 
 
-def with_several(key: np.ndarray, who: np.ndarray) -> np.ndarray:
-    """Which rows have a key that two clients have, or more."""
+def held_by_several(key: np.ndarray, who: np.ndarray) -> np.ndarray:
+    """Which rows have a key that rows of two or more clients have."""
     order = np.argsort(key)
     key, owner = key[order], who[order]
     start = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
@@ -113,7 +117,7 @@ def with_several(key: np.ndarray, who: np.ndarray) -> np.ndarray:
 
 
 def trained_on(key: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Which test rows have a key that a training row has."""
+    """Which test rows have the key of a training row."""
     which: np.ndarray = part == 2
     which[which] = np.isin(key[which], key[part == 0])
     return which

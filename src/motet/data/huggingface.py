@@ -62,24 +62,24 @@ def load(
 
 
 def _splits(path: str, config: str, train: str, test: str, target: str) -> tuple[list[Dataset], list[str]]:
-    """The training split, and the test split if there is one with answers."""
+    """The training split, and the test split if there is one with targets."""
     found = _open(path.removeprefix("hf:"), config)
     if not hasattr(found, "keys"):  # one split without a name
         return [found], []
     if train not in found:
         raise DataError(f"{path} has no split {train!r}.\nhint: train_split = one of {', '.join(found)}")
     if test not in found:
-        return [found[train]], [f"{path} has no split {test!r}: there is no test set of the server's"]
+        return [found[train]], [f"{path} has no split {test!r}: the server has no test set"]
     hidden = type(found[test].features.get(target)).__name__ == "ClassLabel" and -1 in found[test].unique(
         target
     )
     if hidden or target not in found[test].features:
-        return [found[train]], [f"the split {test!r} of {path} keeps its answers secret: it is left out"]
+        return [found[train]], [f"the split {test!r} of {path} has no targets: it is left out"]
     return [found[train], found[test]], []
 
 
 def _open(name: str, config: str) -> Any:
-    """What the library makes of a name or a folder."""
+    """The data set of a name or a folder, read by the library."""
     try:
         import datasets
     except ImportError as e:
@@ -124,10 +124,10 @@ def _word(feature: Any, value: Any) -> str | None:
 
 
 def _images(splits: list[Dataset], column: str, target: str, client: str, size: int, grey: bool) -> Pool:
-    prints = [s._fingerprint for s in splits]  # the library's own digest of a split
-    mark = key([VERSION, prints, column, target, client, size, grey])
+    digests = [s._fingerprint for s in splits]  # the library's own hash of a split
+    arrays_key = key([VERSION, digests, column, target, client, size, grey])
     slug = re.sub(r"\W", "_", splits[0].info.dataset_name or "folder")
-    found = keep(f"hf_{slug}", mark, lambda: _decode(splits, column, target, client, size, grey))
+    found = keep(f"hf_{slug}", arrays_key, lambda: _decode(splits, column, target, client, size, grey))
     return pictures.pool(found, tuple(map(str, found["classes"])), neutral(grey))
 
 

@@ -1,6 +1,6 @@
-"""A person's own images: a folder for each class, or for each client and in it for each class.
+"""The user's own images: a folder for each class, or a folder for each client with folders for classes.
 
-Knows folders and pictures. Does not know how rows are divided among clients.
+Knows folders and images. Does not know how rows are divided among clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DEEPEST = 4  # train, client, class, image
 def load(
     path: str,
     *,
-    size: int = 0,  # make all images this many pixels wide and high; 0: they are of one size already
+    size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
 ) -> Pool:
     """Images by class, and by client if folders say so; those in test/ are the server's."""
@@ -50,16 +50,16 @@ def load(
 
 
 def neutral(grey: bool) -> Pixels:
-    """From -1 to 1 for all images: the mean of all clients' pixels must not be used before they are divided."""
+    """Scales pixels to -1 to 1. Means of pixels are not used: they would come from test images too."""
     return Pixels((0.5,), (0.5,)) if grey else Pixels((0.5,) * 3, (0.5,) * 3)
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image: where it lies, and what its folders say of it."""
+    """One image: its file, and what its folders say about it."""
 
     file: str
-    part: int  # 4 in test/, -1 in train/, 0 where there is neither
+    part: int  # 4 in test/, -1 in train/, 0 if there is neither
     client: str
     kind: str
     depth: int  # of folders, without train or test
@@ -74,14 +74,14 @@ class ImageFile:
 
 
 def holds_images(path: Path) -> bool:
-    """Whether a folder is one of images; one that has tables in it is not."""
+    """Whether a folder has images and no tables."""
     if not path.is_dir() or any(p.suffix in (".csv", ".parquet") for p in path.iterdir()):
         return False
     return next(_walk(path), None) is not None
 
 
 def images_in(root: Path) -> list[str]:
-    """All images below a folder, in order, as paths with / from there; hidden ones do not count."""
+    """All images in a folder and its subfolders, sorted, as relative paths with /; without hidden ones."""
     return sorted(_walk(root))
 
 
@@ -135,7 +135,7 @@ def decode(root: Path, rows: list[ImageFile], size: int, grey: bool) -> dict[str
 
 
 def stack(read: Callable[[int], np.ndarray], names: list[str]) -> np.ndarray:
-    """read(i) of every image in one array (N, height, width, channels); tells which ones do not fit."""
+    """read(i) of every image in one array (N, height, width, channels); refuses images of other sizes."""
     first = read(0)
     x = np.empty((len(names), *first.shape), np.uint8)
     wrong: dict[int, str] = {}
@@ -162,14 +162,14 @@ def stack(read: Callable[[int], np.ndarray], names: list[str]) -> np.ndarray:
 
 
 def shaped(image: Image, path: object, size: int, grey: bool) -> np.ndarray:
-    """A picture as bytes (height, width, 1 or 3), upright, and of this size if one is asked for."""
+    """An image as bytes (height, width, 1 or 3), upright, and resized if size is not 0."""
     from PIL import Image, ImageOps
 
     if image.mode[0] in "IF":
         raise DataError(f"{path} has pixels of mode {image.mode}; expected 8 bits for each channel")
     try:
         image = ImageOps.exif_transpose(image).convert("L" if grey else "RGB")
-    except (OSError, ValueError, SyntaxError) as e:  # what Pillow says of damaged pictures
+    except (OSError, ValueError, SyntaxError) as e:  # Pillow's errors for damaged images
         raise DataError(f"{path} is damaged: {e}") from e
     if size:
         image = image.resize((size, size), Image.Resampling.BICUBIC)

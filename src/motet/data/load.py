@@ -18,11 +18,11 @@ from motet.data import in_memory, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
-from motet.data.partition import Common, partition
+from motet.data.partition import DataSettings, partition
 from motet.settings import checked, fields_of, import_named
 from motet.text import nearest
 
-__all__ = ["Common", "load", "names", "source"]
+__all__ = ["DataSettings", "load", "names", "source"]
 _FILES = (".csv", ".parquet")
 _HUB = "hf:"
 
@@ -51,7 +51,7 @@ def source(name: str) -> Callable[..., Any]:
 def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
     """Every client's data. An option that several know is the data set's, then the split's."""
     f = source(name)
-    own, common, given = fields_of(f), fields_of(Common), options or {}
+    own, common, given = fields_of(f), fields_of(DataSettings), options or {}
     split = given.get("split", {**common, **own}["split"].default)
     how = fields_of(splits.source(split))
     chosen, wrong = checked(given, {**common, **how, **own}, "data", name)
@@ -63,7 +63,7 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
     if isinstance(found, FederatedData):
         return found
     shares = {k: chosen[k] for k in how}
-    return partition(name, as_pool(found, name), Common(**{k: chosen[k] for k in common}), shares, seed)
+    return partition(name, as_pool(found, name), DataSettings(**{k: chosen[k] for k in common}), shares, seed)
 
 
 def is_path(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""New rows for a model that was trained before: its columns are found by name in a table.
+"""New rows for a trained model: its columns are found by name in a table.
 
 Knows tables and names of columns. Does not know models.
 """
@@ -17,17 +17,17 @@ from motet.text import nearest
 
 @dataclass
 class NewRows:
-    """New rows in a model's columns; gathers what is wrong with them."""
+    """New rows in a model's columns; collects all problems with them."""
 
     table: SourceTable
     columns: Sequence[str]
-    absent: Sequence[str] = ()  # columns that the model's owner did not hold: they need not be there
+    absent: Sequence[str] = ()  # columns that the model's owner did not hold: the table need not have them
     fill: bool = False
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def values(self) -> np.ndarray:
-        """(rows, columns); NaN where a cell is empty and may be."""
+        """(rows, columns); NaN for empty cells that are allowed."""
         found = [self.column(c) for c in self.columns]
         refuse(self.problems)
         return np.column_stack(found)
@@ -69,7 +69,7 @@ class NewRows:
             return
         where = self.table.where(np.flatnonzero(empty))
         if self.fill:
-            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are taken to be as usual")
+            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are filled with the training mean")
         else:
             self.problems.append(
                 f"column {name!r} has {int(empty.sum())} empty cells: {where}.\n"

@@ -1,6 +1,6 @@
-"""From a pool of rows to a federation: deal, hold out, cut.
+"""From a pool of rows to a federation: which client holds a row, and whether it is for training, validation or test.
 
-Knows whose each row is and what it is for. Does not know where rows come from, nor how homes hold them.
+Knows rows, clients and parts. Does not know where rows come from, nor how they are stored (build_clients.py).
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 
 
 @dataclass(frozen=True)
-class Common:
-    """Options that every source of data understands, besides those of its split."""
+class DataSettings:
+    """Settings of every data set, besides its own and those of its split."""
 
-    split: str = "auto"  # natural (as the data name clients), dirichlet, …; auto: natural or dirichlet
-    features: float = 1.0  # share of the columns that each client holds; below 1 clients differ in them
-    unseen: float = 0.1  # share of the clients that are held out of training altogether
-    server_test: float = 0.0  # share of all rows that become the server's test set, where the data bring none
-    proxy: float = 0.0  # share of the server's test set that it may choose by instead
-    val: float = 0.15  # share of each client's rows that choices are made on
-    test: float = 0.25  # share of each client's rows that only the final score sees
-    scale: str = "auto"  # whose training rows standardise a table: federation | client | none
+    split: str = "auto"  # natural (the data name the clients), dirichlet, …; auto: natural, else dirichlet
+    features: float = 1.0  # share of the columns that each client holds; below 1, clients hold different ones
+    unseen: float = 0.1  # share of the clients that never take part in training
+    server_test: float = 0.0  # share of all rows for the server's test set, if the data have none
+    proxy: float = 0.0  # share of the server's test set that becomes its proxy set, which methods may use
+    val: float = 0.15  # share of each client's rows for validation
+    test: float = 0.25  # share of each client's rows for the test
+    scale: str = "auto"  # standardise tables by the training rows of: federation | client | none
 
     def problems(self) -> list[str]:
         wrong = []
         if self.scale not in (known := ("auto", "federation", "client", "none")):
             wrong.append(f"scale is {self.scale!r}; expected one of {', '.join(known)}")
-        for name, what in (("unseen", "the clients"), ("server_test", "the rows"), ("proxy", "the exam")):
+        whole = {"unseen": "the clients", "server_test": "the rows", "proxy": "the server's test set"}
+        for name, what in whole.items():
             if not 0 <= (got := getattr(self, name)) < 1:
                 wrong.append(f"{name} is {got}; expected a share of {what}, at least 0 and below 1")
         if not 0 < self.features <= 1:
@@ -61,11 +62,13 @@ class Common:
         return wrong
 
 
-def partition(name: str, pool: Pool, common: Common, how: Mapping[str, Any], seed: int) -> FederatedData:
-    """Every client's home, made from a pool of rows; `how` are the options of the split."""
+def partition(
+    name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any], seed: int
+) -> FederatedData:
+    """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
-    part = servers(numbered(pool), common, seed)
-    assignment = share(pool, part, common.split, how, seed)
+    part = with_server_rows(part_numbers(pool), common, seed)
+    assignment = assign(pool, part, common.split, how, seed)
     parts = cut(pool, assignment, part, common, seed)
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
@@ -79,8 +82,8 @@ def partition(name: str, pool: Pool, common: Common, how: Mapping[str, Any], see
         assignment.clients,
         keep,
         held,
-        proxy=leftover(pool, part == PROXY, assignment, held),
-        server_test=leftover(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
+        proxy=server_rows(pool, part == PROXY, assignment, held),
+        server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
         columns=columns_of(pool, assignment.clients, common.features, seed),
     )
     federated = lay_out(name, pool, partition, common.scale)
@@ -88,8 +91,8 @@ def partition(name: str, pool: Pool, common: Common, how: Mapping[str, Any], see
     return federated
 
 
-def numbered(pool: Pool) -> np.ndarray:
-    """The part of each row as a number; -1 is to be cut, and what is none of PARTS is left out."""
+def part_numbers(pool: Pool) -> np.ndarray:
+    """The part of each row as an index into PARTS; -1 is not decided yet; other numbers leave a row out."""
     part = pool.part
     if part is None:
         return np.full(len(pool.x), -1)
@@ -101,8 +104,8 @@ def numbered(pool: Pool) -> np.ndarray:
     return order[np.searchsorted(np.array(PARTS)[order], part.astype(str))]
 
 
-def servers(part: np.ndarray, common: Common, seed: int) -> np.ndarray:
-    """Parts with the server's own rows drawn: a server test set of all rows, and a proxy set of the server test set."""
+def with_server_rows(part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
+    """Parts, with the server's rows drawn: its test set from all rows, and its proxy set from its test set."""
     if common.server_test and not (part == SERVER_TEST).any():
         part = _drawn(part, part == -1, common.server_test, SERVER_TEST, seed)
     if common.proxy and not (part == PROXY).any():
@@ -118,7 +121,7 @@ def _drawn(part: np.ndarray, among: np.ndarray, share: float, to: int, seed: int
     return part
 
 
-def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed: int) -> Assignment:
+def assign(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed: int) -> Assignment:
     """Which client gets which row."""
     if split == "auto":
         split = "dirichlet" if pool.owner is None else "natural"
@@ -129,8 +132,8 @@ def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed
     return f(all_rows, **{k: how[k] for k in fields_of(f) if k in how})
 
 
-def leftover(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.ndarray) -> np.ndarray:
-    """The server's rows: those that no client got, nor come from a client that is held out."""
+def server_rows(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.ndarray) -> np.ndarray:
+    """The server's rows: those that no client got, and that do not come from a client that is held out."""
     rows: np.ndarray = np.setdiff1d(np.flatnonzero(mine), assignment.row)
     if pool.owner is None or not held.any() or not len(rows):
         return rows
@@ -141,7 +144,7 @@ def leftover(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.ndar
 
 
 def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int) -> np.ndarray | None:
-    """(clients, columns) which columns each client holds; flags of one category go together."""
+    """(clients, columns) which columns each client holds; all flags of one category, or none."""
     if features == 1:
         return None
     if not pool.columns:
@@ -154,20 +157,20 @@ def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int)
 
 
 def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: int) -> np.ndarray:
-    """Which clients take no part in training: those with the smallest hashes."""
+    """Which clients never take part in training: those with the smallest hashes."""
     order = sorted(np.flatnonzero(keep), key=lambda i: seed_of(seed, "unseen", clients[i]))
     held = np.zeros(len(clients), bool)
     held[order[: math.floor(unseen * len(order) + 1e-9)]] = True
     return held
 
 
-def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: Common, seed: int) -> np.ndarray:
-    """The part of each row of the hand: what the data or the split say, or a stratified draw."""
+def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
+    """The part of each assigned row: what the data or the split say, or a stratified draw."""
     part_of = part[assignment.row] if assignment.part is None else assignment.part
     todo = np.flatnonzero(part_of == -1)
     if not len(todo):
         return part_of
-    if assignment.same:  # everyone's rows are the first one's
+    if assignment.same:  # all clients hold the same rows: decide for the first one
         once = len(assignment.row) // len(assignment.clients)
         first = Assignment(assignment.row[:once], assignment.who[:once], assignment.clients[:1])
         return np.tile(cut(pool, first, part, common, seed), len(assignment.clients))
@@ -189,16 +192,16 @@ def stratified(
     val: float,
     seed: int,
 ) -> np.ndarray:
-    """Parts such that each client's classes are alike in all of them; `test` is a share for each client."""
+    """Parts with about the same shares of classes in each part of a client; `test` is a share for each client."""
     seeds = torch.tensor([seed_of(seed, "cut", c) for c in clients])
     place = ranks(who, np.arange(len(who)))
     key = hashes(seeds[torch.from_numpy(who)], 0, torch.from_numpy(place)).numpy()
     y = pool.y[row]
     stratum = who * max(len(pool.classes), 1) + (y if pool.kind == "classes" else 0)
-    # Rows of one class stand evenly spaced on (0, 1); what stands highest is tested on. A class that
-    # has a single row stands in the middle, where training rows are.
-    stand = (ranks(stratum, key) + 0.5) / np.bincount(stratum)[stratum]
-    place = ranks(who, key, -stand)
+    # Rows of one class are spaced evenly on (0, 1); the highest are for the test, the next ones for validation.
+    # The only row of a class is in the middle, among the training rows.
+    height = (ranks(stratum, key) + 0.5) / np.bincount(stratum)[stratum]
+    place = ranks(who, key, -height)
     size = np.bincount(who, minlength=len(clients))
     tests = np.minimum(np.floor(size * test + 0.5), np.maximum(size - 1, 0))
     vals = np.minimum(np.floor(size * val + 0.5), np.maximum(size - 1 - tests, 0))
@@ -206,7 +209,7 @@ def stratified(
 
 
 def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Each row's place within its group, in the order of the keys (the last one counts most).
+    """Each row's rank within its group, in the order of the keys (the last key counts most).
 
     >>> ranks(np.array([0, 1, 0]), np.array([9, 5, 2])).tolist()
     [1, 0, 0]
@@ -219,7 +222,7 @@ def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
 
 
 def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
-    """What a person should know of the clients: dropped, held out, tiny or of one class."""
+    """Notes on clients: dropped, held out, without validation or test rows, or of one class."""
     who, clients = partition.who, len(partition.clients)
     sizes = np.bincount(who * LOCAL + partition.part, minlength=clients * LOCAL).reshape(clients, LOCAL)
     some = partition.keep & (sizes.sum(1) > 0)
@@ -235,7 +238,7 @@ def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
         found.append(("with rows of one class only", some & (seen.sum(1) == 1)))
     notes = [_note(what, partition.clients, which) for what, which in found if which.any()]
     unused = rows - len(np.unique(partition.row))
-    return [*notes, f"{unused:,} of {rows:,} rows are dealt to nobody"] if unused > 0 else notes
+    return [*notes, f"{unused:,} of {rows:,} rows are with no client"] if unused > 0 else notes
 
 
 def _note(what: str, clients: tuple[str, ...], which: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""How uneven a federation is, in numbers: entropy, distance, inequality, moments.
+"""Measures of skew: entropy, distance, inequality, moments.
 
 Knows counts and arrays of numbers. Does not know clients or federations.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def entropy(counts: np.ndarray) -> float:
-    """How mixed the counts are, in bits; 0 for one class only, and for nothing at all.
+    """Entropy of counts in bits; 0 for one class only, and for no rows.
 
     >>> entropy(np.array([5, 5])), entropy(np.array([7, 0]))
     (1.0, 0.0)
@@ -22,7 +22,7 @@ def entropy(counts: np.ndarray) -> float:
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
-    """Jensen-Shannon distance (Endres and Schindelin 2003, base 2): 0 if alike, 1 if disjoint.
+    """Jensen-Shannon distance (Endres and Schindelin 2003, base 2): 0 for equal shares, 1 for disjoint classes.
 
     >>> distance(np.array([3, 0]), np.array([0, 9])), distance(np.array([1, 2]), np.array([2, 4]))
     (1.0, 0.0)
@@ -46,20 +46,20 @@ def gini(sizes: np.ndarray) -> float:
 
 
 def decile_edges(values: np.ndarray, bins: int = 10) -> np.ndarray:
-    """What lies between bins that hold equal shares of the values; fewer of them where values are tied."""
+    """Edges between bins with equal shares of the values; fewer bins if many values are equal."""
     edges: np.ndarray = np.unique(np.quantile(values, np.arange(1, bins) / bins, method="higher"))
     edges = edges[edges > values.min()]  # edges are values, and no bin is empty
     return edges
 
 
 def binned(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """How many values lie in each bin; a value on an edge belongs to the bin above."""
+    """The number of values in each bin; a value on an edge belongs to the bin above."""
     return np.bincount(np.searchsorted(edges, values, side="right"), minlength=len(edges) + 1)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and squared deviations of columns, which add up without the rows (Chan et al. 1979)."""
+    """Count, mean and squared deviations of columns, which can be added without the rows (Chan et al. 1979)."""
 
     n: np.ndarray | int
     mean: np.ndarray
@@ -77,11 +77,11 @@ class Moments:
         return Moments(n, self.mean + apart * share, square)
 
     def rescaled(self, middle: np.ndarray, spread: np.ndarray) -> Moments:
-        """Of value * spread + middle."""
+        """The moments of value * spread + middle."""
         return Moments(self.n, self.mean * spread + middle, self.square * spread**2)
 
     def only(self, which: np.ndarray) -> Moments:
-        """Nothing counted in the other columns."""
+        """With all other columns set to 0."""
         return Moments(*(np.where(which, v, 0) for v in (self.n, self.mean, self.square)))
 
     @property

@@ -1,8 +1,8 @@
-"""Who holds what: sizes, labels, features, skew and equal rows of a federation, as plain figures.
+"""A federation in numbers: sizes, labels, features, skew and duplicate rows of its clients.
 
-Clients are read one at a time, some rows at a time: what stays in memory is a few numbers for each row.
-"All clients" are those that take part and those held out of training. Features and targets are given
-in the units they had before they were standardised. Knows federations. Does not know how it is shown.
+Clients are read one at a time, in blocks of rows; a few numbers for each row stay in memory.
+"All clients" are those that take part and those that are held out of training. Features and targets are in the units
+they had before they were standardised. Knows federations. Does not know how a survey is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from motet.client import Batch, ClientData
-from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, prints
+from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, row_hashes
 from motet.data.federated import FederatedData
 from motet.data.skew import (
     Moments,
@@ -26,14 +26,14 @@ from motet.data.skew import (
     gini,
 )
 
-MOST = 3  # columns that are told of a client
-_STEP = 1 << 20  # bytes of features that are looked at together: they fit into a cache
+MOST = 3  # columns that are listed for a client
+_STEP = 1 << 20  # bytes of features in a block: they fit into the processor's cache
 _QUANTILES = {"min": 0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95, "max": 1}
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """A column in which a client is unlike all clients."""
+    """A column in which a client differs from all clients."""
 
     column: str
     mean: float
@@ -42,22 +42,24 @@ class Deviation:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """What one client holds."""
+class ClientSurvey:
+    """One client in numbers."""
 
     client: str
-    unseen: bool  # takes no part in training
+    unseen: bool  # never takes part in training
     train: int
     val: int
     test: int
     counts: list[int]  # rows of each class, or of each bin of numbers
     entropy: float  # of the counts, in bits
-    evenness: float  # entropy as a share of the largest there is
+    evenness: float  # entropy as a share of the largest possible one
     distance: float  # Jensen-Shannon distance of the counts to those of all clients
     target: dict[str, float]  # numbers: mean, std and quantiles
-    columns: int  # how many it holds
-    apart: list[Deviation]  # tables: where it is unlike the others, most unlike first
-    channels: list[float]  # images: mean of each channel, bytes brought to 0..1
+    columns: int  # number of columns that it holds
+    apart: list[
+        Deviation
+    ]  # tables: columns in which it differs most from all clients, the largest difference first
+    channels: list[float]  # images: mean of each channel, from 0 to 1
     missing: int  # cells that were empty before they were filled
 
     @property
@@ -67,7 +69,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Range:
-    """Mean and ends of a figure over clients, and who stands at the ends."""
+    """Mean, smallest and largest value over clients, and the clients that have them."""
 
     mean: float
     min: float
@@ -76,16 +78,16 @@ class Range:
     most: str
 
     @classmethod
-    def of(cls, holdings: list[Holding], figure: str) -> Range:
-        values = [float(getattr(h, figure)) for h in holdings]
+    def of(cls, clients: list[ClientSurvey], figure: str) -> Range:
+        values = [float(getattr(c, figure)) for c in clients]
         low, high = int(np.argmin(values)), int(np.argmax(values))
         mean = float(np.mean(values))
-        return cls(mean, values[low], values[high], holdings[low].client, holdings[high].client)
+        return cls(mean, values[low], values[high], clients[low].client, clients[high].client)
 
 
 @dataclass(frozen=True)
 class Survey:
-    """A federation in figures."""
+    """A federation in numbers."""
 
     name: str
     kind: str  # classes | numbers
@@ -95,62 +97,62 @@ class Survey:
     labels: list[str]  # names of the classes, or of the bins of numbers
     counts: list[int]  # rows of all clients by label
     target: dict[str, float]  # numbers: of all clients
-    clients: list[Holding]  # those that take part, then the unseen ones
+    clients: list[ClientSurvey]  # those that take part, then the unseen ones
     rows: Range
     entropy: Range
     evenness: Range
     distance: Range
     gini: float  # of the clients' rows
-    twins: DuplicateRows
+    duplicates: DuplicateRows
     missing: int
     proxy: int | None  # rows of the server
     server_test: int | None
     notes: list[str]
 
     def plain(self) -> dict[str, Any]:
-        """Dicts, lists, words and numbers only."""
+        """The survey as dicts, lists, text and numbers."""
         return asdict(self)
 
 
 @dataclass
 class Read:
-    """What is remembered of a client's rows."""
+    """What stays in memory of a client's rows."""
 
-    y: np.ndarray  # class indices, or numbers in their own unit
+    y: np.ndarray  # class indices, or numbers in their original unit
     moments: Moments | None  # of the columns of a table, or of the values of an image
-    prints: list[RowHashes]
+    hashes: list[RowHashes]
 
 
 def survey(federated: FederatedData) -> Survey:
-    """Look at every client's rows once."""
+    """Read every client's rows once."""
     clients_data = federated.clients_data | federated.unseen
     features = kind_of_features(federated)
     reads = [read(federated, c, h, i, features) for i, (c, h) in enumerate(clients_data.items())]
     labels, counts = label_counts(federated, [r.y for r in reads])
     described_rows = described(federated, reads, features)
-    holdings = [
-        holding(federated, client, mine, counts.sum(0), more)
+    clients = [
+        client_survey(federated, client, mine, counts.sum(0), more)
         for client, mine, more in zip(clients_data, counts, described_rows, strict=True)
     ]
     return Survey(
         name=federated.name, kind=federated.kind, features=features, shape=tuple(federated.shape),
         columns=federated.shape[0] if features == "table" else 0, labels=labels,
         counts=counts.sum(0).tolist(), target=summary(federated, np.concatenate([r.y for r in reads])),
-        clients=holdings, rows=Range.of(holdings, "rows"), entropy=Range.of(holdings, "entropy"),
-        evenness=Range.of(holdings, "evenness"), distance=Range.of(holdings, "distance"),
-        gini=gini(np.array([h.rows for h in holdings])), twins=twins(federated, reads),
-        missing=sum(h.missing for h in holdings), proxy=size(federated.proxy), server_test=size(federated.server_test),
+        clients=clients, rows=Range.of(clients, "rows"), entropy=Range.of(clients, "entropy"),
+        evenness=Range.of(clients, "evenness"), distance=Range.of(clients, "distance"),
+        gini=gini(np.array([c.rows for c in clients])), duplicates=duplicates(federated, reads),
+        missing=sum(c.missing for c in clients), proxy=size(federated.proxy), server_test=size(federated.server_test),
         notes=list(federated.notes),
     )  # fmt: skip
 
 
-def holding(
+def client_survey(
     federated: FederatedData, client: str, mine: np.ndarray, everyones: np.ndarray, more: dict[str, Any]
-) -> Holding:
-    """One client's figures, from the counts of its labels and what was told of its rows."""
+) -> ClientSurvey:
+    """One client in numbers, from the counts of its labels and the description of its rows."""
     client_data = federated.clients_data.get(client) or federated.unseen[client]
     bits = entropy(mine)
-    return Holding(
+    return ClientSurvey(
         client=client, unseen=client in federated.unseen,
         train=len(client_data.train), val=len(client_data.val), test=len(client_data.test),
         counts=mine.tolist(), entropy=bits, evenness=float(bits / np.log2(max(len(mine), 2))),
@@ -181,7 +183,7 @@ def read(federated: FederatedData, client: str, client_data: ClientData, number:
     found, ys = [], []
     for part, batch in enumerate((client_data.train, client_data.val, client_data.test)):
         for rows, y in chunks(batch.take()):
-            found.append(prints(rows, y, number, part))
+            found.append(row_hashes(rows, y, number, part))
             ys.append(y)
             if features in ("table", "images"):
                 one = Moments.of(rows) if features == "table" else total(rows)
@@ -189,15 +191,15 @@ def read(federated: FederatedData, client: str, client_data: ClientData, number:
     y = np.concatenate(ys)
     if federated.kind == "numbers":
         y = y.astype(np.float64) * federated.scale + federated.offset
-    if moments is not None and (ruler := federated.rulers.get(client)):
-        moments = moments.rescaled(ruler.middle, ruler.spread)
+    if moments is not None and (scaler := federated.rulers.get(client)):
+        moments = moments.rescaled(scaler.middle, scaler.spread)
     return Read(y, moments, found)
 
 
 def chunks(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows (n, values of an example), images with their channels last, and their targets."""
+    """Blocks of rows (n, values of an example), images with channels last, and of their targets."""
     x, y = batch.x.numpy(), batch.y.numpy()
-    x = x.transpose(0, 2, 3, 1) if x.ndim == 4 else x  # as images of bytes lie in memory
+    x = x.transpose(0, 2, 3, 1) if x.ndim == 4 else x  # the order in which images of bytes are in memory
     step = max(1, _STEP * len(x) // max(x.nbytes, 1)) if len(x) else 1
     for start in range(0, len(x), step):
         some = x[start : start + step]
@@ -205,7 +207,7 @@ def chunks(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def total(rows: np.ndarray) -> Moments:
-    """Means only: the spread of a pixel is nothing that is told. Bytes add up fastest as whole numbers."""
+    """Means only, since deviations of pixels are not shown. Bytes are summed as whole numbers, which is fastest."""
     exact, white = (np.uint32, 255) if rows.dtype == np.uint8 else (np.float64, 1)
     return Moments(len(rows), rows.sum(0, dtype=exact) / (white * len(rows)), np.zeros(rows.shape[1]))
 
@@ -214,7 +216,7 @@ def total(rows: np.ndarray) -> Moments:
 
 
 def label_counts(federated: FederatedData, ys: list[np.ndarray]) -> tuple[list[str], np.ndarray]:
-    """Names of classes or bins, and (clients, labels) how many rows each client has of them."""
+    """Names of classes or bins, and the number of rows of each client (clients, labels)."""
     if federated.kind == "classes":
         names = list(federated.classes) or [str(i) for i in range(federated.outputs)]
         return names, np.stack([np.bincount(y, minlength=len(names)) for y in ys])
@@ -227,7 +229,7 @@ def label_counts(federated: FederatedData, ys: list[np.ndarray]) -> tuple[list[s
 
 
 def summary(federated: FederatedData, y: np.ndarray) -> dict[str, float]:
-    """Mean, spread and quantiles of numbers; nothing for classes."""
+    """Mean, standard deviation and quantiles of numbers; nothing for classes."""
     if federated.kind == "classes":
         return {}
     quantiles = dict(zip(_QUANTILES, np.quantile(y, list(_QUANTILES.values())).tolist(), strict=True))
@@ -238,7 +240,7 @@ def summary(federated: FederatedData, y: np.ndarray) -> dict[str, float]:
 
 
 def held(federated: FederatedData, client_data: ClientData) -> np.ndarray:
-    """Which columns of a table a client holds; nothing for other data."""
+    """Which columns of a table a client holds; empty for other data."""
     if len(federated.shape) != 1:
         return np.zeros(0, bool)
     columns = client_data.columns or federated.columns
@@ -246,7 +248,7 @@ def held(federated: FederatedData, client_data: ClientData) -> np.ndarray:
 
 
 def described(federated: FederatedData, reads: list[Read], features: str) -> list[dict[str, Any]]:
-    """What is told of each client's targets and features."""
+    """Targets and features of each client, described."""
     clients_data = (federated.clients_data | federated.unseen).values()
     columns = [int(held(federated, h).sum()) if features == "table" else 0 for h in clients_data]
     apart = set_apart(federated, reads) if features == "table" else [[] for _ in reads]
@@ -264,7 +266,7 @@ def channels(federated: FederatedData, of: Read) -> list[float]:
 
 
 def set_apart(federated: FederatedData, reads: list[Read]) -> list[list[Deviation]]:
-    """Each client's columns that are most unlike everyone's, among those it holds."""
+    """The columns in which each client differs most from all clients, among those it holds."""
     clients_data = (federated.clients_data | federated.unseen).values()
     mine = [r.moments.only(held(federated, h)) for r, h in zip(reads, clients_data, strict=True) if r.moments]
     everyone = mine[0]
@@ -289,16 +291,16 @@ def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Devia
 # ---- equal rows ----
 
 
-def twins(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
-    """Equal rows among clients with the same columns, which were standardised in the same way."""
+def duplicates(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
+    """Equal rows of clients with the same columns, if all were standardised in the same way."""
     clients_data = federated.clients_data | federated.unseen
     sets: dict[bytes, int] = {}
     columns = [sets.setdefault(held(federated, h).tobytes(), len(sets)) for h in clients_data.values()]
-    rulers = list(federated.rulers.values())
+    scalers = list(federated.rulers.values())
     alike = all(
-        np.array_equal(r.middle, rulers[0].middle) and np.array_equal(r.spread, rulers[0].spread)
-        for r in rulers
+        np.array_equal(s.middle, scalers[0].middle) and np.array_equal(s.spread, scalers[0].spread)
+        for s in scalers
     )
     return find(
-        RowHashes.join([p for r in reads for p in r.prints]), list(clients_data), columns, comparable=alike
+        RowHashes.join([p for r in reads for p in r.hashes]), list(clients_data), columns, comparable=alike
     )

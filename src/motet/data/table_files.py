@@ -1,4 +1,4 @@
-"""Reading a person's files: CSV and Parquet, one table or a folder with one file per client.
+"""Reading the user's files: CSV and Parquet, one table or a folder with one file per client.
 
 Knows files, lines and column names. Does not know what the columns mean.
 """
@@ -20,13 +20,13 @@ from motet.text import nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-_BLANK = ["", "nan", "NaN"]  # what an empty cell may look like; "n/a" is text, and is complained about
+_BLANK = ["", "nan", "NaN"]  # empty cells; "n/a" is text, and is reported as an error
 _SHOWN = 5
 
 
 @dataclass
 class SourceTable:
-    """All rows of one or several files, and where each row came from."""
+    """All rows of one or several files, and the file of each row."""
 
     frame: pd.DataFrame
     files: list[Path]
@@ -38,7 +38,7 @@ class SourceTable:
 
     @property
     def file(self) -> np.ndarray:
-        """The number of each row's file."""
+        """The index of each row's file."""
         return np.repeat(np.arange(len(self.files)), self.sizes)
 
     def where(self, rows: np.ndarray) -> str:
@@ -64,7 +64,7 @@ class SourceTable:
 
 
 def read(path: Path) -> SourceTable:
-    """The rows of a file, or of all files of a folder; all that is wrong with them is raised at once."""
+    """The rows of a file, or of all files of a folder; all problems are raised at once."""
     import pandas as pd
 
     frames: dict[Path, pd.DataFrame] = {}
@@ -154,7 +154,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _header(path: Path) -> tuple[str, list[str]]:
-    """The separator (comma, semicolon or tab, whichever the first line has most of) and the names."""
+    """The separator (comma, semicolon or tab: the most frequent one in the first line) and the names."""
     with path.open(newline="", encoding="utf-8-sig") as f:
         first = next((line for line in f if line.strip()), "")
     separator = max(",;\t", key=first.count)
@@ -171,7 +171,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 
 def _line_numbers(path: Path, rows: np.ndarray) -> tuple[str, list[int]]:
-    """Where rows stand in a file. Cells may hold line breaks, and blank lines are skipped: so we count."""
+    """The lines of rows in a file, counted, since cells may contain line breaks and blank lines are skipped."""
     if path.suffix != ".csv":
         return "row", [int(r) + 1 for r in rows]
     starts, last, wanted = [], 0, int(max(rows, default=0)) + 1

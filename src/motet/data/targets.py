@@ -1,4 +1,4 @@
-"""What a column of targets means: classes or numbers.
+"""Targets: classes or numbers.
 
 Knows the values of one target. Does not know features, files or clients.
 """
@@ -40,5 +40,5 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
 
 
 def name_of(value: object) -> str:
-    """A class or a client by name; whole numbers lose their decimal point."""
+    """The name of a class or a client; whole numbers have no decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

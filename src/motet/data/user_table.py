@@ -1,6 +1,6 @@
-"""A person's own table: which columns are numbers, flags or text, which one is the target, whose a row is.
+"""The user's own table: which columns are numbers, flags or text, and which ones are the target and the client.
 
-Knows the meaning of columns. Does not know files (sheets.py), nor how rows are dealt.
+Knows the meaning of columns. Does not know files (table_files.py), nor how rows are divided among clients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def as_pool(
     drop: tuple[str, ...],
     folder: bool = False,
 ) -> Pool:
-    """The rows of a table, wherever it comes from; in a folder, files are clients if no column is."""
+    """The rows of a table as a pool; in a folder, each file is a client unless a column names the clients."""
     if missing not in ("refuse", "mean"):
         raise DataError(f"missing is {missing!r}; expected 'refuse' or 'mean'")
     if kind not in ("auto", "classes", "numbers"):
@@ -68,7 +68,7 @@ def as_pool(
 
 @dataclass
 class TableFeature:
-    """What one column of the table becomes."""
+    """The features that one column of the table becomes."""
 
     values: np.ndarray  # (rows, columns) float64; NaN is missing
     columns: list[Column]
@@ -76,7 +76,7 @@ class TableFeature:
 
 @dataclass
 class Reader:
-    """Reads columns one by one and gathers what is wrong with them."""
+    """Reads columns one by one and collects all problems."""
 
     table: SourceTable
     kind: str
@@ -86,7 +86,7 @@ class Reader:
     notes: list[str] = field(default_factory=list)
 
     def expect(self, target: str, client: str, drop: tuple[str, ...]) -> None:
-        """Complain of columns that are named and not there."""
+        """Report columns that are named and not there."""
         there = list(self.table.frame.columns)
         wanted = [("target", target), ("client", client), *(("drop", d) for d in drop)]
         for role, name in wanted:
@@ -118,7 +118,7 @@ class Reader:
 
     def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
         values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        self._complain_of_gaps(name, np.isnan(values))
+        self._report_gaps(name, np.isnan(values))
         if len(wild := np.flatnonzero(np.isinf(values))):
             self.problems.append(
                 f"column {name!r} holds infinite values: {self.table.where(wild)}.\n"
@@ -126,7 +126,7 @@ class Reader:
             )
         return values[:, None]
 
-    def _complain_of_gaps(self, name: str, gaps: np.ndarray) -> None:
+    def _report_gaps(self, name: str, gaps: np.ndarray) -> None:
         if gaps.all():
             self.problems.append(f'column {name!r} is empty.\nhint: leave it out: drop = ["{name}"]')
         elif gaps.any() and not self.fill:
@@ -139,7 +139,7 @@ class Reader:
             self.notes.append(f"{gaps.sum()} missing values of {name!r} are filled with the training mean")
 
     def _as_number(self, name: str, column: pd.Series) -> pd.Series | None:
-        """A text column as numbers, if it is one at heart; complains if some of its values are not."""
+        """A text column as numbers, if at least half of its values are numbers; reports those that are not."""
         import pandas as pd
 
         there = column.notna().to_numpy()
@@ -154,7 +154,7 @@ class Reader:
                 f"{self.table.samples(bad, values)}.\n"
                 "hint: write numbers like 12.5, and leave cells of unknown values empty"
             )
-            numbers.iloc[bad] = 0.0  # already complained of: not missing as well
+            numbers.iloc[bad] = 0.0  # already reported: not reported as missing too
         return numbers
 
     def _one_hot(self, name: str, column: pd.Series) -> TableFeature:
@@ -162,7 +162,7 @@ class Reader:
 
         gaps, texts = column.isna().to_numpy(), _texts(column)
         known = sorted(map(str, texts.dropna().unique()))
-        self._complain_of_gaps(name, gaps)
+        self._report_gaps(name, gaps)
         if len(known) > _MANY:
             self.problems.append(
                 f"column {name!r} is text with {len(known)} different values; expected at most {_MANY}.\n"

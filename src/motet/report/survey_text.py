@@ -110,8 +110,8 @@ def facts(survey: Plain) -> list[tuple[str, str]]:
         ("entropy", of_entropy(survey)),
         ("distance", f"{of_range(survey['distance'])}; of a client's labels from everyone's (Jensen-Shannon): "
          "0 alike, 1 disjoint"),
-        ("equal rows", of_shared(survey["twins"])),
-        ("leaks", of_leaks(survey["twins"])),
+        ("equal rows", of_shared(survey["duplicates"])),
+        ("leaks", of_leaks(survey["duplicates"])),
         ("missing", of_missing(survey)),
         ("server", of_server(survey)),
     ]  # fmt: skip
@@ -149,21 +149,21 @@ def of_range(figure: Plain) -> str:
     return f"mean {figure['mean']:.2f}, from {low} to {high}"
 
 
-def of_shared(twins: Plain) -> str:
+def of_shared(duplicates: Plain) -> str:
     """Rows that several clients hold."""
-    some, exact = twins["shared"], twins["shared_with_target"]
+    some, exact = duplicates["shared"], duplicates["shared_with_target"]
     if some is None:
         return "not compared: each client's features are standardised by themselves (data.scale=client)"
-    sets = twins["column_sets"]
+    sets = duplicates["column_sets"]
     kin = f"; only clients with the same columns are compared ({sets} sets of columns)" if sets > 1 else ""
     if not some["rows"]:
         return f"no row lies with two clients{kin}"
     return f"{some['rows']:,} lie with two clients or more, {of_found(some, exact)}{kin}"
 
 
-def of_leaks(twins: Plain) -> str:
+def of_leaks(duplicates: Plain) -> str:
     """Test rows that are trained on."""
-    some, exact = twins["leaked"], twins["leaked_with_target"]
+    some, exact = duplicates["leaked"], duplicates["leaked_with_target"]
     if not some["rows"]:
         return "no test row equals one that its client trains on"
     return f"{some['rows']:,} test rows equal one that their own client trains on, {of_found(some, exact)}"
@@ -186,11 +186,8 @@ def of_missing(survey: Plain) -> str:
 
 
 def of_server(survey: Plain) -> str:
-    held = [
-        f"{survey[part]:,} {part.replace('_', ' ')} rows"
-        for part in ("proxy", "server_test")
-        if survey[part] is not None
-    ]
+    named = {"proxy": "proxy", "server_test": "test"}
+    held = [f"{survey[k]:,} {name} rows" for k, name in named.items() if survey[k] is not None]
     return " and ".join(held) or "holds no rows"
 
 

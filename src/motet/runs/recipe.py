@@ -228,7 +228,7 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
     if section == "net":
         own = {} if name == "auto" else fields_of(nets.source(name))
         return name, {**own, **fields_of(StartSettings)}
-    common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
+    common, own = fields_of(data_sets.DataSettings), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):
         raise RecipeError(f"data.split is {split!r}; it must be text")

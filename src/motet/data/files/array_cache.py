@@ -1,9 +1,9 @@
-"""Decoded arrays, kept: made once, by one process, and memory-mapped from then on.
+"""A cache of decoded arrays: made once, by one process, and memory-mapped afterwards.
 
 Knows folders, keys and locks. Does not know what the arrays mean, nor where their files came from.
 
-The cache is the folder MOTET_CACHE, or the platform's own place for caches. `decoded/NAME-KEY/` in it has one
-.npy for each array and a meta.json with sizes, shapes and digests.
+The cache is the folder MOTET_CACHE, or the platform's own place for caches. Its folders
+`decoded/NAME-KEY/` have one .npy for each array and a meta.json with sizes, shapes and digests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from motet.data.federated import DataError
 
-_FORM = 1  # of the decoded folders themselves
+_FORM = 1  # version of the layout of these folders
 
 
 class Arrays(dict[str, np.ndarray]):
@@ -43,7 +43,7 @@ def home() -> Path:
 
 
 def writable(folder: Path) -> Path:
-    """A folder of the cache that can be written to, made if need be."""
+    """The folder, made if it is not there; refuses one that cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -59,16 +59,16 @@ def _unwritable(folder: Path, e: OSError) -> DataError:
     )
 
 
-def keep(name: str, mark: str, decode: Callable[[], dict[str, np.ndarray]]) -> Arrays:
-    """The arrays under this key; decoded now, by one process at a time, if they are not here or damaged."""
+def keep(name: str, key: str, decode: Callable[[], dict[str, np.ndarray]]) -> Arrays:
+    """The arrays of this key; decoded now, by one process at a time, if they are not in the cache or damaged."""
     base = home() / "decoded"
-    folder = base / f"{name}-{mark}"
+    folder = base / f"{name}-{key}"
     if (found := opened(folder)) is not None:
         return found
     with FileLock(writable(base) / f".{name}.lock"):
         if (found := opened(folder)) is not None:
             return found
-        for left in base.glob(f".{name}-*.tmp"):  # of a process that was killed: we hold its lock
+        for left in base.glob(f".{name}-*.tmp"):  # from a process that was killed: we hold the lock now
             shutil.rmtree(left)
         arrays = decode()
         try:
@@ -81,7 +81,7 @@ def keep(name: str, mark: str, decode: Callable[[], dict[str, np.ndarray]]) -> A
 
 
 def opened(folder: Path) -> Arrays | None:
-    """What lies in a decoded folder; None if it is not there, or not as its meta.json says."""
+    """The arrays of a folder; None if it is not there, or not as its meta.json says."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         found = {}
@@ -98,7 +98,7 @@ def opened(folder: Path) -> Arrays | None:
 
 
 def files_of(folder: Path) -> list[tuple[str, int, int]]:
-    """Name, size and time of every file below a folder, in order: what a key is made of."""
+    """Name, size and time of every file in a folder and its subfolders, in order; keys are made of these."""
     found = []
     for at, below, files in os.walk(folder):
         below[:] = [b for b in below if not b.startswith(".")]
@@ -111,12 +111,12 @@ def files_of(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def key(words: Iterable[Any]) -> str:
-    """A short name for everything that decoded arrays depend on."""
+    """A short hash of everything that decoded arrays depend on."""
     return hashlib.sha256(json.dumps([_FORM, *words]).encode()).hexdigest()[:16]
 
 
 def _write(folder: Path, found: dict[str, np.ndarray]) -> None:
-    """All arrays, or nothing that has the folder's name."""
+    """Write all arrays; the folder gets its name when they are complete."""
     rest = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
     rest.mkdir()
     try:
@@ -124,7 +124,7 @@ def _write(folder: Path, found: dict[str, np.ndarray]) -> None:
         joined = "".join(f"{name}={facts[name]['sha256']};" for name in sorted(facts))
         meta = {"digest": hashlib.sha256(joined.encode()).hexdigest(), "arrays": facts}
         flush(rest / "meta.json", json.dumps(meta, indent=1).encode())
-        if folder.exists():  # damaged: out of the way under a name that nobody reads
+        if folder.exists():  # it is damaged: move it away before deleting it
             os.rename(folder, Path(f"{rest}.old.tmp"))
             shutil.rmtree(f"{rest}.old.tmp")
         os.rename(rest, folder)

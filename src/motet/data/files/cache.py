@@ -1,9 +1,9 @@
-"""The files of data sets: found where a person keeps them or fetched, and decoded once (kept.py).
+"""The files of data sets: found in a folder of the user's or downloaded, and decoded once (array_cache.py).
 
-Knows what a data set's module says of its files. Does not know what is in them: its `decode` does.
+Knows what a data set's module says of its files. Does not know what is in them: the module's `decode` does.
 
-In the cache, `downloads/NAME/` is what `motet data fetch` downloaded, and `fetched/NAME.json` says which
-decoded arrays are used where MOTET_DATA does not name the files.
+In the cache, `downloads/NAME/` has the downloaded files, and `fetched/NAME.json` says which decoded arrays are used
+if MOTET_DATA does not name the files.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from motet.data.files.array_cache import (
 from motet.data.files.download import Remote, download
 
 __all__ = ["Arrays", "Origin", "Status", "arrays", "fetch", "home", "origin", "size_of", "status"]
-OnBytes = Callable[[str, int, int], None]  # (file, bytes that are here, bytes in all)
+OnBytes = Callable[[str, int, int], None]  # (file, bytes so far, bytes of the file)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a data set says of its files."""
+    """What a data set's module says of its files."""
 
     name: str
     sources: tuple[Remote, ...]
@@ -48,7 +48,7 @@ class Origin:
     version: int
 
     def within(self, base: Path) -> Path | None:
-        """The folder of this data set: below `base`, or `base` itself if it bears the name or has the files."""
+        """The folder of this data set: in `base`, or `base` itself if it has the name or the files."""
         below = [base / f for f in self.folders if (base / f).is_dir()]
         if below:
             return below[0]
@@ -67,7 +67,7 @@ class Status:
 
 
 def origin(name: str) -> Origin | None:
-    """What the data set's module says; None if it is made or comes with a library, and has no files."""
+    """What the data set's module says; None if it has no files, because it is generated or part of a library."""
     module = importlib.import_module(f"motet.data.sets.{name}")
     if not hasattr(module, "decode"):
         return None
@@ -76,31 +76,31 @@ def origin(name: str) -> Origin | None:
 
 
 def arrays(name: str) -> Arrays:
-    """The arrays of a data set: from the files that MOTET_DATA names, or from what was fetched."""
+    """The arrays of a data set: from the files in MOTET_DATA, or from the files that were fetched."""
     of = _origin(name)
     if folder := _named(of):
         return keep(name, key([of.version, *files_of(folder)]), lambda: of.decode(folder))
-    if mark := _mark(name):
-        decoded = home() / "decoded" / f"{name}-{mark['key']}"
-        if mark["version"] == of.version and (found := opened(decoded)):
+    if record := _fetched_record(name):
+        decoded = home() / "decoded" / f"{name}-{record['key']}"
+        if record["version"] == of.version and (found := opened(decoded)):
             return found
-        if (source := Path(mark["source"])).is_dir():
-            return _keep_decoded(of, source)
-    raise DataError(f"data {name!r} is not here.{_ways(of)}")
+        if (source := Path(record["source"])).is_dir():
+            return _decode_and_record(of, source)
+    raise DataError(f"data {name!r} is not here.{_how_to_get(of)}")
 
 
 def fetch(name: str, source: Path | None = None, watch: OnBytes | None = None) -> Path:
-    """Download or read the files, decode them, and remember; the folder of the decoded arrays.
+    """Download or read the files, and decode them; returns the folder of the decoded arrays.
 
-    Downloaded files stay in `downloads/NAME/`: what is decoded may be damaged, and a newer motet may decode
-    in another way; neither should need the network again. Delete them to free the space.
+    Downloaded files stay in `downloads/NAME/`, so that damaged arrays, or a newer motet that decodes in another way,
+    do not need the network again. To save space they may be deleted.
     """
     of = _origin(name)
     if source is not None:
         folder = of.within(source) or source
         if not folder.is_dir():
             raise DataError(f"{source} is no folder; expected the folder that holds the files of {name!r}")
-        return _keep_decoded(of, folder).folder
+        return _decode_and_record(of, folder).folder
     if not of.sources:
         raise DataError(
             f"data {name!r} cannot be downloaded without a login.\nhint: {of.sentence}{_by_hand(of)}"
@@ -108,18 +108,18 @@ def fetch(name: str, source: Path | None = None, watch: OnBytes | None = None) -
     folder = writable(home() / "downloads" / name)
     with FileLock(folder / ".lock"):
         for remote in of.sources:
-            download(remote, folder, _watching(watch, remote))
-    return _keep_decoded(of, folder).folder
+            download(remote, folder, _progress_of(watch, remote))
+    return _decode_and_record(of, folder).folder
 
 
 def status(name: str) -> Status:
-    """Whether a data set is here; nothing is decoded for it."""
+    """Whether a data set is here; decodes nothing."""
     if not (of := origin(name)):
         return Status(True)
     if folder := _named(of):
         return Status(True, folder, size_of(folder), "MOTET_DATA")
-    if mark := _mark(name):
-        decoded = home() / "decoded" / f"{name}-{mark['key']}"
+    if record := _fetched_record(name):
+        decoded = home() / "decoded" / f"{name}-{record['key']}"
         if opened(decoded) is not None:
             return Status(True, decoded, size_of(decoded), "fetched")
     return Status(False)
@@ -142,32 +142,33 @@ def _named(of: Origin) -> Path | None:
     return of.within(Path(base).expanduser()) if base else None
 
 
-def _mark(name: str) -> dict[str, Any] | None:
-    """What was fetched last."""
+def _fetched_record(name: str) -> dict[str, Any] | None:
+    """What `fetched/NAME.json` says, or None."""
     try:
-        mark = json.loads((home() / "fetched" / f"{name}.json").read_text())
-        return mark if {"key", "version", "source"} <= mark.keys() else None
+        record = json.loads((home() / "fetched" / f"{name}.json").read_text())
+        return record if {"key", "version", "source"} <= record.keys() else None
     except (OSError, ValueError, AttributeError):
         return None
 
 
-def _keep_decoded(of: Origin, folder: Path) -> Arrays:
-    """Decode, and remember where from."""
-    mark = key([of.version, *files_of(folder)])
-    found = keep(of.name, mark, lambda: of.decode(folder))
-    note = writable(home() / "fetched") / f"{of.name}.json"
-    rest = note.with_name(f".{of.name}.{os.getpid()}.tmp")
-    flush(rest, json.dumps({"key": mark, "version": of.version, "source": str(folder.resolve())}).encode())
-    os.replace(rest, note)
+def _decode_and_record(of: Origin, folder: Path) -> Arrays:
+    """Decode the files, and write which ones to `fetched/NAME.json`."""
+    arrays_key = key([of.version, *files_of(folder)])
+    found = keep(of.name, arrays_key, lambda: of.decode(folder))
+    file = writable(home() / "fetched") / f"{of.name}.json"
+    temporary = file.with_name(f".{of.name}.{os.getpid()}.tmp")
+    record = {"key": arrays_key, "version": of.version, "source": str(folder.resolve())}
+    flush(temporary, json.dumps(record).encode())
+    os.replace(temporary, file)
     return found
 
 
-def _watching(watch: OnBytes | None, remote: Remote) -> Callable[[int, int], None] | None:
+def _progress_of(watch: OnBytes | None, remote: Remote) -> Callable[[int, int], None] | None:
     return (lambda done, total: watch(remote.file, done, total or remote.size)) if watch else None
 
 
-def _ways(of: Origin) -> str:
-    """How a person gets the data."""
+def _how_to_get(of: Origin) -> str:
+    """A hint: how to get the data."""
     size = sum(r.size for r in of.sources) / 1e6
     hosts = ", ".join(dict.fromkeys(r.host for r in of.sources))
     way = (

@@ -1,6 +1,6 @@
-"""Files of others, fetched over http(s): gone on with after a break, and compared with what they should be.
+"""Downloads over http(s): resumed after a break, and checked by size and checksum.
 
-Knows addresses, sizes and checksums. Does not know what is in a file, nor what becomes of it.
+Knows addresses, sizes and checksums. Does not know what is in a file.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 
 from motet.data.federated import DataError
 
-OnBytes = Callable[[int, int], None]  # (bytes that are here, bytes of the whole file; 0: nobody knows)
-_TIMEOUT = 30.0  # seconds without a word from the other side
+OnBytes = Callable[[int, int], None]  # (bytes so far, bytes of the whole file; 0: unknown)
+_TIMEOUT = 30.0  # seconds without an answer
 _CHUNK = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
 class Remote:
-    """A file that somebody else serves; the checksums are those of the file as it is sent."""
+    """A file on a server; the checksums are those of the file as it is sent."""
 
-    file: str  # its name here
+    file: str  # its name on this machine
     url: str
     size: int = 0  # bytes; 0: unknown
     sha256: str = ""
@@ -39,15 +39,15 @@ class Remote:
 
     @property
     def checksum(self) -> str:
-        """Kind and value of what the file is compared with."""
+        """Kind and value of the checksum."""
         return f"sha256 {self.sha256}" if self.sha256 else f"md5 {self.md5}" if self.md5 else "no checksum"
 
 
 def download(remote: Remote, to: Path, watch: OnBytes | None = None) -> Path:
-    """The file in the folder `to`, which bears the data set's name; only a whole and right file gets its name.
+    """The file in the folder `to`, which has the data set's name.
 
-    What is not whole yet is called `.part`. It stays when a connection breaks, and the next call goes on
-    from it. A part of another version of the file gives a wrong checksum: then we start over, once.
+    An incomplete file is called `.part`. It stays when a connection breaks, and the next call resumes it. If the
+    checksum is then wrong, because the first part was of another version, the download starts again, once.
     """
     file, part = to / remote.file, to / f"{remote.file}.part"
     if urlsplit(remote.url).scheme not in ("http", "https"):
@@ -72,7 +72,7 @@ def download(remote: Remote, to: Path, watch: OnBytes | None = None) -> Path:
 
 
 def mismatch(remote: Remote, file: Path) -> str:
-    """What tells a file from the one it should be; "" if nothing does."""
+    """How a file differs from the one it should be; "" if it does not."""
     size = file.stat().st_size
     if remote.size and size != remote.size:
         return f"it has {size} bytes; expected {remote.size}"
@@ -88,7 +88,7 @@ def checksum(file: Path, kind: str) -> str:
 
 
 def _transfer(remote: Remote, part: Path, watch: OnBytes | None) -> bool:
-    """Fill the part; whether it went on from bytes that were there before."""
+    """Download into `part`; returns whether it was resumed."""
     have = part.stat().st_size if part.is_file() else 0
     if remote.size and have >= remote.size:
         if have == remote.size:
@@ -99,7 +99,7 @@ def _transfer(remote: Remote, part: Path, watch: OnBytes | None) -> bool:
             have, total = _offered(answer, have)
             _copy(answer, part, have, total, watch)
     except HTTPError as e:
-        if e.code == 416 and have:  # there is nothing behind what we have: it is of another version
+        if e.code == 416 and have:  # the file on the server is shorter than our part: another version
             part.unlink()
             return _transfer(remote, part, watch)
         raise _lost(remote, part, f"the server answers {e.code} {e.reason}") from e
@@ -109,7 +109,7 @@ def _transfer(remote: Remote, part: Path, watch: OnBytes | None) -> bool:
 
 
 def _ask(remote: Remote, have: int) -> http.client.HTTPResponse:
-    """Open the address; only http(s) is spoken, also where a server sends us elsewhere."""
+    """Open the address; redirects to anything but http(s) are refused."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -131,7 +131,7 @@ def _ask(remote: Remote, have: int) -> http.client.HTTPResponse:
 
 
 def _offered(answer: http.client.HTTPResponse, have: int) -> tuple[int, int]:
-    """Where the answer begins (0 if the server takes no notice of Range), and the size of the whole file."""
+    """The first byte of the answer (0 if the server ignores Range), and the size of the whole file."""
     if answer.status == 206:
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
         if not found or int(found[1]) != have:

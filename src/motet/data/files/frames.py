@@ -1,6 +1,6 @@
-"""Tables that are kept as plain arrays: columns of 0 and 1 for words, and names of columns as bytes.
+"""Tables as plain arrays: categories as columns of 0 and 1, and names of columns as bytes.
 
-Knows how a word becomes flags and how columns are named. Does not know any data set.
+Knows one-hot encoding and names of columns. Does not know any data set.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def one_hot(words: pd.Series) -> pd.DataFrame:
 
 
 def as_bytes(names: Iterable[object]) -> np.ndarray:
-    """Names as an array that can be memory-mapped: numpy keeps texts of objects only in pickles."""
+    """Names as an array that can be memory-mapped; NumPy can save arrays of objects only as pickles."""
     return np.array([str(name).encode() for name in names])
 
 
@@ -48,7 +48,7 @@ def as_texts(names: np.ndarray) -> tuple[str, ...]:
 
 
 def columns(names: Iterable[str], flags: Collection[str] = ()) -> tuple[Column, ...]:
-    """What the columns hold: column=word is a flag of the group `column`, `flags` stand for themselves.
+    """Descriptions of columns: column=word is a flag of the group `column`; `flags` belong to no group.
 
     >>> [(c.kind, c.group) for c in columns(["age", "sex=Male", "member"], {"member"})]
     [('number', ''), ('flag', 'sex'), ('flag', '')]
@@ -63,7 +63,7 @@ def _column(name: str, flag: bool) -> Column:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever a reader stumbles over means that the file is not what it should be."""
+    """Any error while reading means that the file is damaged or another one."""
     try:
         yield
     except DataError:
@@ -73,7 +73,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def expect(path: Path, what: str, got: object, expected: object) -> None:
-    """Refuse a file of which something countable is not as it should be."""
+    """Refuse a file in which a number, say of rows, is not the expected one."""
     if got != expected:
         raise DataError(
             f"{path} is not the file it should be: {what}: {got}; expected {expected}.\nhint: get it again"

@@ -1,4 +1,4 @@
-"""Files at hand: found under the names they may have, read whole, and compared with what they should be.
+"""Files on this machine: found by one of their names, read whole, and checked by checksum.
 
 Knows names, gzip and checksums. Does not know what is in a file.
 """
@@ -14,7 +14,7 @@ from motet.data.federated import DataError
 
 
 def find(folder: Path, *names: str) -> Path:
-    """The first of the names that is there, as it is or gzipped."""
+    """The first of the names that exists, plain or gzipped."""
     there = [folder / n for name in names for n in (name, f"{name}.gz") if (folder / n).is_file()]
     if not there:
         raise DataError(

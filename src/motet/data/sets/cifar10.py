@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour images of 32 x 32 in 10 classes, 10,000 of them the official test images."""
+"""CIFAR-10 (Krizhevsky 2009): 60,000 colour images of 32 x 32 in 10 classes, 10,000 of them official test images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 grey pictures of clothes, 28 x 28, 10,000 of them the official test images."""
+"""Fashion-MNIST (Xiao et al. 2017): 70,000 grey pictures of clothes, 28 x 28, 10,000 of them official test images."""
 
 from __future__ import annotations
 

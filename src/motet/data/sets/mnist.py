@@ -1,4 +1,4 @@
-"""MNIST: 70,000 handwritten digits of 28 x 28, 10,000 of them the official test images."""
+"""MNIST (LeCun et al. 1998): 70,000 handwritten digits of 28 x 28, 10,000 of them the official test images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny ImageNet: colour images of 64 x 64 in 200 classes, 500 of each and 50 official validation images."""
+"""Tiny ImageNet (Le and Yang 2015): colour images of 64 x 64 in 200 classes, 500 of each and 50 for validation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who gets which rows. A split is a function (all_rows, *, options) in a file of this folder, found by its name.
+"""Splits: which client gets which rows. A split is a function (all_rows, *, options) in a file of this folder.
 
-Knows what splits share. Does not know features, parts or homes.
+Finds splits by their names. Does not know features, or training, validation and test parts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Split = Callable[..., Assignment]
 
 
 def names() -> list[str]:
-    """All splits there are."""
+    """The names of all splits."""
     return sorted(_found())
 
 
 def source(name: str) -> Split:
-    """A split by its name; `auto` shows the options of dirichlet, which it falls back to."""
+    """A split by its name; `auto` has the options of dirichlet."""
     found = _found()
     if name == "auto":
         return found["dirichlet"]

@@ -1,4 +1,4 @@
-"""What a split sees, and what it answers with.
+"""What a split gets (Rows), and what it returns (Assignment).
 
 Knows rows, targets and seeds. Does not know any particular split.
 """
@@ -13,22 +13,22 @@ from motet.client import seed_of
 from motet.data.federated import DataError
 
 REDRAWS = 100
-_BINS = 10  # quantiles of a target that is a number: they take the place of classes
+_BINS = 10  # quantiles of a numeric target, which replace classes
 _NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that are to be divided among clients."""
+    """The rows to divide among clients."""
 
-    rows: np.ndarray  # (n,) their places in the pool
+    rows: np.ndarray  # (n,) their indices in the pool
     y: np.ndarray  # (n,) their targets
     seed: int = 0
     owner: np.ndarray | None = None  # (n,) each row's natural client: a name, or an index into `names`
     names: tuple[str, ...] = ()
     server_test: np.ndarray = field(
         default_factory=lambda: _NONE
-    )  # places of the rows of an official test set
+    )  # indices of the rows of the server's test set
     server_test_y: np.ndarray = field(default_factory=lambda: _NONE)
 
     @classmethod
@@ -39,22 +39,22 @@ class Rows:
         return len(self.rows)
 
     def generator(self, *words: object) -> np.random.Generator:
-        """A generator that depends on the seed and on all that was asked."""
+        """A random generator that depends on the seed and on `words`."""
         return np.random.Generator(np.random.PCG64(seed_of(self.seed, *words)))
 
     def strata(self) -> list[np.ndarray]:
-        """Positions of the rows of each class; quantiles stand for classes of numbers."""
+        """Positions of the rows of each class, or of each quantile of a numeric target."""
         stratum = self.y if self.y.dtype.kind in "iu" else _quantile(self.y)
         order = np.argsort(stratum, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(stratum[order])) + 1)
 
     def assignment(self, who: np.ndarray, clients: int) -> Assignment:
-        """The answer, if row i goes to client who[i]; -1 is nobody."""
+        """Row i goes to client who[i]; -1: to no client."""
         some = np.flatnonzero(who >= 0)
         return Assignment(self.rows[some], who[some], client_names(clients))
 
     def check(self, clients: int, least: int = 1) -> None:
-        """Refuse what cannot be."""
+        """Refuse more clients than there are rows for."""
         if clients < 1:
             raise DataError(f"clients is {clients}; expected at least 1")
         if len(self) < clients * least:
@@ -71,8 +71,8 @@ class Assignment:
     row: np.ndarray
     who: np.ndarray
     clients: tuple[str, ...]
-    part: np.ndarray | None = None  # its part, where the split decides it; -1: to be cut
-    same: bool = False  # everyone holds the same rows, and they are cut alike for all
+    part: np.ndarray | None = None  # its part, if the split decides it; -1: not decided
+    same: bool = False  # all clients hold the same rows, in the same parts
 
 
 def client_names(clients: int) -> tuple[str, ...]:
@@ -86,16 +86,16 @@ def client_names(clients: int) -> tuple[str, ...]:
 
 
 def positive(split: str, **values: float) -> None:
-    """Refuse numbers that are not above zero, all at once."""
+    """Refuse numbers that are not above 0, all at once."""
     if wrong := [f"{k} is {v}" for k, v in values.items() if not v > 0]:
         raise DataError(f"split {split!r}: {', '.join(wrong)}; expected more than 0")
 
 
 def never(split: str, rule: str) -> DataError:
-    """The error of a draw whose rule was never met."""
+    """The error if no draw met a rule."""
     return DataError(
         f"split {split!r}: none of {REDRAWS} draws {rule}.\n"
-        "hint: take fewer clients or a larger alpha, or ask for less"
+        "hint: take fewer clients, a larger alpha or fewer rows for each client"
     )
 
 

@@ -1,6 +1,6 @@
-"""Splits that look at nothing but rows: evenly, as the data say, everything to everyone.
+"""Splits without regard to targets: iid, by the clients that the data name, and vertical.
 
-Does not know targets.
+Knows rows and clients. Does not know targets.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from motet.data.splits.assignment import Assignment, Rows, client_names
 def iid(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are divided among
+    clients: int = 20,  # number of clients
 ) -> Assignment:
-    """Shuffled and assigned in turn, so that sizes differ by one at most."""
+    """Rows are shuffled and divided evenly: sizes differ by one at most."""
     all_rows.check(clients)
     who = np.empty(len(all_rows), np.int64)
     who[all_rows.generator("iid", clients).permutation(len(all_rows))] = np.arange(len(all_rows)) % clients
@@ -24,7 +24,7 @@ def iid(
 
 
 def natural(all_rows: Rows) -> Assignment:
-    """As the data say whose each row is."""
+    """Each row goes to the client that the data name."""
     if all_rows.owner is None:
         raise DataError(
             "split is 'natural', and the data do not say which client a row belongs to.\n"
@@ -35,7 +35,7 @@ def natural(all_rows: Rows) -> Assignment:
 
 
 def ranked(owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The number of each row's client, and the clients' names in order. With `names`, owners are indices."""
+    """The index of each row's client, and the clients' names in order. With `names`, owners are indices into them."""
     if not names:
         found, who = np.unique(owner.astype(str), return_inverse=True)
         return who.reshape(-1).astype(np.int64), tuple(map(str, found))
@@ -48,11 +48,11 @@ def ranked(owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray, tuple
 def vertical(
     all_rows: Rows,
     *,
-    clients: int = 10,  # how many clients hold all rows
+    clients: int = 10,  # number of clients; each holds all rows
     features: float = 0.5,  # share of the columns that each client holds
 ) -> Assignment:
-    """Everyone holds all rows, and columns of its own. Rows are cut into parts alike for all, so that
-    nobody trains on what another one is tested on (in the stacking paper's code they do)."""
+    """Each client holds all rows, and some of the columns. The parts of rows are the same for all clients, so that
+    no client trains on the test rows of another (in the stacking paper's code they do)."""
     all_rows.check(clients)
     who = np.repeat(np.arange(clients), len(all_rows))
     return Assignment(np.tile(all_rows.rows, clients), who, client_names(clients), same=True)

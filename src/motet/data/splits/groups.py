@@ -1,6 +1,6 @@
-"""FedPerC's split: groups of clients that share classes, and some classes of each client's own.
+"""FedPerC's split: clients of a group share classes, and each client has some classes of its own.
 
-Knows classes and an official test set, if there is one.
+Knows classes and the server's test set, if there is one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from motet.data.splits.assignment import Assignment, Rows, client_names
 def groups(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients; consecutive ones form a group
-    groups: int = 4,  # how many groups
+    clients: int = 20,  # number of clients; consecutive ones form a group
+    groups: int = 4,  # number of groups
     shared: int = 0,  # classes that a group shares; 0: a fifth of all (2 of CIFAR-10's, 20 of CIFAR-100's)
-    extra: int = 0,  # classes that each client draws besides; 0: a twentieth of all, at least one
-    rows: int = 0,  # rows of each shared class; 0: 800 in all; half as many of an extra one
-    tests: int = 0,  # the same of an official test set; 0: 320 in all
+    extra: int = 0,  # further classes that each client draws; 0: a twentieth of all, at least one
+    rows: int = 0,  # training rows of each shared class, twice those of an extra class; 0: 800 in all
+    tests: int = 0,  # the same of the server's test set; 0: 320 in all
 ) -> Assignment:
     """Yang et al. 2022: 20 clients in 4 groups; 80 % of a client's rows are of classes its group shares.
 
     Extra classes are drawn with replacement among those that the group does not share, and one that is
-    drawn twice counts once: the sizes that the paper's accuracies give away (360 test images for most
-    clients, 352 or 344 for some) show that. Training rows are disjoint; test rows are used again
-    where a class runs out. Rows that nobody gets stay out of the federation.
+    drawn twice counts once. This follows from the sizes in the paper's accuracies (360 test images for most
+    clients, 352 or 344 for some). Training rows are disjoint; test rows are used again
+    where a class runs out. Rows that no client gets are not used.
     """
     many = int(all_rows.y.max()) + 1 if all_rows.y.dtype.kind in "iu" else 0
     shared, extra = shared or max(many // 5, 1), extra or max(many // 20, 1)
@@ -40,10 +40,10 @@ def groups(
     rng = all_rows.generator("groups", clients, groups, shared, extra)
     holds = held_classes(clients, groups, shared, extra, many, rng)
     rows, tests = rows or max(800 // shared, 2), tests or max(320 // shared, 2)
-    row, who = serve(all_rows.rows, all_rows.y, holds, rows, run_out, rng)
+    row, who = draw_rows(all_rows.rows, all_rows.y, holds, rows, too_few, rng)
     part = np.full(len(row), -1)
     if len(all_rows.server_test):
-        more, whose = serve(all_rows.server_test, all_rows.server_test_y, holds, tests, np.resize, rng)
+        more, whose = draw_rows(all_rows.server_test, all_rows.server_test_y, holds, tests, np.resize, rng)
         row, who = np.concatenate([row, more]), np.concatenate([who, whose])
         part = np.concatenate([part, np.full(len(more), 2)])
     return Assignment(row, who, client_names(clients), part)
@@ -52,7 +52,7 @@ def groups(
 def held_classes(
     clients: int, groups: int, shared: int, extra: int, many: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """(clients, classes) how much of each class: 2 of a shared one, 1 of an extra one, 0 of the others."""
+    """(clients, classes) 2 for a shared class, 1 for an extra one, 0 for the others."""
     common = rng.permutation(many)[: groups * shared].reshape(groups, shared)
     holds = np.zeros((clients, many), np.int64)
     for i in range(clients):
@@ -67,12 +67,12 @@ def held_classes(
 Short = Callable[[np.ndarray, int], np.ndarray]
 
 
-def serve(
+def draw_rows(
     places: np.ndarray, y: np.ndarray, holds: np.ndarray, full: int, short: Short, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows and their clients: `full` rows of a shared class and half as many of an extra one.
 
-    `short` says what happens if a class has fewer rows than are asked for.
+    `short` is called if a class has fewer rows than are wanted.
     """
     row, who = [], []
     for c in range(holds.shape[1]):
@@ -85,7 +85,7 @@ def serve(
     return np.concatenate(row), np.concatenate(who)
 
 
-def run_out(pile: np.ndarray, wanted: int) -> np.ndarray:
+def too_few(pile: np.ndarray, wanted: int) -> np.ndarray:
     raise DataError(
         f"split 'groups': {wanted} training rows of one class are asked for, and there are {len(pile)}.\n"
         "hint: take fewer clients or a smaller data.rows"

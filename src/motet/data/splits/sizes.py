@@ -1,6 +1,6 @@
-"""Splits that make clients differ in how much they hold.
+"""Splits in which clients differ in their numbers of rows (quantity skew).
 
-Knows numbers of rows; lognormal also knows classes.
+Knows numbers of rows; `lognormal` also knows classes.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ import numpy as np
 from motet.data.federated import DataError
 from motet.data.splits.assignment import Assignment, Rows, positive
 
-_LEAST = 500  # rows that everyone gets in the stacking paper
+_LEAST = 500  # rows that every client gets in the stacking paper
 
 
 def quantity_skew(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are divided among
-    beta: float = 0.5,  # from 0 (one client has nearly all) to 1 (all alike)
-    least: int = 0,  # rows that everyone gets before; 0: 500, or a quarter of an equal share
+    clients: int = 20,  # number of clients
+    beta: float = 0.5,  # near 0: one client has nearly all rows; 1: all have the same number
+    least: int = 0,  # rows that every client gets first; 0: 500, or a quarter of an equal share
 ) -> Assignment:
     """Sizes by a power law: n_k = least + share_k (rows - clients least), in an order drawn by the seed.
 
     Cantu-Cervini 2024: share_k is the mass of density beta x^(beta-1) in the k-th of equal bins.
     Differs from its code: the shares are exact where it draws a histogram, and the few rows that
-    rounding leaves are assigned too.
+    rounding leaves are used too.
     """
     positive("quantity_skew", beta=beta)
     all_rows.check(clients, max(least, 1))
     least = least or min(_LEAST, max(len(all_rows) // (4 * clients), 1))
     edges = (np.arange(clients + 1) / clients) ** beta
     sizes = least + np.floor(np.diff(edges) * (len(all_rows) - clients * least) + 1e-9).astype(np.int64)
-    sizes[1 : 1 + len(all_rows) - sizes.sum()] += 1  # what rounding left; the largest client stays as it is
+    sizes[1 : 1 + len(all_rows) - sizes.sum()] += 1  # rows that rounding left; none to the largest client
     rng = all_rows.generator("quantity_skew", clients, beta, least)
     who = np.empty(len(all_rows), np.int64)
     who[rng.permutation(len(all_rows))] = np.repeat(rng.permutation(clients), sizes)
@@ -41,9 +41,9 @@ def quantity_skew(
 def lognormal(
     all_rows: Rows,
     *,
-    clients: int = 20,  # how many clients the rows are divided among
-    sigma: float = 1.0,  # spread of the logarithm of sizes; 0: all alike
-    alpha: float = 0.3,  # of the Dirichlet draw of each client's class shares; 0: classes alike
+    clients: int = 20,  # number of clients
+    sigma: float = 1.0,  # standard deviation of the logarithm of sizes; 0: equal sizes
+    alpha: float = 0.3,  # each client's class shares are Dirichlet(alpha); 0: the shares of all rows
 ) -> Assignment:
     """Sizes from a log-normal draw around rows / clients, then classes by each client's own shares.
 
@@ -67,9 +67,9 @@ def lognormal(
 
 
 def taken(share: np.ndarray, size: int, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """How many rows of each class a client of some size draws, when so many are left of each."""
+    """The number of rows of each class that a client of this size draws, if `left` rows are left of each."""
     count = np.zeros(len(left), np.int64)
-    while (need := size - count.sum()) > 0:  # every turn either ends it or empties a class
+    while (need := size - count.sum()) > 0:  # every turn ends the loop or empties a class
         free = left - count
         weight = np.where(free > 0, share, 0.0)
         weight = weight if weight.sum() > 0 else free.astype(float)
@@ -78,7 +78,7 @@ def taken(share: np.ndarray, size: int, left: np.ndarray, rng: np.random.Generat
 
 
 def whole(shares: np.ndarray) -> np.ndarray:
-    """Whole numbers with the same sum: rounded down, and the rest to the largest remainders.
+    """Whole numbers with the same sum: rounded down, and the rest added to the largest remainders.
 
     >>> whole(np.array([1.5, 2.2, 0.3])).tolist()
     [2, 2, 0]

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from motet.data.federated import DataError, FederatedData
-from motet.data.partition import Common
+from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.files import write_atomically
 from motet.runs import recipe as recipes
@@ -127,7 +127,7 @@ def check_for_sites(recipe: Recipe) -> None:
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
-    usual, data = Common(), recipe["data"]
+    usual, data = DataSettings(), recipe["data"]
     named = ("split", "features", "unseen", "server_test", "proxy")
     if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
         raise FederationError(

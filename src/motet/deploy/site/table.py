@@ -17,7 +17,7 @@ from motet.client import Batch, ClientData, Column
 from motet.core import Tree
 from motet.data.build_clients import Partition, RowBlock, gather, views
 from motet.data.federated import DataError, FederatedData, Pool, Scaler, refuse
-from motet.data.partition import Common, cut
+from motet.data.partition import DataSettings, cut
 from motet.data.splits import Assignment
 from motet.data.table_files import SourceTable, read
 from motet.data.user_table import Reader, TableFeature
@@ -126,7 +126,7 @@ class SiteTable:
         pool = self.pool(layout)
         n = len(pool.x)
         own = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
-        common = Common(val=layout.val, test=layout.test)
+        common = DataSettings(val=layout.val, test=layout.test)
         parts = cut(pool, own, np.full(n, -1), common, layout.seed)
         none, yes = np.empty(0, np.int64), np.ones(1, bool)
         return gather(pool, Partition(own.row, own.who, parts, own.clients, yes, ~yes, none, none))

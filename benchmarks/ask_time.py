@@ -1,7 +1,7 @@
-"""How long an ask takes: what waiting costs however little is asked, and what each particle more costs.
+"""How long an ask takes: the seconds of an ask without work, and the seconds of each particle.
 
-A method must not look at a clock, or two runs of one recipe would differ. So the clock is looked at here, once,
-before a run, and what follows from it is a setting of the recipe.
+A method must not read a clock, or two runs of one recipe would differ. So the time is measured here, once, before a
+run, and the number of tries that follows from it is a setting of the recipe.
 Knows asks and a clock. Does not know what is asked.
 """
 
@@ -19,11 +19,11 @@ from motet.core import Ask, Engine
 class AskTime:
     """Seconds."""
 
-    wait: float  # of an ask, however small
-    each: float  # for each particle that it holds
+    wait: float  # of an ask without work
+    each: float  # of each particle in an ask
 
     def tries(self, particles: int, most: int = 64) -> int:
-        """How many places each particle should try in a message, so that half of the time is work.
+        """How many candidates each particle should try in a message, so that half of the time is work.
 
         >>> AskTime(wait=0.2, each=0.001).tries(particles=20)
         10
@@ -31,24 +31,24 @@ class AskTime:
         return max(1, min(most, round(self.wait / max(self.each * particles, 1e-12))))
 
 
-def pulse(
+def ask_time(
     engine: Engine,
     ask: Callable[[int], Ask],
     many: int = 256,
     times: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AskTime:
-    """Ask some times for one particle and for `many`; `ask` makes the question. Call `engine.begin` before."""
+    """Times of an ask for one particle and for `many`; `ask(n)` makes one for n. Call `engine.begin` before."""
 
     def taken(size: int) -> float:
-        evaluation_request, seconds = ask(size), []
+        question, seconds = ask(size), []
         for _ in range(times):
             began = clock()
-            engine.ask(evaluation_request)
+            engine.ask(question)
             seconds.append(clock() - began)
         return median(seconds)
 
-    taken(1)  # the first ask of all makes clients join
+    taken(1)  # the first ask also lets clients join
     one, lots = taken(1), taken(many)
     each = max(0.0, (lots - one) / (many - 1))
     return AskTime(max(0.0, one - each), each)
