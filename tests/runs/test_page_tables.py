@@ -17,14 +17,18 @@ def procedure(name: str) -> Any:
 
 def test_a_run_has_converged_at_its_best_round_before_patience_runs_out() -> None:
     sets = procedure("page/table2").sets
-    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
-    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
-    assert sets.resolved({4: 0.5}, patience=1) == 4
+    assert sets.best_round({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
+    assert sets.best_round({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
+    assert sets.best_round({4: 0.5}, patience=1) == 4
 
 
 def test_table_2_goes_by_the_global_model_for_global_methods_and_by_both_for_page() -> None:
     sides = procedure("page/table2").sides
-    assert (sides("SCAFFOLD"), sides("Ditto"), sides("PAGE")) == (["global"], ["local"], ["global", "local"])
+    assert (sides("SCAFFOLD"), sides("Ditto"), sides("PAGE")) == (
+        ["global"],
+        ["after_training"],
+        ["global", "after_training"],
+    )
 
 
 def test_a_deviation_is_worth_its_best_trial_over_what_was_played() -> None:

@@ -23,6 +23,7 @@ from motet.core import Tree
 from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
 from motet.data.table_files import read
+from motet.runs.check import with_objects
 from motet.runs.recipe import method_class
 from motet.runs.run import RunError
 from motet.vec import Vec
@@ -133,7 +134,8 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     owner: Any = task
     if call != "predict":
         method = facts["method"]
-        owner = method_class(method["name"])(task, **{k: v for k, v in method.items() if k != "name"})
+        found = method_class(method["name"])
+        owner = found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
     f = getattr(owner, call)
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 

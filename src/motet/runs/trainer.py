@@ -35,7 +35,7 @@ from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights as stored
-from motet.runs.check import fields_of
+from motet.runs.check import fields_of, with_objects
 from motet.runs.recipe import GuardSettings, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.store import Store
 from motet.wire import pack, unpack
@@ -104,7 +104,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
-    return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
+    found = method_class(recipe["method"]["name"])
+    return found(task, **with_objects(found, recipe.options("method")))
 
 
 def resolve(recipe: Recipe) -> tuple[Recipe, str]:
@@ -137,8 +138,9 @@ def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
         name = nets.default_net(federated.kind, federated.shape, symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
-    if settings["method"].get("memory") == 0:  # an agent can remember the whole run, as far as that is sane
-        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
+    agent = settings["method"].get("agent", {})
+    if isinstance(agent, dict) and agent.get("capacity") == 0:  # its memory holds the whole run, up to a limit
+        agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
 
 
