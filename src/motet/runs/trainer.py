@@ -139,7 +139,9 @@ def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
     agent = settings["method"].get("agent", {})
-    if isinstance(agent, dict) and agent.get("capacity") == 0:  # its memory holds the whole run, up to a limit
+    if (
+        isinstance(agent, dict) and agent.get("capacity") == 0
+    ):  # its memory holds the whole run, up to a limit
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
 
