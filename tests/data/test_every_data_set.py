@@ -13,7 +13,6 @@ from motet.data.federated import Pool
 from motet.data.files import cache
 from motet.data.load import load, names, source
 from motet.data.survey import survey
-from motet.runs.recipe import fields_of
 from motet.settings import fields_of
 
 every = pytest.mark.parametrize("name", names())

@@ -19,20 +19,16 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    file = name.lower()
-    if file not in _files():
+    files = {file.replace("_", ""): file for file in _files()}  # PAGEPrivate is in page_private.py
+    file = name if name in files.values() else files.get(name.lower())
+    if file is None:
         raise AttributeError(f"there is no method {name}\nhint: there are {', '.join(_files())}")
     module = import_module(f"{__name__}.{file}")
-    if name == file:
-        return module
-    found = getattr(module, name)
-    if (found.__doc__ or "").startswith(f"{name}("):  # a dataclass without a docstring describes its fields
-        found.__doc__ = module.__doc__
-    return found
+    return module if name == file else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    modules = {file: import_module(f"{__name__}.{file}") for file in _files()}
+    modules = {file.replace("_", ""): import_module(f"{__name__}.{file}") for file in _files()}
     return sorted(name for file, m in modules.items() for name in vars(m) if name.lower() == file)
 
 

@@ -8,6 +8,9 @@ column is no share in percent; `metrics.NAME` is what a method says of the last 
 numbers by row and column. A row with `after = ["NAME"]` is run when that row of the same seed is done, and may use
 its folder as {NAME}: `net.weights = "{NAME}/global.safetensors"`.
 
+A row may name a method that only this paper's experiments need: `name = "experiments.page.published:PublishedPAGE"`
+is the class in experiments/page/published.py, wherever the command is given.
+
 Two files of Python may lie beside them (show.py also in the folder above, for all experiments of a paper):
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
   and returns lines to print;
@@ -19,6 +22,7 @@ Knows how an experiment is written down and run. Does not know how results are s
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -176,6 +180,8 @@ def find(name: str) -> Experiment:
     if name not in names():
         raise RecipeError(unknown("experiment", name, names()))
     folder = home() / name
+    if (root := str(home().parent)) not in sys.path:
+        sys.path.append(root)  # for rows whose method is a class in experiments/
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"
     numbers = json.loads(expected.read_text()) if expected.exists() else {}
@@ -219,7 +225,9 @@ def _run_after(planned: Planned, base: Path, before: Sequence[Future[Done]]) -> 
 def _run(planned: Planned, base: Path) -> Done:
     folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
     command = [sys.executable, "-m", "motet.cli.main", "run", str(recipe), "--out", str(folder), "--quiet"]
-    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    paths = [os.environ.get("PYTHONPATH", ""), str(home().parent)]
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=there)
     if ended.returncode == 130:
         raise KeyboardInterrupt
     said = [line for line in ended.stderr.splitlines() if line.strip()]

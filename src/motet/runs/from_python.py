@@ -87,6 +87,8 @@ def _is_settings(value: Any) -> bool:
     """Whether a dict holds settings; a dict of data holds arrays, frames or the like."""
 
     def plain(v: Any) -> bool:
+        if isinstance(v, dict):  # a nested setting, say agent={"gamma": 0.5}
+            return all(isinstance(i, _SCALARS) for i in v.values())
         return isinstance(v, _SCALARS) or (
             isinstance(v, list | tuple) and all(isinstance(i, _SCALARS) for i in v)
         )
