@@ -77,7 +77,7 @@ class Trouble:
 def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> None:
     with living(folder) as federation:
         federation.start("server", *federation.sites)
-        orders = federation.order(rounds, min_sites=2, timeout=6.0)
+        orders = federation.orders(rounds, min_sites=2, timeout=6.0)
         federation.drive(orders, rounds)
         trouble = Trouble(federation, orders, seed)
         for kind in kinds:
@@ -118,7 +118,7 @@ def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path
         line = Line(federation.kit.port)
         line.lay(federation.folder / "a")
         federation.start("server", *federation.sites)
-        orders = federation.order(ROUNDS, min_sites=2, timeout=6.0)
+        orders = federation.orders(ROUNDS, min_sites=2, timeout=6.0)
         federation.drive(orders, ROUNDS)
         trouble = Trouble(federation, orders, 0)
         trouble.moment()
@@ -138,7 +138,7 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
     """Here a round counts with two of three sites."""
     with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server", "a", "b")
-        orders = federation.order(9_000, min_sites=2, timeout=6.0)
+        orders = federation.orders(9_000, min_sites=2, timeout=6.0)
         federation.drive(orders, 9_000)
         trouble = Trouble(federation, orders, 0)
 

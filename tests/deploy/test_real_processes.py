@@ -49,9 +49,9 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             if name == "centralised":  # it wants all rows in one place
                 continue
             words = (f"method.name={name}",)
-            given = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
-            orders = federation.order(2, 2, 120.0, *given)
-            federation.drive(orders, 2, *given)
+            told = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
+            orders = federation.orders(2, 2, 120.0, *told)
+            federation.drive(orders, 2, *told)
             wait(
                 lambda o=orders: federation.told(o).get("state") in ("done", "failed"),
                 600,
