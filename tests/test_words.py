@@ -49,6 +49,7 @@ PROSE = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+OLD_NAMES = re.compile(r"seed_of\(|^RENAMED = ")  # words in seeds stay; recipes of earlier versions are read
 
 
 def parts(name: str) -> set[str]:
@@ -77,7 +78,7 @@ def sentences_in(path: Path) -> Iterator[tuple[int, str]]:
         return
     kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in kinds:
+        if token.type in kinds and not OLD_NAMES.search(token.line):
             yield from enumerate(token.string.splitlines(), token.start[0])
 
 

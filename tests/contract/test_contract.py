@@ -74,9 +74,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("method", [pytest.param(n, marks=groups[n]) for n in names], indirect=True)
 
 
+def new_method(name: str, task: Any) -> Method:
+    return method_class(name)(task, **QUICK.get(name, {}))
+
+
 @pytest.fixture
 def method(request: pytest.FixtureRequest, task: Any) -> Method:
-    return method_class(request.param)(task, **QUICK.get(request.param, {}))
+    """One object for all tests of a method, because recorded training steps belong to it."""
+    return remembered((request.param,), partial(new_method, request.param, task))
 
 
 @pytest.fixture
