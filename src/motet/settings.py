@@ -18,6 +18,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -97,8 +98,9 @@ def _default(f: dataclasses.Field[Any]) -> Any:
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
+@cache
 def _comments(thing: Any) -> dict[str, str]:
-    """The comment that stands behind each field or parameter in the source."""
+    """The comment that stands behind each field or parameter in the source; parsed once, because it is slow."""
     try:
         source = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
