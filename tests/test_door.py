@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 import motet
+from motet import settings
 from motet.cli.main import main
-from motet.data import options
 from motet.data.own_code import described
 from motet.report import tables
 from motet.runs.from_python import sections
@@ -121,7 +121,7 @@ def test_data_that_changed_are_another_run() -> None:
 
 def test_a_copy_that_was_deleted_is_said_and_comes_back(tmp_path: Path) -> None:
     done = run(data=frame(), target="ill")
-    (kept,) = (tmp_path / "cache" / "given").iterdir()
+    (kept,) = (tmp_path / "cache" / "given").glob("*.parquet")
     assert kept.stat().st_mode & 0o077 == 0  # rows of people: for the owner alone
     kept.unlink()
     with pytest.raises(motet.errors.DataError, match="give the same objects"):
@@ -221,7 +221,7 @@ def test_what_is_no_data_is_named_by_its_type() -> None:
 )  # fmt: skip
 def test_a_misspelt_keyword_gets_the_right_word(word: str, right: str) -> None:
     said = complaint(**{"data": frame(), "target": "ill", word: 3})
-    assert f"unknown keyword {word}\nhint: did you mean {right}?" in said
+    assert f"unknown keyword {word}\nhint: did you mean {right!r}?" in said
 
 
 def test_settings_by_name_alone_go_where_they_belong() -> None:
@@ -369,7 +369,7 @@ def test_a_process_that_lacks_code_of_a_notebook_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = run(data="wine", method=make_method(1.0))
-    monkeypatch.setattr(options, "known_here", {})  # as in a new process
+    monkeypatch.setattr(settings, "known_here", {})  # as in a new process
     assert main(["verify", str(done.folder)]) == 2
     err = capsys.readouterr().err
     assert "error: Mine was defined in a notebook or script" in err and "hint: run the code that" in err
@@ -458,5 +458,5 @@ def test_a_runs_models_predict_frames_and_arrays() -> None:
     assert len(plain.predict("global", arrays()["c1"][0])) == 24
     with pytest.raises(motet.errors.DataError, match=r"have the shape \(3,\); this model expects \(4,\)"):
         plain.predict("c1", np.zeros((2, 3)))
-    with pytest.raises(motet.errors.RunError, match="did you mean west"):
+    with pytest.raises(motet.errors.RunError, match="did you mean 'west'"):
         table.model("wst")

@@ -23,7 +23,7 @@ def test_bad_input_ends_with_a_message_and_no_traceback(
 ) -> None:
     assert main(["run", "method=fedavgg", "data=digits"]) == 2
     said = capsys.readouterr()
-    assert "did you mean fedavg" in said.err and "Traceback" not in said.err and said.out == ""
+    assert "did you mean 'fedavg'" in said.err and "Traceback" not in said.err and said.out == ""
 
 
 def write(path: Path, *rows: str) -> str:
@@ -86,7 +86,7 @@ def test_recipe_and_list_print_what_there_is(capsys: pytest.CaptureFixture[str])
     assert "finetune" in capsys.readouterr().out
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert "is not a run" in capsys.readouterr().err
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from motet import nets
 from motet.data.federated import DataError, Pool
 from motet.data.load import Common, as_pool, load, names, source
-from motet.data.options import options_of
 from motet.data.partition import partition
 from motet.data.user_table import load as read
+from motet.settings import fields_of
 
 shares = st.integers(0, 45).map(lambda percent: percent / 100)
 
@@ -142,8 +142,8 @@ def test_unknown_names_and_options_are_corrected():
         load("wnie")
     with pytest.raises(DataError) as caught:
         load("wine", {"client": 5, "alpha": "big"})
-    assert "data 'wine' has no option 'client'.\nhint: did you mean 'clients'" in str(caught.value)
-    assert "option alpha of data 'wine' is 'big' (str); expected something like 0.3" in str(caught.value)
+    assert "unknown setting data.client of wine\nhint: did you mean 'clients'" in str(caught.value)
+    assert "data.alpha is 'big'; it must be a number" in str(caught.value)
 
 
 def test_impossible_shares_are_reported_together():
@@ -189,7 +189,7 @@ def test_arrays_per_client_are_checked_together():
 @pytest.mark.parametrize("f", [Common, read, *map(source, names()), *map(nets.source, nets.names())])
 def test_every_option_has_a_comment_on_its_own_line(f):
     lines = [line.strip() for line in inspect.getsource(f).splitlines()]
-    for name in options_of(f):
+    for name in fields_of(f):
         assert any(re.match(rf"{name}: \S.* = .+  # \w", line) for line in lines), name
 
 

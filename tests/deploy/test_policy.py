@@ -39,7 +39,7 @@ def test_all_that_is_wrong_with_a_policy_is_said_at_once(tmp_path: Path) -> None
     path.write_text('learn = "everything"\nrounds = 0\nreply_byte = 5\nmethods = "fedavg"\n')
     with pytest.raises(PolicyError) as e:
         Policy.read(path)
-    for part in ("one of average, collect", "rounds is 0", "did you mean reply_bytes", "must be a list"):
+    for part in ("one of average, collect", "rounds is 0", "did you mean 'reply_bytes'", "must be a list"):
         assert part in str(e.value)
     with pytest.raises(PolicyError, match="there is no policy"):
         Policy.read(tmp_path / "none.toml")

@@ -68,7 +68,7 @@ def test_the_global_model_can_be_had_too(done: motet.Run, tmp_path: Path) -> Non
 
 
 def test_an_unknown_client_gets_the_nearest_name(done: motet.Run) -> None:
-    with pytest.raises(RunError, match="(?s)unknown client client-0x.*hint: did you mean client-0"):
+    with pytest.raises(RunError, match="(?s)unknown client client-0x.*hint: did you mean 'client-0"):
         export(done.folder, "client-0x", "onnx")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,11 +39,11 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         )
     said = str(e.value)
     for expected in (
-        "unknown method fedproxx\nhint: did you mean fedprox?",
+        "unknown method fedproxx\nhint: did you mean 'fedprox'?",
         "did you mean 'digits'?",
         "train.rounds is 0; it must be >= 1",
         "train.report is 'first'; it must be one of best, last",
-        "unknown section engin\nhint: did you mean engine?",
+        "unknown section engin\nhint: did you mean 'engine'?",
     ):
         assert expected in said
 
@@ -48,7 +51,7 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("method.lrr=0.1", "unknown setting method.lrr of fedavg\nhint: did you mean lr?"),
+        ("method.lrr=0.1", "unknown setting method.lrr of fedavg\nhint: did you mean 'lr'?"),
         ("method.lr=-1", "method.lr is -1.0; it must be > 0"),
         ("method.lr=fast", "method.lr is 'fast'; it must be a number"),
         ("method.epochs=1.5", "method.epochs is 1.5; it must be a whole number"),
@@ -125,10 +128,54 @@ def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_kn
 
 
 def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
-    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean lr"):
+    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean 'lr'"):
         compare.plan(None, ["method.lrr=0.3"], ["fedprox"], [0])
 
 
 @pytest.mark.parametrize(("written", "meant"), [(".05", 0.05), ("-.5", -0.5), ("0.05", 0.05), ("./x", "./x")])
 def test_numbers_may_be_written_without_a_zero(written: str, meant: object) -> None:
     assert parse_word(f"method.lr={written}") == {"method": {"lr": meant}}
+
+
+TWO_METHODS = """
+from motet.core import Method
+
+class {first}(Method):
+    "One of two."
+
+class {second}(Method):
+    "The other."
+"""
+
+
+@pytest.fixture
+def method_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Writes a file of methods, which is found as if it lay in motet/methods."""
+    import motet.methods
+
+    monkeypatch.setattr(motet.methods, "__path__", [*motet.methods.__path__, str(tmp_path)])
+
+    def write(name: str, text: str) -> None:
+        monkeypatch.delitem(sys.modules, f"motet.methods.{name}", raising=False)
+        (tmp_path / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+
+    return write
+
+
+def test_of_two_classes_in_a_method_file_the_one_with_the_files_name_is_the_method(
+    method_file: Callable[[str, str], None],
+) -> None:
+    method_file("fed_two", TWO_METHODS.format(first="FedTwo", second="Later"))
+    assert recipe.method_class("fed_two").__name__ == "FedTwo"
+
+
+def test_a_method_file_that_leaves_open_which_class_is_meant_is_refused(
+    method_file: Callable[[str, str], None],
+) -> None:
+    method_file("fedthree", TWO_METHODS.format(first="First", second="Second"))
+    with pytest.raises(RecipeError, match=r"(?s)fedthree.py holds 2 methods: First, Second.*hint: "):
+        read(words=["method=fedthree"])
+    method_file("fednone", "x = 1\n")
+    with pytest.raises(RecipeError, match=r"(?s)fednone.py holds no method.*hint: "):
+        read(words=["method=fednone"])

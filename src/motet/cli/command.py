@@ -1,8 +1,9 @@
-"""How commands are hung up: one way for the front door and for groups of commands behind it."""
+"""What all commands share: how they are added to the parser, and how they talk."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,13 @@ Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 """Adds a command: its name, what it does with the arguments, and what it is for."""
 
 
+def say(text: str) -> None:
+    """To stderr: stdout is for data."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def adds_to(parser: argparse.ArgumentParser) -> Add:
-    """What adds commands to a parser."""
+    """A function that adds commands to this parser."""
     commands = parser.add_subparsers(title="commands", metavar="")
 
     def add(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
@@ -24,6 +30,6 @@ def adds_to(parser: argparse.ArgumentParser) -> Add:
 
 
 def group(add: Add, name: str, text: str) -> Add:
-    """A command that only holds others, and lists them; what adds commands to it."""
+    """A command that holds others, such as `motet data`; returns the function that adds them."""
     held = add(name, lambda args: held.print_help(), text)
     return adds_to(held)

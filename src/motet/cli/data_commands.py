@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group
+from motet.cli.command import Add, group, say
 from motet.cli.show_data import show_command
 
 
@@ -29,7 +29,7 @@ def do_fetch(args: Any) -> None:
     from motet.data.federated import DataError, refuse
     from motet.data.files import cache
     from motet.data.load import names
-    from motet.data.options import nearest
+    from motet.text import nearest
 
     known = [n for n in names() if cache.origin(n)]
     refuse(
@@ -48,7 +48,7 @@ def do_fetch(args: Any) -> None:
         except DataError as e:  # the others may still be had
             problems.append(str(e))
     refuse(problems)
-    print(f"\nnext:  motet compare data={args.names[0]}", file=sys.stderr)
+    say(f"\nnext:  motet compare data={args.names[0]}")
 
 
 def do_list(args: Any) -> None:
@@ -56,6 +56,7 @@ def do_list(args: Any) -> None:
 
     from motet.data.files import cache
     from motet.data.load import names
+    from motet.text import aligned
 
     parts = []
     for name in names():
@@ -63,10 +64,8 @@ def do_list(args: Any) -> None:
         where = f"here ({found.how}, {megabytes(found.size)})" if found.how else "here" if found.here else "-"
         text = (importlib.import_module(f"motet.data.sets.{name}").__doc__ or "").strip()
         parts.append((name, where, text.splitlines()[0] if text else ""))
-    wide = [max(len(row[i]) for row in parts) for i in range(2)]
-    for name, where, text in parts:
-        print(f"{name:<{wide[0]}}  {where:<{wide[1]}}  {text}")
-    print("\nnext:  motet data fetch NAME", file=sys.stderr)
+    print("\n".join(aligned(parts)))
+    say("\nnext:  motet data fetch NAME")
 
 
 def megabytes(size: int) -> str:
@@ -82,7 +81,7 @@ def watching() -> Iterator[Callable[[str, int, int], None]]:
         def line(file: str, done: int, total: int) -> None:
             if file not in said:
                 said.add(file)
-                print(f"downloading {file} ({megabytes(total)})", file=sys.stderr, flush=True)
+                say(f"downloading {file} ({megabytes(total)})")
 
         yield line
         return

@@ -6,11 +6,10 @@ Everything heavy is imported when a command needs it, so that `motet --help` ans
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group
+from motet.cli.command import Add, group, say
 
 KIT = "the server's kit, which holds the owner's too"
 
@@ -100,10 +99,6 @@ def runs(within: Add) -> None:
 
 def names(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 # ---- commands ----

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
-from motet.cli.command import Add, adds_to
+from motet.cli.command import Add, adds_to, say
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
@@ -61,10 +61,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if words:
         args.words = [*args.words, *words]
     return args
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add
+from motet.cli.command import Add, say
 
 
 def predict_command(add: Add) -> None:
@@ -28,7 +28,7 @@ def do_predict(args: Any) -> None:
 
     table, notes = predict(Path(args.model), Path(args.table), missing=args.missing, trust=args.trust)
     for note in notes:
-        print(f"note: {note}", file=sys.stderr)
+        say(f"note: {note}")
     table.to_csv(args.to or sys.stdout, index=False)
     if args.to:
-        print(f"{len(table)} predictions: {args.to}", file=sys.stderr)
+        say(f"{len(table)} predictions: {args.to}")

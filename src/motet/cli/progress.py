@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from motet.cli.command import say
+
 if TYPE_CHECKING:
     from motet.runs.trainer import Trainer
 
@@ -43,8 +45,10 @@ class Progress:
         """Something to know before the rounds begin, not said again for the next run."""
         if not self.quiet and text not in self.said:
             self.said.add(text)
-            show = self.live.console.print if self.live else print
-            show(text, **({"highlight": False} if self.live else {"file": sys.stderr, "flush": True}))
+            if self.live:
+                self.live.console.print(text, highlight=False)
+            else:
+                say(text)
 
     def observer(self, recipe: Any, place: int = 0, of: int = 1) -> RunProgress:
         return RunProgress(self, f"[{place + 1}/{of}] " if of > 1 else "")
@@ -71,11 +75,8 @@ class RunProgress:
         elif not self.screen.quiet:
             again = f", going on after round {self.first}" if self.first else ""
             clients = len(trainer.federated.clients_data)
-            print(
-                f"{self.place}{name}: {clients} clients, {rounds} rounds, {trainer.choice.name} engine{again}",
-                file=sys.stderr,
-                flush=True,
-            )
+            engine = f"{trainer.choice.name} engine"
+            say(f"{self.place}{name}: {clients} clients, {rounds} rounds, {engine}{again}")
 
     def on_round(self, trainer: Trainer, seconds: float) -> None:
         if trainer.refusals and not self.refused:
@@ -86,11 +87,7 @@ class RunProgress:
             self.screen.live.update(self.bar, completed=trainer.number + 1, scores=text)
         elif not self.screen.quiet and trainer.over():
             took = time.monotonic() - self.began_at
-            print(
-                f"{self.place}  round {trainer.number + 1}: {text} (validation), {took:.1f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            say(f"{self.place}  round {trainer.number + 1}: {text} (validation), {took:.1f} s")
 
     def should_stop(self) -> bool:
         return False

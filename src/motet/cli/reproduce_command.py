@@ -1,21 +1,20 @@
-"""The command `motet reproduce`: a paper's table, run again, beside the paper's numbers."""
+"""The command `motet reproduce`: run a paper's experiment, and compare our numbers with the paper's."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add
+from motet.cli.command import Add, say
 
 
 def reproduce_command(add: Add) -> None:
-    p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers beside the paper's")
-    p.add_argument("name", nargs="?", help="an experiment's name; none: list them")
+    p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers and the paper's")
+    p.add_argument("name", nargs="?", help="an experiment; without a name, list them all")
     p.add_argument("words", nargs="*", metavar="section.name=value", help="settings changed for all rows")
     p.add_argument(
         "--scale",
@@ -23,16 +22,21 @@ def reproduce_command(add: Add) -> None:
         default="quick",
         help="quick: minutes, one seed; desk: hours, resumable; full: as published (default: quick)",
     )
-    p.add_argument("--rows", metavar="A,B,…", help="some of the rows only")
-    p.add_argument("--seeds", metavar="0,1,…", help="other seeds than the scale's")
-    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one for each core)")
-    p.add_argument("--out", default="runs/reproduce", metavar="FOLDER", help="where the runs are kept")
-    p.add_argument("--to", metavar="FILE.md", help="write the table there, too")
+    p.add_argument("--rows", metavar="A,B,…", help="only these rows (default: all of the scale)")
+    p.add_argument("--seeds", metavar="0,1,…", help="seeds (default: those of the scale)")
+    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: as many as use all cores)")
+    p.add_argument(
+        "--out",
+        default="runs/reproduce",
+        metavar="FOLDER",
+        help="for the runs (default: runs/reproduce)",
+    )
+    p.add_argument("--to", metavar="FILE.md", help="also write the table to this file")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
 
 
 def do_reproduce(args: Any) -> None:
-    from motet.report import paper_numbers as beside
+    from motet.report import paper_numbers
     from motet.runs import experiment as experiments
 
     if args.name is None:
@@ -42,13 +46,13 @@ def do_reproduce(args: Any) -> None:
     found = experiments.find(args.name)
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
-    print(json.dumps(table) if args.json else beside.as_text(table))
-    if drawing := experiments.beside(found, "show"):
+    print(json.dumps(table) if args.json else paper_numbers.as_text(table))
+    if drawing := experiments.module_of(found, "show"):
         print("\n".join(drawing.show(done, table, base)), file=sys.stderr if args.json else sys.stdout)
     if args.to:
         command = shlex.join(["motet", "reproduce", args.name, *args.words, "--scale", args.scale])
         command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
-        Path(args.to).write_text(beside.as_markdown(table, command, commit(found.folder)))
+        Path(args.to).write_text(paper_numbers.as_markdown(table, command, commit(found.folder)))
     say(f"\nruns:   {base}" + (f"\nnext:   motet show {done[0].folder} --clients" if done else ""))
 
 
@@ -72,34 +76,28 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
 
 def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     """The experiment's own procedure."""
+    from motet.engines.threads import cores
     from motet.runs import experiment as experiments
 
     base.mkdir(parents=True, exist_ok=True)
     settings, jobs = found.at(args.scale, *chosen(args)), args.jobs or cores()
     say(f"{found.title}\nin {base}, {jobs} at a time")
-    rows = experiments.beside(found, "procedure").perform(settings, base, jobs, say)
+    rows = experiments.module_of(found, "procedure").perform(settings, base, jobs, say)
     return experiments.table(found, rows), []
 
 
 def default_jobs(planned: Any) -> int:
     """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
+    from motet.engines.threads import cores
     from motet.runs.build import resolve
 
     threads = any(resolve(p.recipe).choice.name == "threads" for p in planned[:1])
     return 1 if threads else cores()
 
 
-def cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-
-
 def show_done(done: Any) -> None:
     said = done.failure.split("\n")[0] or "done"
     say(f"  {done.planned.row}, seed {done.planned.seed}: {said}")
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def commit(folder: Path) -> str:

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add
+from motet.cli.command import Add, say
 
 
 def show_command(add: Add) -> None:
@@ -24,7 +24,7 @@ def show_command(add: Add) -> None:
 
 
 def do_show_data(args: Any) -> None:
-    from motet.cli.main import say, split_words
+    from motet.cli.main import split_words
     from motet.data.survey import survey
     from motet.report import survey_html as federation_page
     from motet.runs import recipe as recipes

@@ -18,8 +18,8 @@ from motet.data.federated import DataError, Pool, refuse
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
-from motet.data.options import nearest
 from motet.data.table_files import SourceTable
+from motet.text import nearest
 
 if TYPE_CHECKING:
     from datasets import Dataset

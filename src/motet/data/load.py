@@ -18,8 +18,9 @@ from motet.data import in_memory, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
-from motet.data.options import complaints, fetch, nearest, options_of
 from motet.data.partition import Common, partition
+from motet.settings import checked, fields_of, import_named
+from motet.text import nearest
 
 __all__ = ["Common", "load", "names", "source"]
 _FILES = (".csv", ".parquet")
@@ -40,7 +41,7 @@ def source(name: str) -> Callable[..., Any]:
     if is_path(name):
         return importlib.import_module(f"motet.data.{reader_of(name)}").load  # type: ignore[no-any-return]
     if ":" in name:
-        return fetch(name, DataError)
+        return import_named(name, DataError)
     raise DataError(
         f"there is no data set {name!r}.\nhint: {nearest(name, names())}; "
         "or a path to a .csv or .parquet file, a folder of them or of images, hf:OWNER/NAME, or module:function"
@@ -50,10 +51,11 @@ def source(name: str) -> Callable[..., Any]:
 def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
     """Every client's data. An option that several know is the data set's, then the split's."""
     f = source(name)
-    own, common, given = options_of(f), options_of(Common), options or {}
-    how = options_of(splits.source(given.get("split", own.get("split", Common.split))))
-    refuse(complaints(given, common | how | own, f"data {name!r}"))
-    chosen = common | how | own | given
+    own, common, given = fields_of(f), fields_of(Common), options or {}
+    split = given.get("split", {**common, **own}["split"].default)
+    how = fields_of(splits.source(split))
+    chosen, wrong = checked(given, {**common, **how, **own}, "data", name)
+    refuse(wrong)
     words = {k: chosen[k] for k in own}
     if "seed" in signature(f).parameters:
         words["seed"] = seed

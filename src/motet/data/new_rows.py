@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from motet.data.federated import refuse
-from motet.data.options import nearest
 from motet.data.table_files import SourceTable
+from motet.text import nearest
 
 
 @dataclass

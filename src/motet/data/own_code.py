@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from motet.data.options import SESSION, known_here
+from motet.settings import SESSION, known_here
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _MADE = {  # entries of a class that Python or `dataclass` writes

@@ -25,9 +25,9 @@ from motet.data.federated import (
     Pool,
     refuse,
 )
-from motet.data.options import options_of
 from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
+from motet.settings import fields_of
 
 TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 
@@ -126,7 +126,7 @@ def share(pool: Pool, part: np.ndarray, split: str, how: Mapping[str, Any], seed
     rows, server_test = np.flatnonzero(part < LOCAL), np.flatnonzero(part == SERVER_TEST)
     owner = None if pool.owner is None else pool.owner[rows]
     all_rows = splits.Rows(rows, pool.y[rows], seed, owner, pool.names, server_test, pool.y[server_test])
-    return f(all_rows, **{k: how[k] for k in options_of(f) if k in how})
+    return f(all_rows, **{k: how[k] for k in fields_of(f) if k in how})
 
 
 def leftover(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.ndarray) -> np.ndarray:

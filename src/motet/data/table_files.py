@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from motet.data.federated import DataError, refuse
-from motet.data.options import nearest
+from motet.text import nearest
 
 if TYPE_CHECKING:
     import pandas as pd

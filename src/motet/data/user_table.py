@@ -15,8 +15,8 @@ from motet.client import Column
 from motet.client.task import Kind
 from motet.data import targets
 from motet.data.federated import DataError, Pool, refuse
-from motet.data.options import nearest
 from motet.data.table_files import SourceTable, read
+from motet.text import nearest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,10 +18,11 @@ from torch import nn
 
 from motet.client import seed_of
 from motet.client.task import Kind
-from motet.data.options import complaints, fetch, nearest, options_of
 from motet.nets import normalisation as norms
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
+from motet.settings import checked, fields_of, import_named
+from motet.text import nearest
 
 __all__ = ["NetError", "Shape", "build", "default_net", "names", "source"]
 
@@ -34,7 +35,7 @@ def names() -> list[str]:
 def source(name: str) -> Callable[..., Any]:
     """The function that builds a net; its parameters with a default are its options."""
     if ":" in name:
-        return builder(fetch(name, NetError))
+        return builder(import_named(name, NetError))
     if name not in _found():
         raise NetError(f"there is no net {name!r}.\nhint: {nearest(name, names())}; or module:function")
     return _found()[name]
@@ -44,9 +45,11 @@ def build(
     name: str, options: dict[str, Any] | None, shape: Shape, outputs: int, kind: Kind, seed: int
 ) -> nn.Module:
     """A net with weights that depend on the seed alone; torch's own generator is left as it was."""
-    f, given, shape = source(name), dict(options or {}), tuple(shape)
-    if wrong := complaints(given, options_of(f), f"net {name!r}"):
+    f, shape = source(name), tuple(shape)
+    values, wrong = checked(options or {}, fields_of(f), "net", name)
+    if wrong:
         raise NetError("\n".join(wrong))
+    given = {k: values[k] for k in options or {}}
     if name == "logistic" and kind == "numbers":
         raise NetError("net 'logistic' tells classes apart; the target is a number.\nhint: use linear or mlp")
     with torch.random.fork_rng(devices=[]):

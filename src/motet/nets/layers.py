@@ -11,8 +11,8 @@ from typing import Literal
 
 from torch import nn
 
-from motet.data.options import nearest
 from motet.errors import MotetError
+from motet.text import nearest
 
 Shape = tuple[int, ...]
 STEMS = ("cifar", "imagenet")

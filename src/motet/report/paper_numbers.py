@@ -8,6 +8,8 @@ from __future__ import annotations
 from statistics import mean, pstdev
 from typing import Any
 
+from motet.text import aligned
+
 
 def cells(results: dict[str, Any]) -> list[list[str]]:
     """A head and a row for each method: ours, mean ± sd over seeds, and the paper's."""
@@ -40,10 +42,7 @@ def theirs(value: float | None, unit: str = "percent") -> str:
 
 
 def as_text(results: dict[str, Any]) -> str:
-    table = cells(results)
-    wide = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in table]
-    return "\n".join([results["title"], "", *lines, *remarks(results)])
+    return "\n".join([results["title"], "", *aligned(cells(results)), *remarks(results)])
 
 
 def as_markdown(results: dict[str, Any], command: str, commit: str) -> str:

@@ -26,8 +26,9 @@ from motet.engines.single_threaded import single_threaded
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights as stored
-from motet.runs.check import fields_of
-from motet.runs.recipe import GuardSettings, Recipe, RecipeError, Settings, method_class, parse_word
+from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
+from motet.runs.sections import GuardSettings
+from motet.settings import fields_of
 
 _MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from motet.runs import recipe as recipes
@@ -10,6 +10,8 @@ from motet.runs.build import resolve
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.runs.run import RunError, folder_for, run
 from motet.runs.trainer import Observer
+from motet.settings import Field
+from motet.text import unknown
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 REFERENCES = ("local", "fedavg")  # gains are measured against these, so they always run
@@ -34,12 +36,12 @@ def plan(
     known = {m: recipes.known_fields("method", {"name": m})[1] for m in wanted}
     if stray := [k for k in shared if not any(k in fields for fields in known.values())]:
         everything = {k for fields in known.values() for k in fields}
-        raise RecipeError("\n".join(recipes.unknown("setting", f"method.{k}", everything, k) for k in stray))
+        raise RecipeError("\n".join(unknown("setting", f"method.{k}", everything, k) for k in stray))
     return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for s in seeds for m in wanted]
 
 
 def recipe_for(
-    settings: Settings, name: str, special: Settings, shared: Settings, known: Settings, seed: int
+    settings: Settings, name: str, special: Settings, shared: Settings, known: Mapping[str, Field], seed: int
 ) -> Recipe:
     fitting = {k: v for k, v in shared.items() if k in known}
     train = dict(settings.get("train", {}))

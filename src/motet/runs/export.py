@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from motet import nets
-from motet.runs.recipe import Recipe, unknown
+from motet.runs.recipe import Recipe
 from motet.runs.run import Run, RunError
+from motet.text import unknown
 
 
 def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path:

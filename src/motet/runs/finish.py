@@ -6,7 +6,6 @@ All of it can be done again: a run that is killed here ends the same when it goe
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from motet.client import metric_sums, metrics_of
 from motet.core import Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
+from motet.files import write_atomically
 from motet.runs.recipe import Recipe
 from motet.runs.trainer import Best, Trainer
 
@@ -170,14 +170,8 @@ def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -
     """A safetensors file and a model card beside it, each put in place in one go."""
     from safetensors.torch import save
 
-    put(path.with_name(path.name + ".safetensors"), save(tensors, {"motet": json.dumps(facts)}))
-    put(path.with_name(path.name + ".md"), card(facts).encode())
-
-
-def put(path: Path, content: bytes) -> None:
-    draft = path.with_name(path.name + ".part")
-    draft.write_bytes(content)
-    os.replace(draft, path)
+    write_atomically(path.with_name(path.name + ".safetensors"), save(tensors, {"motet": json.dumps(facts)}))
+    write_atomically(path.with_name(path.name + ".md"), card(facts))
 
 
 def card(f: dict[str, Any]) -> str:

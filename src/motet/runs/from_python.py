@@ -21,8 +21,10 @@ from motet.data import in_memory, own_code
 from motet.data.federated import DataError
 from motet.nets.given import copies_of
 from motet.runs import recipe as recipes
-from motet.runs.check import Field, fields_of
-from motet.runs.recipe import PLAIN, SECTIONS, Recipe, RecipeError, Settings
+from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
+from motet.runs.sections import PLAIN
+from motet.settings import Field, fields_of
+from motet.text import unknown
 
 Known = dict[str, dict[str, Field]]  # what can be set, by section
 _SHORT = ("train", "method", "data", "net")  # sections whose settings may be given by their name alone
@@ -155,11 +157,8 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     if not places:
         words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
         near = _ELSEWHERE.get(key)
-        return [
-            f"unknown keyword {key}\nhint: did you mean {near}?"
-            if near in words
-            else recipes.unknown("keyword", key, words)
-        ]
+        guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
+        return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})
     part[key] = str(value) if isinstance(value, Path) else value
     return unfit(places[0], {key: part[key]}, known)

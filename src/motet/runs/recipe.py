@@ -14,104 +14,35 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated, Any, Literal
+from types import ModuleType
+from typing import Any
 
 from motet import nets
-from motet.core import Count, Method, NotNegative, Share
+from motet.core import Method
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
-from motet.data.options import fetch
 from motet.errors import MotetError
-from motet.runs.check import Field, fields_of
+from motet.runs.sections import (
+    PLAIN,
+    EngineSettings,
+    GuardSettings,
+    SaveSettings,
+    StartSettings,
+    TrainSettings,
+)
+from motet.settings import Field, checked, fields_of, import_named
+from motet.text import unknown
 
 Settings = dict[str, Any]
-Half = Annotated[float, "0 to 0.5"]
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
 class RecipeError(MotetError, ValueError):
     """What is wrong with a recipe, all of it at once."""
-
-
-@dataclass(frozen=True)
-class StartSettings:
-    """Where a net starts, whatever the net."""
-
-    weights: str = ""  # a .safetensors file to start from, say another run's global model; "" = fresh ones
-
-
-@dataclass(frozen=True)
-class TrainSettings:
-    """How long, with whom, and what is reported."""
-
-    rounds: Count = 50  # rounds of the federation
-    cohort: float = 1.0  # share of the clients (up to 1), or number of them (2 and more), in a round
-    evaluate: Count = 1  # score all clients on validation examples every so many rounds
-    patience: int = 0  # stop when validation has not improved for so many rounds; 0 = never
-    report: Literal["best", "last"] = "best"  # the round whose models count: best on validation, or the last
-    by: Literal["personal", "global", "both"] = (
-        "personal"  # whose validation score says which round is best; both: their mean, stopping when neither rises
-    )
-    after_training: bool = (
-        False  # also score clients' models as they leave a round; trains everyone once more
-    )
-
-
-@dataclass(frozen=True)
-class GuardSettings:
-    """What protects the server's means against broken or hostile clients, and a rehearsal of such clients."""
-
-    mean: Literal["mean", "median", "trimmed", "krum"] = (
-        "mean"  # of averaged replies; all but mean need to see every single one
-    )
-    trim: Half = 0.2  # trimmed only: share of the values that is cut at each end, by coordinate
-    mix: bool = True  # median and trimmed only: first mix each reply with those nearest to it
-    hostile: Half = 0.2  # krum and mix: share of the replies that is reckoned to be hostile
-    chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
-    masked: bool = False  # sums that hide every single reply; not available in this version
-    attack: Literal["none", "nan", "zero", "flip"] = (
-        "none"  # a rehearsal: what attackers send: nan, zeros, their update's sign flipped
-    )
-    attackers: Share = 0.2  # share of the clients that attack, drawn by the seed
-
-    @property
-    def learns(self) -> str:
-        """What the server learns beyond what the method asks for."""
-        return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Where clients live. `auto` is settled at the first start, and then stays."""
-
-    name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto picks by the network
-    chunk: int = 0  # clients stacked at once by vmap; 0 = as memory allows
-    compile: Literal["auto", "yes", "no"] = (
-        "auto"  # vmap only; auto = if the run is long enough to pay for it
-    )
-    workers: int = 0  # threads only; 0 = one for each core; changes no result
-    keep: Literal["memory", "disk"] = "memory"  # where clients' own trees are between rounds
-
-
-@dataclass(frozen=True)
-class SaveSettings:
-    """What is written besides the scores; changes no result."""
-
-    models: Literal["all", "global", "none"] = "all"  # final models with a card: clients' and the global one
-    checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
-
-
-PLAIN: dict[str, type[Any]] = {
-    "train": TrainSettings,
-    "guard": GuardSettings,
-    "engine": EngineSettings,
-    "save": SaveSettings,
-}
 
 
 # Settings that had another name in runs of earlier versions.
@@ -278,19 +209,11 @@ def check_section(section: str, part: Settings, wrong: list[str]) -> Settings:
         wrong.append(str(e))
         return dict(part)
     out: Settings = {"name": name} if name is not None else {}
-    for key, value in part.items():
-        if key == "name" and name is not None:
-            continue
-        if key not in known:
-            what = f"{section}.{key}" + (f" of {name}" if name else "")
-            wrong.append(unknown("setting", what, known, key))
-            continue
-        _, problem = known[key].check(value)
-        if problem:
-            wrong.append(f"{section}.{key} {problem}")
-    for key, f in known.items():
-        out[key] = f.check(part.get(key, f.default))[0]
-    return out
+    given = {k: v for k, v in part.items() if name is None or k != "name"}
+    renamed = {before: now for (where, before), now in RENAMED.items() if where == section}
+    values, problems = checked(given, known, section, name or "", renamed)
+    wrong += problems
+    return out | values
 
 
 def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Field]]:
@@ -303,7 +226,8 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
     if section == "method":
         return name, fields_of(method_class(name))
     if section == "net":
-        return name, ({} if name == "auto" else fields_of(nets.source(name))) | fields_of(StartSettings)
+        own = {} if name == "auto" else fields_of(nets.source(name))
+        return name, {**own, **fields_of(StartSettings)}
     common, own = fields_of(data_sets.Common), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):
@@ -341,13 +265,6 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
     return wrong
 
 
-def unknown(what: str, said: str, known: Iterable[str], word: str | None = None) -> str:
-    names = sorted(known)
-    near = get_close_matches(word or said, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
-    return f"unknown {what} {said}\nhint: {hint}"
-
-
 # ---- methods by name ----
 
 
@@ -360,7 +277,7 @@ def method_names() -> list[str]:
 def method_class(name: str) -> type[Method]:
     """A method by the name of its file, or `module:Class` for one's own."""
     if ":" in name:
-        found: Any = fetch(name, RecipeError)
+        found: Any = import_named(name, RecipeError)
         if not (inspect.isclass(found) and issubclass(found, Method)):
             raise RecipeError(
                 f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
@@ -368,13 +285,26 @@ def method_class(name: str) -> type[Method]:
         return found
     if name not in method_names():
         raise RecipeError(unknown("method", name, method_names()))
-    module_ = import_module(f"motet.methods.{name}")
-    own = [
-        c
-        for c in vars(module_).values()
-        if inspect.isclass(c) and issubclass(c, Method) and c.__module__ == module_.__name__
-    ]
-    return own[-1]
+    return only_method(import_module(f"motet.methods.{name}"), name)
+
+
+def only_method(module: ModuleType, name: str) -> type[Method]:
+    """The method of a file: its only one, or the one that bears the file's name."""
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, Method)]
+
+    def plain(text: str) -> str:
+        return text.replace("_", "").lower()
+
+    own = list(dict.fromkeys(c for c in classes if c.__module__ == module.__name__))
+    named = [c for c in own if plain(c.__name__) == plain(name)]
+    if len(own) != 1 and len(named) != 1:
+        held = f"{len(own)} methods: {', '.join(c.__name__ for c in own)}" if own else "no method"
+        raise RecipeError(
+            f"{name}.py holds {held}; it must hold one, or one that bears the file's name\n"
+            f"hint: name the class after the file; case and underscores do not count: "
+            f"fed_avg.py may hold FedAvg"
+        )
+    return own[0] if len(own) == 1 else named[0]
 
 
 # ---- writing ----

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from inspect import isfunction, signature
 
 from motet.data.federated import DataError
-from motet.data.options import nearest
 from motet.data.splits.assignment import Assignment, Rows
+from motet.text import nearest
 
 __all__ = ["Rows", "Assignment", "names", "source"]
 Split = Callable[..., Assignment]

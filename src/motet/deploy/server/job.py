@@ -28,9 +28,10 @@ from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
+from motet.files import write_atomically
 from motet.nets import NetError
 from motet.runs.build import build, completed
-from motet.runs.finish import finish, put
+from motet.runs.finish import finish
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
@@ -156,7 +157,7 @@ def agree(order: RunOrder, folder: Path, store: Store, everyone: Everyone) -> tu
     recipe = completed(recipe, federation)
     trees(everyone(offer(order.run, recipe)))
     packed = pack(layout.tree())
-    put(folder / _LAYOUT, packed)
+    write_atomically(folder / _LAYOUT, packed)
     why = f"clients are the sites of the federation {order.federation}"
     mark, again = sha256(packed).hexdigest(), "motet federation run KIT recipe.toml"
     write_down(recipe, federation, mark, why, rows, store, folder, again)

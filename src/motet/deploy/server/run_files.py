@@ -8,7 +8,6 @@ them between rounds. Knows files. Does not know FLARE, nor what a round is.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from motet.data.federated import DataError, FederatedData
 from motet.data.partition import Common
 from motet.deploy.flare.kits import FederationError
+from motet.files import write_atomically
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, Settings
 
@@ -109,9 +109,7 @@ def refuse_strange(recipe: Recipe) -> None:
 
 def put(file: Path, content: Any) -> None:
     """A small file in one go."""
-    draft = file.with_name(file.name + ".part")
-    draft.write_text(json.dumps(content, indent=2) + "\n")
-    os.replace(draft, file)
+    write_atomically(file, json.dumps(content, indent=2) + "\n")
 
 
 def note(folder: Path, word: str) -> None:

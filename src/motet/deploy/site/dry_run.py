@@ -24,6 +24,7 @@ from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe, read
+from motet.text import aligned
 
 _WIDE = 110  # characters of a line
 _MANY = 4  # leaves of a reply that are named one by one
@@ -100,8 +101,7 @@ def dry_text(report: DryRunReport) -> str:
     """A plain table, and what the policy says."""
     head = ("verb", "the server learns", "bytes", "what leaves")
     rows = [(n.verb, words(n), f"{n.up:,}" if n.seen else "?", what(n)) for n in report.needs]
-    wide = [max(len(r[i]) for r in [head, *rows]) for i in range(3)]
-    lines = [f"{a:<{wide[0]}}  {b:<{wide[1]}}  {c:>{wide[2]}}  {d}" for a, b, c, d in [head, *rows]]
+    lines = aligned([head, *rows], right=[2])
     rule = "-" * min(max(map(len, lines)), _WIDE)
     title = (
         f"what would leave {report.site} with {report.method}, in {report.rounds} rounds; nothing was sent"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from motet.engines.letters import Label
 from motet.errors import MotetError
+from motet.files import write_atomically
 
 _NONCE = 12  # bytes that make every encryption a different one
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
@@ -69,7 +70,8 @@ class EncryptedState:
 
     def put(self, label: Label, content: bytes) -> None:
         nonce = os.urandom(_NONCE)
-        put(self._path(label), nonce + self.lock.encrypt(nonce, content, self._seal(label)))
+        sealed = nonce + self.lock.encrypt(nonce, content, self._seal(label))
+        write_atomically(self._path(label), sealed, private=True)
 
     def forget(self, labels: Iterable[Label]) -> None:
         for label in labels:
@@ -80,18 +82,3 @@ class EncryptedState:
 
     def _seal(self, label: Label) -> bytes:
         return f"{self.run}/{label[0]}/{label[1]}".encode()
-
-
-def put(path: Path, content: bytes) -> None:
-    """A file in one go: either all of it is there after a crash, or what was there before."""
-    draft = path.with_name(path.name + ".part")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -13,7 +13,8 @@ from typing import Any
 from motet.client import ClientTest, metric_sums, metrics_of
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
-from motet.runs.finish import card, facts_of, named, put, write_model
+from motet.files import write_atomically
+from motet.runs.finish import card, facts_of, named, write_model
 from motet.runs.recipe import Recipe
 from motet.vec import Vec
 from motet.wire import pack
@@ -52,5 +53,7 @@ def save_portrait(
     if all(isinstance(tree, Vec) for tree in portrait.trees):
         write_model(path, named(portrait.trees), facts)
         return
-    put(path.with_name(path.name + ".motet"), pack({"facts": json.dumps(facts), "trees": portrait.trees}))
-    put(path.with_name(path.name + ".md"), card(facts).encode())
+    write_atomically(
+        path.with_name(path.name + ".motet"), pack({"facts": json.dumps(facts), "trees": portrait.trees})
+    )
+    write_atomically(path.with_name(path.name + ".md"), card(facts))

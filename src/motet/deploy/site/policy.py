@@ -19,8 +19,8 @@ from typing import Any, Literal
 from motet.core import Count
 from motet.engines.letters import Letter
 from motet.errors import MotetError
-from motet.runs.check import fields_of
-from motet.runs.recipe import unknown
+from motet.settings import fields_of
+from motet.text import unknown
 
 Names = tuple[str, ...]
 

@@ -13,9 +13,9 @@ from urllib.parse import quote
 from motet.core import Tree
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
-from motet.deploy.site.encrypted_state import put
 from motet.deploy.site.policy import RefusedByPolicy
 from motet.deploy.site.table import SiteTable
+from motet.files import write_atomically
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
@@ -48,7 +48,8 @@ class SiteRows:
                 raise RefusedByPolicy(f"run {run} began here with another layout of columns")
             return self.of(run)
         found = self.source.build_clients(layout)
-        put(path, pack({"layout": layout.tree(), "rows": found.fingerprint()}))
+        packed = pack({"layout": layout.tree(), "rows": found.fingerprint()})
+        write_atomically(path, packed, private=True)
         self._last = run, found
         return found
 

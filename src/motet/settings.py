@@ -1,6 +1,7 @@
 """What can be set: the fields of a class or the parameters of a function, with types, defaults and comments.
 
 The comment behind a field in its source is its documentation: here it becomes a comment in a recipe.
+Recipes, data sets, networks and policies are all checked here.
 Knows Python signatures. Does not know recipes.
 """
 
@@ -8,14 +9,20 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import io
+import os
+import sys
 import textwrap
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from motet.text import nearest, unknown
 
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
@@ -40,30 +47,60 @@ class Field:
         return _check(value, self.type)
 
 
+def checked(
+    given: Mapping[str, Any],
+    known: Mapping[str, Field],
+    section: str,
+    of: str = "",
+    renamed: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Every known setting with its value or default, and everything that is wrong with what was given.
+    `renamed` gives today's names of settings that had others."""
+    wrong, today = [], renamed or {}
+    for key, value in given.items():
+        name = f"{section}.{key}" + (f" of {of}" if of else "")
+        if key in today:
+            wrong.append(f"unknown setting {name}\nhint: it is now {today[key]!r}")
+        elif key not in known:
+            wrong.append(unknown("setting", name, known, key))
+        elif problem := known[key].check(value)[1]:
+            wrong.append(f"{section}.{key} {problem}")
+    return {key: f.check(given.get(key, f.default))[0] for key, f in known.items()}, wrong
+
+
 def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:
     """The settable fields of a dataclass or parameters of a function, in order."""
-    if inspect.isclass(thing):
+    if inspect.isclass(thing) and dataclasses.is_dataclass(thing):
         owners = [c for c in reversed(thing.__mro__) if dataclasses.is_dataclass(c)]
         comments = {k: v for c in owners for k, v in _comments(c).items()}
         hints = get_type_hints(thing, include_extras=True)
-        found = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]  # type: ignore[arg-type]
+        found = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]
     else:
-        comments, hints = _comments(thing), get_type_hints(thing, include_extras=True)
+        function = thing.__init__ if inspect.isclass(thing) else thing
+        comments, hints = _comments(function), get_type_hints(function, include_extras=True)
         found = [(p.name, p.default) for p in inspect.signature(thing).parameters.values()]
     missing = (inspect.Parameter.empty, dataclasses.MISSING)
     return {
-        name: Field(name, hints.get(name, Any), default, comments.get(name, ""))
+        name: Field(name, hints.get(name, _type_of(default)), default, comments.get(name, ""))
         for name, default in found
-        if default not in missing and name != "seed"
+        if not any(default is m for m in missing) and name != "seed"
     }
+
+
+def _type_of(default: Any) -> Any:
+    """The type of a setting without an annotation; anything goes where its default is None or empty."""
+    if isinstance(default, list | tuple):
+        return list[_type_of(default[0])] if default else Any  # type: ignore[misc]
+    return Any if default is None else type(default)
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
+@cache
 def _comments(thing: Any) -> dict[str, str]:
-    """The comment that stands behind each field or parameter in the source."""
+    """The comment that stands behind each field or parameter in the source; parsed once, because it is slow."""
     try:
         source = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
@@ -102,8 +139,9 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
         return value, ""
     if origin is Annotated:
         value, wrong = _check(value, inside[0])
-        allowed = _BOUNDS.get(inside[1], lambda v: True)
-        return value, wrong or ("" if allowed(value) else f"is {value!r}; it must be {inside[1]}")
+        allowed = _BOUNDS.get(inside[1])
+        fine = allowed is None or (not wrong and allowed(value))
+        return value, wrong or ("" if fine else f"is {value!r}; it must be {inside[1]}")
     if origin is Literal:
         words = ", ".join(map(str, inside))
         return value, "" if value in inside else f"is {value!r}; it must be one of {words}"
@@ -136,3 +174,41 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
         return int(value), ""
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"
+
+
+SESSION = "session:"  # names of code that was defined in a notebook or script (data/own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
+
+
+def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
+    """The function that `module:function` names; modules of the current folder are found too."""
+    if spec.startswith(SESSION):
+        return _of_this_session(spec, error)
+    module_name, _, name = spec.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as e:
+        if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise error(
+            f"{spec!r} names the module {module_name!r}, which is not there.\n"
+            f"hint: put {module_name.replace('.', '/')}.py into {os.getcwd()}, or install it"
+        ) from None
+    found = getattr(module, name, None)
+    if not callable(found):
+        mine = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        raise error(f"the module {module_name!r} has no function {name!r}.\nhint: {nearest(name, mine)}")
+    return found  # type: ignore[no-any-return]
+
+
+def _of_this_session(spec: str, error: type[ValueError]) -> Callable[..., Any]:
+    if spec not in known_here:
+        name = spec.removeprefix(SESSION).rpartition("-")[0]
+        raise error(
+            f"{name} was defined in a notebook or script, and this process does not have it ({spec}).\n"
+            "hint: run the code that defines it and give the object to motet.run or motet.compare first; "
+            f"or put it into a module, and name it module:{name}"
+        )
+    return known_here[spec]  # type: ignore[no-any-return]

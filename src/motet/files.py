@@ -1,0 +1,31 @@
+"""Writing files so that a crash leaves the old content or the new, never half of it. Knows the file system only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
+    """Write to a draft beside the file, then put it in the file's place. A `private` file is readable by its
+    owner alone, and is on the disk, not only in the system's memory, when this returns."""
+    draft = path.with_name(path.name + ".part")
+    data = content.encode() if isinstance(content, str) else content
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "wb") as file:
+        file.write(data)
+        if private:
+            file.flush()
+            os.fsync(file.fileno())
+    os.replace(draft, path)
+    if private:
+        _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """So that the file's new name survives a power failure too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,89 @@
+"""The sections of a recipe that are the same for every run: train, guard, engine, save.
+
+Comments behind the fields are what people read in a recipe. Knows no data set, network or method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from motet.core import Count, NotNegative, Share
+
+Half = Annotated[float, "0 to 0.5"]
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """The initial weights, for any network."""
+
+    weights: str = ""  # a .safetensors file with the initial weights, say a run's global model; "" = random
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How long to train, with which clients, and which round is reported."""
+
+    rounds: Count = 50  # communication rounds
+    cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
+    evaluate: Count = 1  # rounds between two evaluations on validation examples
+    patience: int = 0  # stop after so many rounds without a better validation score; 0 = never
+    report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last
+    by: Literal["personal", "global", "both"] = (
+        "personal"  # models whose validation score decides; both: their mean, and stop when neither improves
+    )
+    after_training: bool = (
+        False  # also score clients' models right after local training; costs a second training
+    )
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """Robust aggregation, and simulated attacks to test it with."""
+
+    mean: Literal["mean", "median", "trimmed", "krum"] = (
+        "mean"  # how replies are averaged; all but mean show the server every single reply
+    )
+    trim: Half = 0.2  # trimmed only: share of the values that is left out at each end, by coordinate
+    mix: bool = True  # median and trimmed only: first average each reply with its nearest neighbours
+    hostile: Half = 0.2  # krum and mix: assumed share of hostile replies
+    chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
+    masked: bool = False  # secure aggregation; not available in this version
+    attack: Literal["none", "nan", "zero", "flip"] = (
+        "none"  # simulated attack; attackers send nan, zeros, or their update with its sign flipped
+    )
+    attackers: Share = 0.2  # share of the clients that attack, drawn by the seed
+
+    @property
+    def learns(self) -> str:
+        """What the server learns beyond what the method asks for."""
+        return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How clients are simulated. What `auto` comes to is decided when a run starts, and kept."""
+
+    name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto = what suits the network
+    chunk: int = 0  # vmap only: clients that are stacked at once; 0 = as memory allows
+    compile: Literal["auto", "yes", "no"] = (
+        "auto"  # vmap only; auto = if the run is long enough to gain by it
+    )
+    workers: int = 0  # threads only: number of threads; 0 = one for each core; changes no result
+    keep: Literal["memory", "disk"] = "memory"  # where clients' states are between rounds
+
+
+@dataclass(frozen=True)
+class SaveSettings:
+    """What is written besides the scores; changes no result."""
+
+    models: Literal["all", "global", "none"] = "all"  # final models, each with a model card
+    checkpoint: NotNegative = 5.0  # seconds between checkpoints; 0 = after every round
+
+
+PLAIN: dict[str, type[Any]] = {
+    "train": TrainSettings,
+    "guard": GuardSettings,
+    "engine": EngineSettings,
+    "save": SaveSettings,
+}

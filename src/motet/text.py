@@ -1,0 +1,50 @@
+"""Text for people: hints about misspelt names, and tables of aligned columns.
+
+Knows strings only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from difflib import get_close_matches
+
+_MANY = 20  # more names than these are not listed beside the nearest one
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint: the known name that looks most like `word`, and all of them unless they are many.
+
+    >>> nearest("wnie", ["digits", "wine"])
+    "did you mean 'wine'? there are: digits, wine"
+    """
+    names = list(known)
+    close = get_close_matches(word, names, 1, cutoff=0.5)
+    there = "there are: " + ", ".join(names) if names else "there are none"
+    if not close:
+        return there
+    return f"did you mean {close[0]!r}?" + (f" {there}" if len(names) <= _MANY else "")
+
+
+def unknown(what: str, said: str, known: Iterable[str], word: str | None = None) -> str:
+    """
+    >>> unknown("method", "fedavgg", ["fedavg", "ditto"])
+    "unknown method fedavgg\\nhint: did you mean 'fedavg'? there are: ditto, fedavg"
+    """
+    return f"unknown {what} {said}\nhint: {nearest(word or said, sorted(known))}"
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """A line for each row, with columns of equal width; those in `right` are flush right.
+
+    >>> aligned([["name", "rows"], ["a", "10"]], right=[1])
+    ['name  rows', 'a       10']
+    """
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, wide, strict=True))
+        )
+        return "  ".join(cells).rstrip()
+
+    return [line(row) for row in rows]
