@@ -48,6 +48,6 @@ def test_the_python_guide_runs(
     for code in blocks(ROOT / "docs" / "guides" / "python.md"):
         exec(compile(code, "guide", "exec", dont_inherit=True), known)
     said = capsys.readouterr().out
-    assert "fedavg: round 2 of 2, {'" in said and "did you mean lr?" in said
+    assert "fedavg: round 2 of 2, {'" in said and "did you mean 'lr'?" in said
     assert list(known["model"].predict(known["patients"].head())) == ["prediction", "p(no)", "p(yes)"]
     assert set(known["run"].summary) >= {"personal", "global", "rounds"}

@@ -18,6 +18,7 @@ import textwrap
 import tokenize
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -123,8 +124,9 @@ def _default(f: dataclasses.Field[Any]) -> Any:
     return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
+@cache
 def _comments(thing: Any) -> dict[str, str]:
-    """The comment that stands behind each field or parameter in the source."""
+    """The comment that stands behind each field or parameter in the source; parsed once, because it is slow."""
     try:
         source = textwrap.dedent(inspect.getsource(thing))
     except (OSError, TypeError):
@@ -198,6 +200,10 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
         return int(value), ""
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"
+
+
+SESSION = "session:"  # names of code that was defined in a notebook or script (data/own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
 
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:

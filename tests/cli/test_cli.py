@@ -86,7 +86,7 @@ def test_recipe_and_list_print_what_there_is(capsys: pytest.CaptureFixture[str])
     assert "finetune" in capsys.readouterr().out
 
 
-def test_a_folder_that_is_no_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(tmp_path)]) == 2
     assert "is not a run" in capsys.readouterr().err
 

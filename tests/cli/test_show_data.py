@@ -44,7 +44,7 @@ def test_a_page_names_every_client_and_not_the_way_to_its_folder(tmp_path: Path,
     assert "… and 10 more" in capsys.readouterr().out
 
 
-def test_a_persons_csv_with_a_shared_row_and_a_leak_is_told(tmp_path: Path, capsys: Capture) -> None:
+def test_a_persons_csv_with_a_shared_row_and_a_leak_is_reported(tmp_path: Path, capsys: Capture) -> None:
     rows = [f"{i},{i % 2},{'north' if i < 40 else 'south'}" for i in range(80)]
     rows += ["7,1,south"] + ["999,1,north"] * 20
     (tmp_path / "d.csv").write_text("\n".join(["a,y,where", *rows]) + "\n")

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from motet.cli.main import main
-from motet.report import paper_numbers as beside
+from motet.report import paper_numbers, tables
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
+from motet.runs.run import RunError, run
 
 RECIPE = """
 title = "Two methods on wine"
@@ -45,7 +46,7 @@ def test_every_experiment_can_be_planned_and_knows_the_papers_rows(name, scale):
     if found.is_procedure:
         settings = found.at(scale)
         assert settings["seeds"] and set(settings["rows"]) <= set(found.settings["rows"])
-        assert callable(experiments.beside(found, "procedure").perform)
+        assert callable(experiments.module_of(found, "procedure").perform)
         return
     planned = found.plan(scale)
     assert planned and len({p.folder for p in planned}) == len(planned)
@@ -63,31 +64,39 @@ def small(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_an_experiment_prints_our_numbers_beside_the_papers(small, capfd):
-    assert main(["reproduce", "wine/two", "--json"]) == 0
+def here(planned, base):
+    """A run in this process, which is faster to start."""
+    folder = base / planned.folder
+    try:
+        run(planned.recipe, folder)
+    except RunError as e:
+        return experiments.Done(planned, folder, str(e))
+    return experiments.Done(planned, folder)
+
+
+def test_an_experiment_runs_in_processes_and_prints_our_numbers_and_the_papers(small, capfd):
+    words = ["--rows", "Average,Rebuilt", "--seeds", "0", "--json", "--to", "table.md"]
+    assert main(["reproduce", "wine/two", *words]) == 0
     table = json.loads(capfd.readouterr().out)
     average, rebuilt = table["rows"]["Average"], table["rows"]["Rebuilt"]
-    assert len(average["values"]["global"]) == 2 and average["paper"] == {"global": 80.0, "personal": None}
+    assert len(average["values"]["global"]) == 1 and average["paper"] == {"global": 80.0, "personal": None}
     assert "all head" in rebuilt["failures"][0] and rebuilt["values"]["global"] == []
-    text = beside.as_text(table)
+    text = paper_numbers.as_text(table)
     assert "80.00" in text and "all head" in text
-    assert main(["reproduce", "wine/two", "--to", "table.md"]) == 0  # nothing is run again
     assert "| Average |" in (small / "table.md").read_text()
 
 
-def test_figures_are_drawn_when_the_runs_have_ended(small, capfd):
-    folder = small / "experiments" / "wine" / "two"
-    (folder / "show.py").write_text(
-        "def show(done, table, out):\n"
-        "    (out / 'figure.txt').write_text(' '.join(d.planned.row for d in done))\n"
-        "    return ['drawn: ' + table['name']]\n"
-    )
-    assert main(["reproduce", "wine/two", "--rows", "Average", "--seeds", "3"]) == 0
-    assert "drawn: wine/two" in capfd.readouterr().out
-    assert (small / "runs/reproduce/wine/two/quick/figure.txt").read_text() == "Average"
+def test_every_row_and_seed_of_a_scale_is_run(small):
+    found = experiments.find("wine/two")
+    done = experiments.perform(found.plan("quick", ["Average", "Agents"]), small / "runs", 1, start=here)
+    assert [(d.planned.row, d.planned.seed, d.failure) for d in done] == [
+        ("Average", 0, ""), ("Agents", 0, ""), ("Average", 1, ""), ("Agents", 1, ""),
+    ]  # fmt: skip
+    table = experiments.results(found, done, lambda f: tables.summary(tables.read([f])[0]))
+    assert len(table["rows"]["Agents"]["values"]["personal"]) == 2
 
 
-def test_a_procedure_does_the_work_where_it_is_no_run(small, capfd):
+def test_a_procedure_computes_what_is_no_run_and_figures_are_drawn_at_the_end(small, capfd):
     folder = small / "experiments" / "wine" / "three"
     folder.mkdir()
     (folder / "recipe.toml").write_text(
@@ -100,9 +109,16 @@ def test_a_procedure_does_the_work_where_it_is_no_run(small, capfd):
         "    values = [s + settings['plus'] for s in settings['seeds']]\n"
         "    return {r: {'values': {'sum': values}, 'failures': []} for r in settings['rows']}\n"
     )
+    (folder / "show.py").write_text(
+        "def show(done, table, out):\n"
+        "    (out / 'figure.txt').write_text(' '.join(table['rows']))\n"
+        "    return ['drawn: ' + table['name']]\n"
+    )
     assert main(["reproduce", "wine/three", "plus=2", "--rows", "A"]) == 0
     printed = capfd.readouterr().out
     assert "3.5000 ± 0.5000" in printed and "2.5000" in printed and "\nB" not in printed
+    assert "drawn: wine/three" in printed
+    assert (small / "runs/reproduce/wine/three/quick/figure.txt").read_text() == "A"
 
 
 def test_rows_seeds_and_settings_can_be_chosen(small):
@@ -119,7 +135,7 @@ def test_unknown_experiments_and_rows_are_corrected(small):
         experiments.find("wine/two").plan("quick", ["Averge"])
 
 
-def test_a_row_may_start_from_the_model_of_another(small, capfd):
+def test_a_row_may_start_from_the_model_of_another(small):
     folder = small / "experiments" / "wine" / "two"
     more = '[rows.On]\nafter = ["Average"]\nnet = { weights = "{Average}/global.safetensors" }\n'
     more += '[rows.On.method]\nname = "local"\n[scales.desk.by_row.On.train]\nrounds = 7\n'
@@ -129,15 +145,15 @@ def test_a_row_may_start_from_the_model_of_another(small, capfd):
     assert (first.row, then.row, then.after) == ("Average", "On", (first.folder,))
     assert then.recipe.weights == str(small / "here" / first.folder / "global.safetensors")
     assert (first.recipe.train.rounds, then.recipe.train.rounds) == (50, 7)
-    assert main(["reproduce", "wine/two", "--rows", "On", "--seeds", "0", "--json"]) == 0
-    table = json.loads(capfd.readouterr().out)
-    assert len(table["rows"]["On"]["values"]["personal"]) == 1
+    quick = found.plan("quick", ["On"], [0], base=small)
+    assert [d.failure for d in experiments.perform(quick, small, 1, start=here)] == ["", ""]
 
 
-def test_what_comes_after_a_failure_fails_with_its_name(small, capfd):
+def test_what_comes_after_a_failure_fails_with_its_name(small):
     folder = small / "experiments" / "wine" / "two"
     more = '[rows.On]\nafter = ["Rebuilt"]\nmethod = { name = "local" }\n'
     (folder / "recipe.toml").write_text(RECIPE + more)
-    main(["reproduce", "wine/two", "--rows", "On", "--seeds", "0", "--json"])
-    table = json.loads(capfd.readouterr().out)
-    assert table["rows"]["On"]["failures"] == ["it comes after Rebuilt, which failed"]
+    planned = experiments.find("wine/two").plan("quick", ["On"], [0], base=small)
+    done = experiments.perform(planned, small, 1, start=here)
+    assert [d.planned.row for d in done] == ["Rebuilt", "On"]
+    assert done[1].failure == "it comes after Rebuilt, which failed"

@@ -15,7 +15,7 @@ from rounds import TWO, one_number, turn
 
 
 def procedure(name: str) -> Any:
-    return experiments.beside(experiments.find(name), "procedure")
+    return experiments.module_of(experiments.find(name), "procedure")
 
 
 def test_a_run_has_converged_at_its_best_round_before_patience_runs_out() -> None:

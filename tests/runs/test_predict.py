@@ -134,7 +134,7 @@ def complaint(trained: tuple[Path, Path], frame: pd.DataFrame, tmp_path: Path, *
     return str(e.value)
 
 
-def test_missing_columns_wrong_cells_and_gaps_are_told_together(
+def test_missing_columns_wrong_cells_and_gaps_are_reported_together(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
     frame = pd.read_csv(trained[1] / "east.csv").head(3).astype({"ill": object})
@@ -146,7 +146,7 @@ def test_missing_columns_wrong_cells_and_gaps_are_told_together(
     assert "column 'sex' has 1 empty cells: new.csv (1: line 3)" in said
 
 
-def test_gaps_can_be_filled_and_values_that_nobody_saw_are_noted(
+def test_gaps_can_be_filled_and_values_that_nobody_saw_are_reported(
     trained: tuple[Path, Path], tmp_path: Path
 ) -> None:
     frame = pd.read_csv(trained[1] / "east.csv").head(3)

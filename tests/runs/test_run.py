@@ -71,10 +71,10 @@ def test_test_examples_choose_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
     real = build.load
 
     def ruined(*args: Any, **kwargs: Any) -> Any:
-        federation = real(*args, **kwargs)
-        for client_data in federation.clients_data.values():
+        federated = real(*args, **kwargs)
+        for client_data in federated.clients_data.values():
             client_data.test.y = (client_data.test.y + 1) % 3
-        return federation
+        return federated
 
     monkeypatch.setattr(build, "load", ruined)
     after = small(tmp_path / "b")
@@ -183,9 +183,9 @@ def rounds_done(folder: Path) -> int:
         return 0
 
 
-def wait_until(condition: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition() and process.poll() is None and time.monotonic() < end:
+def wait_until(condition: Any, process: subprocess.Popen[str]) -> None:
+    """However long it takes: a busy machine is no failure. A process that ends ends the wait, too."""
+    while not condition() and process.poll() is None:
         time.sleep(0.005)
 
 
@@ -202,7 +202,7 @@ def kill_and_go_on(folder: Path, kills: int, seed: int, *words: str) -> int:
         hit += process.wait() == -signal.SIGKILL
         process.communicate()
     process = start(folder, *words)
-    _, err = process.communicate(timeout=300)
+    _, err = process.communicate()
     assert process.returncode == 0, err
     return hit
 
@@ -232,11 +232,11 @@ def test_ctrl_c_stops_after_the_round_and_the_same_command_goes_on(tmp_path: Pat
     process = start(tmp_path / "r")
     wait_until(lambda: rounds_done(tmp_path / "r") >= 2, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate()
     assert process.returncode == 130 and "stopping after this round" in err
     assert 2 <= rounds_done(tmp_path / "r") < 40
     process = start(tmp_path / "r")
-    assert process.wait(timeout=300) == 0
+    assert process.wait() == 0
     process.communicate()
     assert same(whole.folder, tmp_path / "r") == []
 
@@ -246,14 +246,14 @@ def test_a_second_process_may_not_write_the_same_run(tmp_path: Path) -> None:
     first = start(tmp_path / "r", long)
     wait_until(lambda: rounds_done(tmp_path / "r") >= 1, first)
     second = start(tmp_path / "r", long)
-    _, err = second.communicate(timeout=120)
+    _, err = second.communicate()
     assert second.returncode == 2 and "another process is writing" in err and "hint:" in err
     assert first.poll() is None
     first.kill()
     first.communicate()
 
 
-def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: both end in a write that the system refuses."""
     folder = tmp_path / "r"
     code = (
@@ -268,7 +268,7 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path) -> None:
     assert "cannot write to" in full.stderr and "last checkpoint is intact" in full.stderr
     whole = run(read(words=[*LONGER, "engine.keep=disk"]), tmp_path / "whole")
     process = start(folder, "engine.keep=disk")
-    assert process.wait(timeout=300) == 0
+    assert process.wait() == 0
     process.communicate()
     assert same(whole.folder, folder) == []
 

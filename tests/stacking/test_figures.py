@@ -71,7 +71,7 @@ def test_every_row_of_every_scale_names_units_and_the_papers_rows_are_known(name
 def test_a_figure_of_small_data_is_played_from_its_own_folder(tmp_path: Path) -> None:
     found = experiment.find("stacking/figure4")
     settings = found.at("quick") | {"how": found.at("quick")["how"] | {"plain": True, "trees": 3}}
-    rows = experiment.beside(found, "procedure").perform(settings, tmp_path, 1, lambda _: None)
+    rows = experiment.module_of(found, "procedure").perform(settings, tmp_path, 1, lambda _: None)
     (row,) = rows.values()
     assert {"baseline all 0", "held all 0", "held unseen 16", "jaccard~importance"} <= set(row["values"])
     assert set(found.columns) <= set(row["values"])  # a table finds its numbers by the columns' names

@@ -20,7 +20,7 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
     from motet.parts import clusters
     from motet.runs import experiment as experiments
 
-    procedure = experiments.beside(experiments.find(table["name"]), "procedure")
+    procedure = experiments.module_of(experiments.find(table["name"]), "procedure")
     files = [f for f in sorted(out.glob("*-0.5-0-seed*.npz"))]
     files = [
         next(f for f in files if f.name.startswith(d))

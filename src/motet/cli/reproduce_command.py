@@ -1,4 +1,4 @@
-"""The command `motet reproduce`: a paper's table, run again, beside the paper's numbers."""
+"""The command `motet reproduce`: run a paper's experiment, and compare our numbers with the paper's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from motet.cli.command import Add, say
 
 
 def reproduce_command(add: Add) -> None:
-    p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers beside the paper's")
-    p.add_argument("name", nargs="?", help="an experiment's name; none: list them")
+    p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers and the paper's")
+    p.add_argument("name", nargs="?", help="an experiment; without a name, list them all")
     p.add_argument("words", nargs="*", metavar="section.name=value", help="settings changed for all rows")
     p.add_argument(
         "--scale",
@@ -22,16 +22,21 @@ def reproduce_command(add: Add) -> None:
         default="quick",
         help="quick: minutes, one seed; desk: hours, resumable; full: as published (default: quick)",
     )
-    p.add_argument("--rows", metavar="A,B,…", help="some of the rows only")
-    p.add_argument("--seeds", metavar="0,1,…", help="other seeds than the scale's")
-    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one for each core)")
-    p.add_argument("--out", default="runs/reproduce", metavar="FOLDER", help="where the runs are kept")
-    p.add_argument("--to", metavar="FILE.md", help="write the table there, too")
+    p.add_argument("--rows", metavar="A,B,…", help="only these rows (default: all of the scale)")
+    p.add_argument("--seeds", metavar="0,1,…", help="seeds (default: those of the scale)")
+    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: as many as use all cores)")
+    p.add_argument(
+        "--out",
+        default="runs/reproduce",
+        metavar="FOLDER",
+        help="for the runs (default: runs/reproduce)",
+    )
+    p.add_argument("--to", metavar="FILE.md", help="also write the table to this file")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
 
 
 def do_reproduce(args: Any) -> None:
-    from motet.report import paper_numbers as beside
+    from motet.report import paper_numbers
     from motet.runs import experiment as experiments
 
     if args.name is None:
@@ -41,13 +46,13 @@ def do_reproduce(args: Any) -> None:
     found = experiments.find(args.name)
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
-    print(json.dumps(table) if args.json else beside.as_text(table))
-    if drawing := experiments.beside(found, "show"):
+    print(json.dumps(table) if args.json else paper_numbers.as_text(table))
+    if drawing := experiments.module_of(found, "show"):
         print("\n".join(drawing.show(done, table, base)), file=sys.stderr if args.json else sys.stdout)
     if args.to:
         command = shlex.join(["motet", "reproduce", args.name, *args.words, "--scale", args.scale])
         command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
-        Path(args.to).write_text(beside.as_markdown(table, command, commit(found.folder)))
+        Path(args.to).write_text(paper_numbers.as_markdown(table, command, commit(found.folder)))
     say(f"\nruns:   {base}" + (f"\nnext:   motet show {done[0].folder} --clients" if done else ""))
 
 
@@ -77,7 +82,7 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
     base.mkdir(parents=True, exist_ok=True)
     settings, jobs = found.at(args.scale, *chosen(args)), args.jobs or cores()
     say(f"{found.title}\nin {base}, {jobs} at a time")
-    rows = experiments.beside(found, "procedure").perform(settings, base, jobs, say)
+    rows = experiments.module_of(found, "procedure").perform(settings, base, jobs, say)
     return experiments.table(found, rows), []
 
 

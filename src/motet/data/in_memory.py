@@ -8,7 +8,6 @@ Knows objects and files. Does not know what columns mean (user_table.py). No err
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Mapping
 from functools import wraps
@@ -18,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 
 from motet.data import user_table
 from motet.data.federated import DataError, refuse
 from motet.data.files.array_cache import home, writable
+from motet.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,10 +87,8 @@ def _write(name: str, ending: str, content: bytes) -> str:
     """Put a file in place in one go, for its owner's eyes only, unless it is there already."""
     file = _file(name, ending)
     if not file.exists():
-        draft = writable(file.parent) / f"{file.name}.{os.getpid()}.part"
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
-            f.write(content)
-        os.replace(draft, file)
+        with FileLock(writable(file.parent) / ".lock"):
+            write_atomically(file, content, private=True)
     return name
 
 

@@ -1,21 +1,22 @@
-"""Experiments: a folder with a recipe for each row of a paper's table, at three scales, and the paper's numbers.
+"""Experiments: the runs behind a table or figure of a paper, at three scales, and the paper's numbers.
 
-recipe.toml has the settings that all rows share ([recipe.…]), what each row changes ([rows.NAME]), what each
-scale changes ([scales.quick|desk|full], with its seeds and, if not all, its rows; [scales.desk.by_row.NAME] for
-one row alone), and where a run's summary has
-each column of the table ([columns]): `global = "server_test"`, or `mse = { key = "global", unit = "number" }` where a
-column is no share in percent; `metrics.NAME` is what a method says of the last round. expected.json has the paper's
-numbers by row and column. A row with `after = ["NAME"]` is run when that row of the same seed is done, and may use
-its folder as {NAME}: `net.weights = "{NAME}/global.safetensors"`.
+recipe.toml holds
+- [recipe.…]: settings that all rows of the table share;
+- [rows.NAME]: settings of one row. `after = ["OTHER"]` runs it when row OTHER of the same seed is done; {OTHER}
+  then stands for that run's folder: `net.weights = "{OTHER}/global.safetensors"`;
+- [scales.quick|desk|full]: settings, seeds and, if not all, rows of a scale; [scales.desk.by_row.NAME] for one row;
+- [columns]: the entry of a run's summary that each column shows, `global = "server_test"`, with its unit where
+  it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
+expected.json holds the paper's numbers by row and column.
 
 A row may name a method that only this paper's experiments need: `name = "experiments.page.published:PublishedPAGE"`
 is the class in experiments/page/published.py, wherever the command is given.
 
-Two files of Python may lie beside them (show.py also in the folder above, for all experiments of a paper):
+Two Python files may lie in the same folder (show.py also in the folder above, for all experiments of a paper):
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
   and returns lines to print;
-- procedure.py, `perform(settings, out, jobs, say) -> rows`: does the work where it is no run of a method.
-  `settings` are those of [recipe] and the scale, with `seeds` and `rows`; a row is as in `results`.
+- procedure.py, `perform(settings, out, jobs, say) -> rows`: computes rows (as in `results`) that are not runs
+  of a method. `settings` are those of [recipe] and the scale, with `seeds` and `rows`.
 Knows how an experiment is written down and run. Does not know how results are shown.
 """
 
@@ -25,7 +26,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -159,8 +160,8 @@ def _filled_in(value: Any, places: dict[str, str]) -> Any:
     return value
 
 
-def home() -> Path:
-    """Where experiments are: in the folder one stands in, or in the checkout that motet runs from."""
+def experiments_folder() -> Path:
+    """experiments/ in the current folder, or in the checkout that motet runs from."""
     places = [Path.cwd() / "experiments", Path(__file__).parents[3] / "experiments"]
     for place in places:
         if place.is_dir():
@@ -172,15 +173,15 @@ def home() -> Path:
 
 
 def names() -> list[str]:
-    root = home()
+    root = experiments_folder()
     return sorted(str(p.parent.relative_to(root)) for p in root.rglob("recipe.toml"))
 
 
 def find(name: str) -> Experiment:
     if name not in names():
         raise RecipeError(unknown("experiment", name, names()))
-    folder = home() / name
-    if (root := str(home().parent)) not in sys.path:
+    folder = experiments_folder() / name
+    if (root := str(experiments_folder().parent)) not in sys.path:
         sys.path.append(root)  # for rows whose method is a class in experiments/
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"
@@ -198,17 +199,25 @@ class Done:
 
 
 def perform(
-    planned: Sequence[Planned], base: Path, jobs: int, on_done: Callable[[Done], None] = lambda _: None
+    planned: Sequence[Planned],
+    base: Path,
+    jobs: int,
+    on_done: Callable[[Done], None] = lambda _: None,
+    start: Callable[[Planned, Path], Done] | None = None,
 ) -> list[Done]:
-    """Run all that is not done yet, `jobs` at a time, each in a process of its own; runs that were stopped go on."""
+    """Run all that is not done yet, `jobs` at a time; runs that were stopped are continued. `start` runs one
+    of them: by default in a process of its own."""
     base.mkdir(parents=True, exist_ok=True)
     for p in planned:  # not in the threads: comments are parsed from source, which wants one thread
         recipe = base / f"{p.folder}.toml"
         recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
     running: dict[str, Future[Done]] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for p in planned:  # those that others wait for come first, and so are never kept from running by them
-            running[p.folder] = pool.submit(_run_after, p, base, [running[f] for f in p.after])
+        for (
+            p
+        ) in planned:  # those that others wait for come first, so no thread waits for one that cannot start
+            before = [running[f] for f in p.after]
+            running[p.folder] = pool.submit(_run_after, p, base, before, start or run_in_process)
         done = []
         for future in running.values():
             done.append(future.result())
@@ -216,35 +225,36 @@ def perform(
     return done
 
 
-def _run_after(planned: Planned, base: Path, before: Sequence[Future[Done]]) -> Done:
+def _run_after(
+    planned: Planned,
+    base: Path,
+    before: Sequence[Future[Done]],
+    start: Callable[[Planned, Path], Done],
+) -> Done:
     if failed := [d.planned.row for d in (f.result() for f in before) if d.failure]:
         return Done(planned, base / planned.folder, f"it comes after {', '.join(failed)}, which failed")
-    return _run(planned, base)
+    return start(planned, base)
 
 
-def _run(planned: Planned, base: Path) -> Done:
+def run_in_process(planned: Planned, base: Path) -> Done:
+    """`motet run` of one recipe in a process of its own; its error message is the failure."""
     folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
     command = [sys.executable, "-m", "motet.cli.main", "run", str(recipe), "--out", str(folder), "--quiet"]
-    paths = [os.environ.get("PYTHONPATH", ""), str(home().parent)]
+    paths = [os.environ.get("PYTHONPATH", ""), str(experiments_folder().parent)]
     there = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=there)
     if ended.returncode == 130:
         raise KeyboardInterrupt
     said = [line for line in ended.stderr.splitlines() if line.strip()]
-    failure = (
-        "" if ended.returncode == 0 else next(_meant(said), said[-1] if said else "it ended without a word")
-    )
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+    failure = [*errors, *said[-1:], "it ended without a message"][0] if ended.returncode else ""
     return Done(planned, folder, failure)
-
-
-def _meant(lines: Sequence[str]) -> Iterator[str]:
-    return (line.removeprefix("error: ") for line in lines if line.startswith("error: "))
 
 
 def results(
     experiment: Experiment, done: Sequence[Done], summary: Callable[[Path], dict[str, Any]]
 ) -> Settings:
-    """Plain data: for each row, each column's values by seed beside the paper's, and failures."""
+    """Plain data: for each row, each column's values by seed, the paper's values, and failures."""
     rows: Settings = {}
     for one in done:
         row = rows.setdefault(
@@ -262,14 +272,14 @@ def results(
 
 
 def _dotted(found: Any, key: str) -> Any:
-    """`metrics.reward` is the reward in what was told."""
+    """`metrics.reward` is the entry `reward` of the entry `metrics`."""
     for part in key.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
 
 
 def table(experiment: Experiment, rows: Settings) -> Settings:
-    """Plain data: rows of values by seed, beside the paper's."""
+    """Plain data: rows of values by seed, with the paper's."""
     for name, row in rows.items():
         row["paper"] = experiment.expected.get(name, {})
     return {
@@ -281,8 +291,8 @@ def table(experiment: Experiment, rows: Settings) -> Settings:
     }
 
 
-def beside(experiment: Experiment, name: str) -> Any:
-    """The module `name` that lies in the experiment's folder, or in the one above it, or None."""
+def module_of(experiment: Experiment, name: str) -> Any:
+    """The experiment's own module `name`, from its folder or the one above it; None if there is none."""
     places = [folder / f"{name}.py" for folder in (experiment.folder, experiment.folder.parent)]
     path = next((p for p in places if p.exists()), None)
     if path is None:

@@ -159,11 +159,8 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     if not places:
         words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
         near = _ELSEWHERE.get(key)
-        return [
-            f"unknown keyword {key}\nhint: did you mean {near!r}?"
-            if near in words
-            else unknown("keyword", key, words)
-        ]
+        guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
+        return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})
     part[key] = str(value) if isinstance(value, Path) else value
     return unfit(places[0], {key: part[key]}, known)
