@@ -149,8 +149,8 @@ def test_keeps_on_disk_are_keeps_in_memory(method: Method, clients_data: dict[st
 class AskRecorder(Loop):
     """A loop that writes down what each client came with and what left it."""
 
-    def guarded(self, job: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
-        reply, after = super().guarded(job, client, sent, keep, data)
+    def perform(self, verb: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
+        reply, after = super().perform(verb, client, sent, keep, data)
         self.heard = [*getattr(self, "heard", []), (client, keep, reply)]
         return reply, after
 
