@@ -135,7 +135,7 @@ def test_notes_reach_a_job_once(tmp_path: Path) -> None:
 
 
 def test_an_order_survives_its_file_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
-    order = make_order("care", None, ["method.name=ditto"], 2, 0, 60.0)
+    order = make_order("care", None, ["method.name=ditto", "method.clip=inf"], 2, 0, 60.0)
     order.write(tmp_path)
     assert RunOrder.read(tmp_path) == order
     (tmp_path / "orders.json").write_text('{"federation": 3}')

@@ -105,9 +105,9 @@ class Mallory(Loop):
 
     change: Any
 
-    def guarded(self, job: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
-        reply, after = super().guarded(job, client, sent, keep, data)
-        if client == "c01" and getattr(job, "__name__", "") == "publish":
+    def perform(self, verb: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
+        reply, after = super().perform(verb, client, sent, keep, data)
+        if client == "c01" and getattr(verb, "__name__", "") == "publish":
             reply = self.change(Published.from_tree(reply[0]))
         return reply, after
 

@@ -64,10 +64,11 @@ def runs(within: Add) -> None:
     p = within("run", do_run, "run a recipe with the sites that are there, or go on with it")
     p.add_argument("kit", help=KIT)
     p.add_argument("words", nargs="*", metavar="recipe.toml | section.name=value", help="see `motet recipe`")
+    number: Any = {"type": int, "metavar": "N"}
     seconds: Any = {"type": float, "metavar": "S"}
-    p.add_argument("--min-sites", type=int, default=2, metavar="N", help="sites to start with (default: 2)")
+    p.add_argument("--min-sites", default=2, help="sites that a job needs to start (default: 2)", **number)
     p.add_argument(
-        "--min-replies", type=int, default=0, metavar="N", help="in a round (default: --min-sites)"
+        "--min-replies", default=0, help="replies that a round needs (default: as sites)", **number
     )
     p.add_argument("--timeout", default=600.0, help="seconds for a site's answer (default: 600)", **seconds)
     p.add_argument("--patience", default=inf, help="seconds to wait for server and sites", **seconds)

@@ -7,6 +7,7 @@ between rounds. Knows files. Does not know FLARE, nor what a round is.
 
 from __future__ import annotations
 
+import json
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def at_sites(
     server: str = "",  # a table at the server, in the sites' columns, for methods whose server scores models
     target: str = "",  # the column of that table that is predicted
 ) -> FederatedData:
-    """The data of a federated run, which are where they are."""
+    """The data of a federated run, which stay at its sites."""
     raise DataError(f"the rows of this run are at its sites\nhint: motet federation run, not data={AT_SITES}")
 
 
@@ -54,8 +55,8 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def read(cls, folder: Path) -> RunOrder:
         try:
-            return msgspec.json.decode((folder / "orders.json").read_bytes(), type=cls)
-        except msgspec.DecodeError as e:
+            return msgspec.convert(json.loads((folder / "orders.json").read_text()), cls)
+        except (ValueError, msgspec.ValidationError) as e:
             raise FederationError(
                 f"{folder / 'orders.json'} cannot be read: {e}\nhint: start the same run again, which writes it"
             ) from e
@@ -70,7 +71,7 @@ class JobReport(Struct, frozen=True):
     rounds: int = 0  # of the whole run
     present: list[str] = []  # sites that take part
     away: dict[str, str] = {}  # sites that do not, and why
-    scores: dict[str, float | None] = {}  # mean validation scores
+    scores: dict[str, float] = {}  # mean validation scores
     agreement: str = ""  # what sites hold, as a table for people
 
     def write(self, folder: Path) -> None:
@@ -80,8 +81,8 @@ class JobReport(Struct, frozen=True):
 def read_report(folder: Path) -> JobReport:
     """The last report; an empty one before the first, or where it cannot be read."""
     try:
-        return msgspec.json.decode((folder / "job.json").read_bytes(), type=JobReport)
-    except (FileNotFoundError, msgspec.DecodeError):
+        return msgspec.convert(json.loads((folder / "job.json").read_text()), JobReport)
+    except (FileNotFoundError, ValueError, msgspec.ValidationError):
         return JobReport()
 
 
@@ -137,8 +138,8 @@ def check_for_sites(recipe: Recipe) -> None:
 
 
 def put(file: Path, content: Struct) -> None:
-    """A small file in one go."""
-    write_atomically(file, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    """A small file in one go. Python's JSON keeps infinite settings, which msgspec's does not."""
+    write_atomically(file, json.dumps(msgspec.to_builtins(content), indent=2) + "\n")
 
 
 def note(folder: Path, word: str) -> None:

@@ -59,9 +59,7 @@ class Policy:
 
     methods: Names = ()  # methods that may run here
     verbs: Names = ()  # verbs that may run here, as train or fedavg.train
-    learn: Literal["average", "collect"] = (
-        "average"  # collect: methods may ask for this site's single replies
-    )
+    learn: Literal["average", "collect"] = "average"  # collect: methods may use this site's own replies
     reply_bytes: Count = 64 << 20  # largest reply
     letter_bytes: Count = 256 << 20  # largest message that is read at all
     rounds: Count = 10_000  # rounds of training in all, over all runs
