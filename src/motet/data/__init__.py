@@ -1,1 +1,1 @@
-"""What is learned and by whom: data sets, how their rows are dealt to clients, and networks."""
+"""Data sets, and how their rows are divided among clients."""
