@@ -84,10 +84,10 @@ def there(folder: Path) -> list[str]:
 
 
 def test_a_file_is_downloaded_and_not_again(server, tmp_path):
-    told = []
-    path = download(remote(server), tmp_path / "toy", lambda done, total: told.append((done, total)))
+    said = []
+    path = download(remote(server), tmp_path / "toy", lambda done, total: said.append((done, total)))
     assert path.read_bytes() == BODY and there(path.parent) == ["body.bin"]
-    assert told[-1] == (len(BODY), len(BODY))
+    assert said[-1] == (len(BODY), len(BODY))
     assert download(remote(server), tmp_path / "toy") == path and len(server.asked) == 1
 
 

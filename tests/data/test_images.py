@@ -118,8 +118,8 @@ def tiny(path: Path, skip: str = "", **odd: bytes) -> Path:
         members |= {
             f"{top}train/{c}/images/{c}_{i}.JPEG": jpeg(i, "L" if i == 2 else "RGB") for i in (10, 2, 0)
         }
-    told = [f"val_{i}.JPEG\t{'n01' if i % 2 else 'n02'}\t0\t0\t9\t9" for i in range(4)]
-    members[f"{top}val/val_annotations.txt"] = "\n".join(told).encode()
+    lines = [f"val_{i}.JPEG\t{'n01' if i % 2 else 'n02'}\t0\t0\t9\t9" for i in range(4)]
+    members[f"{top}val/val_annotations.txt"] = "\n".join(lines).encode()
     members |= {f"{top}val/images/val_{i}.JPEG": jpeg(20 + i) for i in range(4)}
     members |= {f"{top}test/images/test_0.JPEG": b"not read", "../evil.JPEG": b"x"} | odd
     with zipfile.ZipFile(path, "w") as archive:

@@ -22,7 +22,7 @@ shares = st.integers(0, 45).map(lambda percent: percent / 100)
 
 
 def numbered(n: int = 120, classes: int = 3, **more) -> Pool:
-    """Rows that hold their own number, so that they can be told apart."""
+    """Rows that hold their own number, so that they can be distinguished."""
     rng = np.random.default_rng(0)
     x = np.arange(n, dtype=np.float32)[:, None]
     words = tuple(map(str, range(classes)))
@@ -42,8 +42,8 @@ def everyone(federation):
 def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, val, test):
     common = DataSettings(split="iid", val=val, test=test, unseen=0.3)
     federation = partition("t", numbered(n), common, {"clients": clients}, seed)
-    dealt = [r for h in everyone(federation) for b in (h.train, h.val, h.test) for r in rows(b)]
-    assert sorted(dealt) == list(range(n))
+    assigned = [r for h in everyone(federation) for b in (h.train, h.val, h.test) for r in rows(b)]
+    assert sorted(assigned) == list(range(n))
     assert all(h.n >= 1 for h in everyone(federation))
     assert len(federation.unseen) == int(0.3 * clients + 1e-9)
 
@@ -178,11 +178,11 @@ def test_a_persons_own_function_may_return_arrays_per_client(tmp_path, monkeypat
 def test_arrays_per_client_are_checked_together():
     with pytest.raises(DataError) as caught:
         as_pool({"a": (np.ones((2, 3)), [0]), "b": (np.ones((0, 3)), []), "c": 1}, "f")
-    told = str(caught.value)
+    said = str(caught.value)
     assert (
-        "client a has 2 examples" in told
-        and "client b has no examples" in told
-        and "client c has int" in told
+        "client a has 2 examples" in said
+        and "client b has no examples" in said
+        and "client c has int" in said
     )
 
 

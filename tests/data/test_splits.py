@@ -16,7 +16,7 @@ from motet.data.splits.sizes import lognormal, quantity_skew, taken, whole
 groups = source("groups")
 
 seeds = st.integers(0, 10**6)
-WHOLE = ("iid", "dirichlet", "classes", "quantity_skew", "lognormal")  # splits that deal every row
+WHOLE = ("iid", "dirichlet", "classes", "quantity_skew", "lognormal")  # splits that assign every row
 
 
 def labels(n: int, seed: int, many: int = 4) -> np.ndarray:
@@ -63,14 +63,14 @@ def test_groups_share_no_training_row(seed):
 def test_the_same_seed_gives_the_same_split_and_another_seed_another(name):
     y = np.repeat(np.arange(10), 500)
 
-    def dealt(seed: int) -> bytes:
+    def assigned(seed: int) -> bytes:
         options = {"rows": 60} if name == "groups" else {}
         assignment = source(name)(Rows(np.arange(5000), y, seed, owner=y), **options)
         return assignment.row.tobytes() + assignment.who.tobytes()
 
-    assert dealt(3) == dealt(3)
+    assert assigned(3) == assigned(3)
     if name not in ("natural", "vertical"):  # these draw nothing
-        assert dealt(3) != dealt(4)
+        assert assigned(3) != assigned(4)
 
 
 # ---- by classes ----

@@ -1,4 +1,4 @@
-"""Figures of a federation: formulas by hand, bounds, equal rows, and what is told of each kind of data."""
+"""Figures of a federation: formulas by hand, bounds, equal rows, and what is computed for each kind of data."""
 
 import numpy as np
 import pytest
@@ -158,7 +158,7 @@ def test_nothing_is_said_of_shared_rows_if_clients_are_scaled_by_themselves():
     assert found.shared is None and found.shared_with_target is None and found.leaked.rows == 0
 
 
-# ---- what is told ----
+# ---- kinds of data ----
 
 
 def test_sizes_labels_and_skew_of_a_toy_federation():

@@ -74,10 +74,10 @@ def test_integer_targets_with_many_values_are_numbers_and_the_note_says_how_to_c
 
 
 def test_missing_values_are_refused_with_column_file_count_and_lines(tmp_path):
-    told = refusal(write(tmp_path, "a,b,y\n1,,u\n\n,2,v\n3,,u\n"))
-    assert "column 'a' has 1 missing values: data.csv (1: line 4)" in told
-    assert "column 'b' has 2 missing values: data.csv (2: line 2, 5)" in told
-    assert 'missing = "mean"' in told and told.startswith("2 things are wrong")
+    said = refusal(write(tmp_path, "a,b,y\n1,,u\n\n,2,v\n3,,u\n"))
+    assert "column 'a' has 1 missing values: data.csv (1: line 4)" in said
+    assert "column 'b' has 2 missing values: data.csv (2: line 2, 5)" in said
+    assert 'missing = "mean"' in said and said.startswith("2 things are wrong")
 
 
 def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
@@ -96,21 +96,21 @@ def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
 
 
 def test_text_in_a_column_of_numbers_is_shown_with_its_lines(tmp_path):
-    told = refusal(write(tmp_path, 'a,y\n1,u\n"12,5",v\n3,u\nn/a,v\n4,u\n'))
-    assert "column 'a' is mostly numbers, and 2 of its values are not" in told
-    assert "'12,5' (data.csv line 3), 'n/a' (data.csv line 5)" in told
-    assert "hint: write numbers like 12.5" in told
+    said = refusal(write(tmp_path, 'a,y\n1,u\n"12,5",v\n3,u\nn/a,v\n4,u\n'))
+    assert "column 'a' is mostly numbers, and 2 of its values are not" in said
+    assert "'12,5' (data.csv line 3), 'n/a' (data.csv line 5)" in said
+    assert "hint: write numbers like 12.5" in said
 
 
 def test_infinite_values_are_refused(tmp_path):
-    told = refusal(write(tmp_path, "a,y\n1,u\ninf,v\n"))
-    assert "column 'a' holds infinite values: data.csv (1: line 3)" in told
+    said = refusal(write(tmp_path, "a,y\n1,u\ninf,v\n"))
+    assert "column 'a' holds infinite values: data.csv (1: line 3)" in said
 
 
 def test_an_absent_target_or_client_column_names_the_nearest_and_all(tmp_path):
-    told = refusal(write(tmp_path, GOOD), target="il", client="sites")
-    assert "no target column 'il'.\nhint: did you mean 'ill'? there are: age, smoker, city, site, ill" in told
-    assert "no client column 'sites'.\nhint: did you mean 'site'?" in told
+    said = refusal(write(tmp_path, GOOD), target="il", client="sites")
+    assert "no target column 'il'.\nhint: did you mean 'ill'? there are: age, smoker, city, site, ill" in said
+    assert "no client column 'sites'.\nhint: did you mean 'site'?" in said
 
 
 def test_a_target_must_be_named(tmp_path):
@@ -120,24 +120,24 @@ def test_a_target_must_be_named(tmp_path):
 
 
 def test_a_missing_target_and_a_missing_client_are_refused(tmp_path):
-    told = refusal(write(tmp_path, "a,c,y\n1,p,u\n2,,v\n3,p,\n"), client="c")
-    assert "the target 'y' has missing values: data.csv (1: line 4)" in told
-    assert "the client column 'c' has missing values: data.csv (1: line 3)" in told
+    said = refusal(write(tmp_path, "a,c,y\n1,p,u\n2,,v\n3,p,\n"), client="c")
+    assert "the target 'y' has missing values: data.csv (1: line 4)" in said
+    assert "the client column 'c' has missing values: data.csv (1: line 3)" in said
 
 
 def test_files_with_different_columns_are_told_apart(tmp_path):
     write(tmp_path, "a,b,y\n1,2,u\n", "sites/north.csv")
     write(tmp_path, "a,y,z\n1,v,3\n", "sites/south.csv")
-    told = refusal(str(tmp_path / "sites"))
-    assert "north.csv lacks 'z'" in told and "south.csv lacks 'b'" in told
+    said = refusal(str(tmp_path / "sites"))
+    assert "north.csv lacks 'z'" in said and "south.csv lacks 'b'" in said
 
 
 def test_an_empty_file_and_a_client_without_examples_are_both_reported(tmp_path):
     write(tmp_path, "", "sites/north.csv")
     write(tmp_path, "a,y\n", "sites/south.csv")
     write(tmp_path, "a,y\n1,u\n", "sites/west.csv")
-    told = refusal(str(tmp_path / "sites"))
-    assert "north.csv is empty" in told and "south.csv has column names and no examples" in told
+    said = refusal(str(tmp_path / "sites"))
+    assert "north.csv is empty" in said and "south.csv has column names and no examples" in said
 
 
 def test_an_empty_folder_and_an_absent_file_are_refused(tmp_path):
@@ -158,8 +158,8 @@ def test_a_constant_number_is_nothing_to_learn(tmp_path):
 
 
 def test_names_and_dates_are_no_categories(tmp_path):
-    told = refusal(write(tmp_path, "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150))))
-    assert "150 different values" in told and 'drop = ["a"]' in told
+    said = refusal(write(tmp_path, "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150))))
+    assert "150 different values" in said and 'drop = ["a"]' in said
 
 
 def test_rows_that_do_not_fit_the_header_are_refused(tmp_path):

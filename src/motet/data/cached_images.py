@@ -1,6 +1,6 @@
 """From images in the cache to a pool of rows; nothing is copied.
 
-Knows what a pool of images looks like. Does not know where they come from.
+Knows pools of images. Does not know where they come from.
 """
 
 from __future__ import annotations

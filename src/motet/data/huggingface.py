@@ -30,13 +30,13 @@ def load(
     *,
     target: str = "label",  # the column to predict
     client: str = "",  # the column that names each row's client
-    config: str = "",  # which configuration, where there are several
-    train_split: str = "train",  # the split that clients share
-    test_split: str = "test",  # the split that becomes the server's test; it may be missing
+    config: str = "",  # the configuration, if there are several
+    train_split: str = "train",  # the split that is divided among clients
+    test_split: str = "test",  # the split for the server's test set; it may be missing
     kind: str = "auto",  # classes | numbers; of a table's target
     missing: str = "refuse",  # refuse empty cells | mean: fill them with the column's training mean
     drop: tuple[str, ...] = (),  # columns to leave out
-    size: int = 0,  # make all images this many pixels wide and high; 0: they are of one size already
+    size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
 ) -> Pool:
     """A data set with a column of images, or a table of numbers and text."""

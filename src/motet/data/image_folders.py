@@ -43,9 +43,9 @@ def load(
     rows = [ImageFile.of(f) for f in files]
     refuse(_problems(rows, path))
     facts = [(f, (root / f).stat().st_size, (root / f).stat().st_mtime_ns) for f in files]
-    mark = key([VERSION, str(root), size, grey, facts])
+    arrays_key = key([VERSION, str(root), size, grey, facts])
     slug = re.sub(r"\W", "_", root.name)
-    found = keep(f"folder_{slug}", mark, lambda: decode(root, rows, size, grey))
+    found = keep(f"folder_{slug}", arrays_key, lambda: decode(root, rows, size, grey))
     return pictures.pool(found, tuple(map(str, found["classes"])), neutral(grey))
 
 

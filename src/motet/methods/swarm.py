@@ -25,7 +25,6 @@ from motet.core import (
 )
 from motet.parts import particle_losses as losses
 from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, initial_state, with_trail
-from motet.vec import Vec
 
 
 class Swarm(Method):
@@ -128,7 +127,7 @@ class Swarm(Method):
         s = with_trail(s) if self.trail and int(s["epoch"]) % self.trail == 0 else s
         return s | {"best": losses.best_weights(self.task, gbest(s), s["loss"].amin(1), self.per_class)}
 
-    def global_model(self, s: Tree) -> Vec:
+    def global_model(self, s: Tree) -> Tree:
         return s["best"]
 
     def download(self, s: Tree, client: str) -> Tree:

@@ -1,4 +1,4 @@
-"""Images as arrays of bytes (N, height, width, channels), out of the formats that data sets come in.
+"""Images as arrays of bytes (N, height, width, channels), read from the formats of data sets.
 
 Knows formats: idx, CIFAR's binary records, sheets of many images, single pictures. Does not know which data set
 it reads. Archives are read member by member and never unpacked, so their paths lead nowhere.
@@ -27,7 +27,7 @@ from motet.data.files.local_files import compare, content, find
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SERVER_TEST = 4  # the part of official test images; others are -1: to be cut among the clients
+SERVER_TEST = 4  # the part of official test images; the others are -1: not decided
 _ROW = 50  # images in a row of a sheet, and rows in a sheet
 SHEET = _ROW * _ROW
 
@@ -36,7 +36,7 @@ SHEET = _ROW * _ROW
 
 
 def idx(path: Path, shape: tuple[int, ...] = (), md5: str = "") -> np.ndarray:
-    """An idx file of bytes; `shape` is what it must have, `md5` that of the unpacked file."""
+    """An idx file of bytes, which must have this shape and, unpacked, this md5."""
     raw = content(path, md5=md5)
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise DataError(
@@ -61,7 +61,7 @@ def four_idx(
     many: tuple[int, int] = (60000, 10000),
     side: int = 28,
 ) -> dict[str, np.ndarray]:
-    """The four files of MNIST and its kin; `md5` by name without .gz, of the packed files or the unpacked."""
+    """The four files of MNIST and Fashion-MNIST; `md5` by name without .gz, of the packed or unpacked files."""
     found = []
     for which, rows in zip(("train", "t10k"), many, strict=True):
         for what, shape in (("images-idx3", (rows, side, side)), ("labels-idx1", (rows,))):
@@ -76,7 +76,7 @@ def four_idx(
 
 
 def parts(train: int, test: int) -> np.ndarray:
-    """The part of each row, where training images come first."""
+    """The part of each row; training images come first."""
     return np.repeat(np.array([-1, SERVER_TEST], np.int8), [train, test])
 
 
@@ -86,7 +86,7 @@ def parts(train: int, test: int) -> np.ndarray:
 def records(
     path: Path, members: Mapping[str, int], words: Sequence[str], labels: int, md5: str = "", side: int = 32
 ) -> tuple[np.ndarray, np.ndarray, list[list[str]]]:
-    """Images (N, side, side, 3), labels (N, labels), and the lines of the members that hold words.
+    """Images (N, side, side, 3), labels (N, labels), and the lines of the text members.
 
     `members` are the archive's files of records, in order, with the number of records each must have:
     `labels` bytes, then all red, green and blue values.
@@ -107,7 +107,7 @@ def records(
 
 
 def _members(path: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
-    """The named files of a tar archive, each no longer than its limit (and one byte, which tells)."""
+    """The named files of a tar archive, read up to one byte beyond the limit, so that longer ones are noticed."""
     found: dict[str, bytes] = {}
     try:
         with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
@@ -121,7 +121,7 @@ def _members(path: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
     return found
 
 
-# ---- sheets: 50 x 50 images in one lossless picture ----
+# ---- sheets: 50 x 50 images in one lossless image ----
 
 
 def sheets(folder: Path, prefix: str, many: int, sha256: str = "", side: int = 32) -> np.ndarray:
@@ -141,7 +141,7 @@ def sheets(folder: Path, prefix: str, many: int, sha256: str = "", side: int = 3
 
 
 def table_of(path: Path, **kinds: str) -> dict[str, np.ndarray]:
-    """The named arrays of an .npz file, each of the kind of numbers or text that is expected."""
+    """The named arrays of an .npz file, each of the expected kind of numbers or text."""
     try:
         with np.load(path, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
@@ -152,11 +152,11 @@ def table_of(path: Path, **kinds: str) -> dict[str, np.ndarray]:
     return found
 
 
-# ---- single pictures ----
+# ---- single images ----
 
 
 def picture(raw: bytes, path: object, size: tuple[int, int] | None = None) -> np.ndarray:
-    """A picture in colour, (height, width, 3); `size` is the (width, height) that it must have."""
+    """A colour image, (height, width, 3); `size` is the (width, height) that it must have."""
     with opened(raw, path) as image:
         if size and image.size != size:
             raise DataError(
@@ -164,7 +164,7 @@ def picture(raw: bytes, path: object, size: tuple[int, int] | None = None) -> np
             )
         try:
             return np.asarray(image.convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as e:  # what Pillow says of damaged pictures
+        except (OSError, ValueError, SyntaxError) as e:  # Pillow's errors for damaged images
             raise DataError(f"{path} is damaged: {e}") from e
 
 
@@ -178,7 +178,7 @@ def opened(raw: bytes, path: object) -> Image:
 
 
 def in_threads(do: Callable[[int], None], over: Iterable[int]) -> None:
-    """Decoding pictures lets other threads work; the first error ends it."""
+    """Call f in several threads, since decoding releases the lock; the first error ends it."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for _ in pool.map(do, over):
             pass

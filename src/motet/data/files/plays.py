@@ -1,4 +1,4 @@
-"""The complete works in one text file: which role says what.
+"""Shakespeare's complete works in one text file: the speeches of each role.
 
 Knows the first edition of Project Gutenberg (1994) and how LEAF reads it: a work begins with its title
 and "by William Shakespeare"; a speech begins with two spaces, a name and a full stop, and goes on with
@@ -28,14 +28,14 @@ _FLAT = "THE COMEDY OF ERRORS"
 _POEMS = ("THE SONNETS", "A LOVER'S COMPLAINT")  # the first and the last work of the file
 _BY = "by William Shakespeare"
 _LICENCE = re.compile(r"<<THIS ELECTRONIC VERSION.*?>>", re.DOTALL)
-_END = "End. of the play"  # what ends the last speech: it looks like another one
+_END = "End. of the play"  # the end of the last speech, which looks like another speech
 _SPEAKER = re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)")
 Role = tuple[str, str]  # the play's title and the role's name
 Speeches = dict[Role, list[list[str]]]  # every speech is a list of lines
 
 
 def read(folder: Path) -> dict[Role, str]:
-    """All that each role says, in one line, as LEAF joins it; roles in order of appearance."""
+    """The text of each role in one line, joined as in LEAF; roles in order of appearance."""
     lines = {role: [line for speech in all_ for line in speech] for role, all_ in speeches(folder).items()}
     return {
         role: re.sub("  +", " ", " ".join([*spoken, ""])) for role, spoken in lines.items() if len(spoken) > 2
@@ -43,7 +43,7 @@ def read(folder: Path) -> dict[Role, str]:
 
 
 def speeches(folder: Path) -> Speeches:
-    """Every speech of every role, from whichever file is there."""
+    """Every speech of every role, from the file that is there."""
     path = find(folder, _MIT, _ZIP, "100.txt", "raw_data.txt")
     lines = _LICENCE.sub("<", _text(path)).splitlines()
     found: Speeches = {}
@@ -96,7 +96,7 @@ def spoken(lines: list[str], flat: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def encode(text: str) -> np.ndarray:
-    """Codes of characters: their places in the alphabet."""
+    """Codes of characters: their indices in the alphabet."""
     if strange := sorted(set(text) - set(ALPHABET)):
         raise DataError(
             f"the plays hold characters that are not in LEAF's alphabet: {' '.join(map(repr, strange))}.\n"

@@ -2,11 +2,11 @@
 
 Prepared as "Self-adaptive Federated Swarm Intelligence" does: Keras' split, which shuffles the rows by
 NumPy's legacy generator with seed 113 and tests on the last 102; four clients hold consecutive blocks of
-101 of the 404 training rows. The 102 are the server's test set. The paper has no validation and no test
-at the clients: as_published = true gives them all their rows to train with, and leaves features and prices
-as they are, in double precision (X'X has condition 2e8, so that single precision moves least squares).
+101 of the 404 training rows. The 102 are the server's test set. In the paper clients have no
+validation and no test rows. as_published = true lets them train with all their rows, and leaves features and prices
+unscaled in double precision (X'X has condition 2e8, so that single precision changes least squares).
 
-Knows the files and the split. Does not know how a client's rows are cut.
+Knows the files and Keras' split. Does not know the parts of a client's rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _VALUES = "ee6d4dbe86eb3e9d39d937bcdb31f4516d0266306ae0b43a95f5b3b5d8ccf29f"
 
 def load(
     *,
-    as_published: bool = False,  # raw numbers; clients train with all their rows, only the server's test set is left
+    as_published: bool = False,  # unscaled numbers; clients have training rows only, and the server the test set
 ) -> Pool:
     """A table of 12 numbers and a flag; the clients are four blocks of rows."""
     found = arrays("boston")
@@ -53,9 +53,7 @@ def load(
 def pool(found: Mapping[str, np.ndarray], as_published: bool = False, digest: str = "") -> Pool:
     row = np.arange(_ROWS)
     names = tuple(f"block-{i}" for i in range(_TRAIN // _BLOCK))
-    owner = np.minimum(
-        row // _BLOCK, len(names) - 1
-    )  # rows of the server test set have no client; theirs is not used
+    owner = np.minimum(row // _BLOCK, len(names) - 1)  # the owner of the server's test rows is not used
     part = np.where(row < _TRAIN, PARTS.index("train") if as_published else -1, PARTS.index("server_test"))
     columns = frames.columns(_NAMES, {"CHAS"})
     scaling = "none" if as_published else "federation"

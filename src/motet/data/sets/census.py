@@ -2,8 +2,8 @@
 
 Prepared as Cantu-Cervini 2024 (stacking) does. Rows of adult.test with an unknown value go; in
 adult.data an unknown workclass or occupation ('?') stays and is a word of its own. Persons who were
-born outside of the four regions, or nobody knows where, go. fnlwgt, a weight of the sample, is no feature.
-Differs from the paper: rows stand as in the files, not shuffled.
+born outside of the four regions, or at an unknown place, go. fnlwgt, a weight of the sample, is no feature.
+Differs from the paper: rows are in the order of the files, not shuffled.
 
 Knows the files and the regions. Does not know how rows are divided among clients.
 """
@@ -96,7 +96,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
     import pandas as pd
 
     taught, tested = (_read(find(folder, s.file), s.sha256) for s in SOURCES)
-    # The paper's source marks what is unknown as missing in the test half only.
+    # The paper's source has unknown values as missing in the test half only.
     people = pd.concat([taught, tested[(tested != "?").all(axis=1)]], ignore_index=True)
     region = people["native-country"].map(
         {c: i for i, those in enumerate(_REGIONS.values()) for c in those.split()}

@@ -35,7 +35,7 @@ PIXELS = Pixels((0.49139968, 0.48215841, 0.44653091), (0.24703223, 0.24348513, 0
 
 
 def decode(folder: Path) -> dict[str, np.ndarray]:
-    """The official archive, or sheets with labels.npz; both have the images in the same order."""
+    """The official archive, or sheets of images with labels.npz; both have the same order."""
     if (folder / "labels.npz").is_file():
         known = table_of(folder / "labels.npz", y_train="iu", y_test="iu", names="U")
         y, names = np.concatenate([known["y_train"], known["y_test"]]), known["names"]
@@ -51,7 +51,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 
 def load(
     *,
-    augment: bool = False,  # shift and mirror training images at random
+    augment: bool = False,  # shift and flip training images at random
 ) -> Pool:
     """Colour images; the official test images are the server's."""
     found = arrays("cifar10")

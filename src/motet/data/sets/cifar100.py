@@ -34,7 +34,7 @@ PIXELS = Pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # as PAGE r
 
 
 def decode(folder: Path) -> dict[str, np.ndarray]:
-    """The official archive, or sheets with labels.npz, which have the images in another order."""
+    """The official archive, or sheets of images with labels.npz, which have another order."""
     if (folder / "labels.npz").is_file():
         kinds = {
             "y_train": "iu",
@@ -65,7 +65,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 
 def load(
     *,
-    augment: bool = True,  # shift and mirror training images at random
+    augment: bool = True,  # shift and flip training images at random
     labels: str = "fine",  # fine: 100 classes | coarse: 20
 ) -> Pool:
     """Colour images; the official test images are the server's."""

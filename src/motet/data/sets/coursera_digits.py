@@ -13,7 +13,7 @@ from motet.data.files.image_formats import idx, table_of
 from motet.data.files.local_files import find
 from motet.data.sets import mnist
 
-# The course's file needs a login. It is 500 training images of MNIST for each digit, shrunk: so we make it.
+# The course's file needs a login. It has 500 training images of MNIST for each digit, resized: so it is made here.
 SOURCES = mnist.SOURCES[:2]
 FOLDERS = ("coursera_digits", *mnist.FOLDERS)
 ORIGIN = "These digits are ex3data1.mat of the course's third exercise; motet also makes them from MNIST"
@@ -49,7 +49,7 @@ def _matlab(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_mnist(folder: Path) -> dict[str, np.ndarray]:
-    """The first 500 training images of each digit, shrunk and unrolled column by column."""
+    """The first 500 training images of each digit, resized and flattened column by column."""
     names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
     images, labels = (
         idx(find(folder, n, n.replace("-idx", ".idx")), shape, mnist.UNPACKED[n])
@@ -63,7 +63,7 @@ def _from_mnist(folder: Path) -> dict[str, np.ndarray]:
 
 
 def shrinking(many: int, few: int) -> np.ndarray:
-    """The matrix (few, many) of MATLAB's imresize: a cubic kernel as wide as the shrinking, edges repeated."""
+    """The matrix (few, many) of MATLAB's imresize: a cubic kernel of the width of the reduction, edges repeated."""
     ratio = few / many
     centre = (np.arange(few) + 0.5) / ratio - 0.5  # of each new pixel, among the old ones
     reach = int(np.ceil(2 / ratio)) + 1
@@ -84,17 +84,19 @@ def _cubic(t: np.ndarray) -> np.ndarray:
 
 def load(
     *,
-    as_published: bool = False,  # 400 rows of each digit to train with, in double precision
-    terms: Literal["pixels", "squares", "neighbours"] = "pixels",  # and squares; and products of neighbours
+    as_published: bool = False,  # all 400 training rows of each digit, in double precision
+    terms: Literal[
+        "pixels", "squares", "neighbours"
+    ] = "pixels",  # pixels | with squares | with products of neighbours too
 ) -> Pool:
-    """A table of 400 grey values; one digit to a client, as the swarm's paper has it.
+    """A table of 400 grey values; one digit for each client, as in the swarm's paper.
 
     The paper suggests powers and interactions of pixels. All 79,800 products are too many for a swarm: `neighbours`
     has those of pixels side by side and one above the other, where the strokes are, 760 of them.
     """
     found = arrays("coursera_digits")
     y = np.asarray(found["y"])
-    place = np.arange(len(y)) % EACH  # within the block of its digit
+    place = np.arange(len(y)) % EACH  # within the rows of its digit
     chosen_by = (place % 10 == 9) & (not as_published)
     part = np.where(place >= 400, 2, np.where(chosen_by, 1, 0))  # of a digit 360 train, 40 val, 100 test
     names = tuple(f"digit-{d}" for d in range(10))

@@ -2,8 +2,8 @@
 
 Prepared as Cantu-Cervini 2024 (stacking) does: of seven cover types the two that are common, 1 and 2;
 the area Cache la Poudre has only one of them and goes; the other three areas are the clients. Each of
-the 40 soil types is a column that stands for itself, not one of a group. Its vertical runs use 50,000
-random rows (rows = 50000); which ones, other than there, our own generator draws, with seed 42.
+the 40 soil types is a column by itself, not one of a group. The paper's vertical runs use 50,000 random rows
+(rows = 50000). Differs from the paper: our own generator draws them, with seed 42.
 
 Knows the files. Does not know how rows are divided among clients.
 """
@@ -52,12 +52,12 @@ _SOILS = tuple(f"Soil_Type{i}" for i in range(1, 41))
 _AREAS = ("Rawah", "Neota", "Comanche", "Poudre")
 _OF_AREA = [260_796, 29_884, 253_364, 36_968]
 _OF_COVER = [211_840, 283_301, 35_754, 2_747, 9_493, 17_367, 20_510]
-_SEED = 42  # the paper's, for its fixed choice of rows
+_SEED = 42  # the paper's, for its choice of rows
 
 
 def load(
     *,
-    rows: int = 0,  # a fixed random choice of so many rows; 0: all
+    rows: int = 0,  # number of rows, a fixed random choice; 0: all
 ) -> Pool:
     """A table of 10 numbers and 40 flags; the clients are the wilderness areas."""
     found = arrays("covertype")

@@ -24,7 +24,7 @@ SOURCES = tuple(
 )
 FOLDERS = ("mnist", "MNIST")
 ORIGIN = "MNIST is the four files train-images-idx3-ubyte.gz, ..., of Yann LeCun's page and its mirrors"
-UNPACKED = {  # md5 without gzip, which compresses differently wherever it is run
+UNPACKED = {  # md5 of the unpacked files, since gzip files differ
     "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
     "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
     "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",

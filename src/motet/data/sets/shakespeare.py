@@ -2,14 +2,14 @@
 
 Roles, text and windows as LEAF's (Caldas et al. 2018): an example is 80 characters and the one that
 follows; of a role's windows the first 80 % are for training and, after a gap of 79, the rest for
-testing: no character of an input is in both. PAGE (Chen et al. 2024) takes 100 roles at random of
-those with more than 7,000 and 1,000 of them, and from each a run of 7,000 (70 % to train with,
-30 % for tests at home) and one of 1,000 for the server.
+testing: no character of an input is in both. PAGE (Chen et al. 2024) takes 100 random roles of
+those with more than 7,000 training and 1,000 test windows: 7,000 consecutive windows of each for the client (70 %
+for training, 30 % for its test) and 1,000 for the server.
 Differs from LEAF: the licence, which its patterns take for two roles of The Comedy of Errors, is left out.
-Differs from PAGE: a third of the tests at home are validation. All parts at home follow each other
-in the text without a gap: inputs of neighbours overlap, targets do not.
+Differs from PAGE: a third of a client's test windows are validation. The parts of a client follow each other
+in the text without a gap: inputs of neighbouring windows overlap, targets do not.
 
-Knows windows, parts and who is drawn. Does not know how roles are found in the text (files/plays.py).
+Knows windows, parts and which roles are drawn. Does not know how roles are found in the text (files/plays.py).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ORIGIN = (
 )
 
 LENGTH = 80  # characters of an input
-_NOBODYS = len(PARTS)  # a part that nobody reads
+_UNUSED = len(PARTS)  # a part that is not used
 _CLASSES = tuple({"\n": "newline", " ": "space"}.get(c, c) for c in plays.ALPHABET)
 
 
@@ -52,15 +52,15 @@ def load(
     seed: int,
     users: int = 100,  # roles drawn by the run's seed
     least: int = 8000,  # windows that a role must have
-    crop: int = 7000,  # windows a role has at home, in a row: 70 % train, 10 % validation, 20 % test; 0: all
-    server: int = 1000,  # windows of each role's test part, in a row, for the server's test
+    crop: int = 7000,  # consecutive windows of a client: 70 % train, 10 % validation, 20 % test; 0: all
+    server: int = 1000,  # consecutive windows of each role's test part for the server's test set
 ) -> Pool:
-    """Windows of codes from 0 to 79, and the code that follows; the clients are roles."""
+    """Windows of 80 characters as codes from 0 to 79, and the next code; the clients are roles."""
     return pool(arrays("shakespeare"), seed, users, least, crop, server)
 
 
 def decode(folder: Path) -> dict[str, np.ndarray]:
-    """The codes of what all roles say, where each role starts (and the end), and the roles' names."""
+    """The text of all roles as codes, the start of each role (and the end), and the roles' names."""
     said = {name: text for name, text in plays.read(folder).items() if len(text) > LENGTH}
     lengths = [len(text) for text in said.values()]
     return {
@@ -72,7 +72,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A row of windows of one client: where its characters start, and how many windows are of each part."""
+    """Consecutive windows of one client: the first character, and the number of windows of each part."""
 
     owner: int
     start: int
@@ -114,13 +114,13 @@ def pool(
 
 
 def qualified(windows: np.ndarray, least: int, crop: int, server_test: int) -> np.ndarray:
-    """Which roles have enough windows; also without a crop each part at home gets some."""
+    """Which roles have enough windows, so that each part of the client has some."""
     train, test = leaf_split(windows)
     return (windows >= least) & (train > max(crop, 9)) & ((test > server_test) | (server_test == 0))
 
 
 def leaf_split(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many of a role's windows are LEAF's training and test windows; 79 between them are nobody's."""
+    """The numbers of a role's training and test windows in LEAF; 79 windows between them are not used."""
     train = (0.8 * windows).astype(np.int64)
     return train, np.maximum(windows - train - (LENGTH - 1), 0)
 
@@ -128,7 +128,7 @@ def leaf_split(windows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def cut(
     owner: int, start: int, windows: int, crop: int, server_test: int, rng: np.random.Generator
 ) -> list[Stretch]:
-    """Two rows of windows at random places: one of the training windows, one of the test windows."""
+    """Two runs of consecutive windows at random places: of the training windows and of the test windows."""
     train, test = (int(n) for n in leaf_split(np.array(windows)))
     many = crop or train
     home = start + int(rng.integers(train - many + 1))
@@ -141,13 +141,13 @@ def cut(
 
 
 def _lay(text: np.ndarray, stretches: list[Stretch], names: tuple[str, ...], notes: list[str]) -> Pool:
-    """The used stretches one after the other; a window that begins in the last 80 characters of one of
-    them would cross into the next, so it is nobody's."""
+    """The text that is used, in one piece; a window that begins in the last 80 characters of a role would reach into
+    the next role, and is not used."""
     text = np.concatenate([text[s.start : s.start + s.windows + LENGTH] for s in stretches])
-    runs = [run for s in stretches for run in (*s.parts, (_NOBODYS, LENGTH))]
+    runs = [run for s in stretches for run in (*s.parts, (_UNUSED, LENGTH))]
     part = np.repeat([p for p, _ in runs], [many for _, many in runs])[:-LENGTH].astype(np.int8)
     owner = np.repeat([s.owner for s in stretches], [s.windows + LENGTH for s in stretches])[:-LENGTH]
-    x = sliding_window_view(text, LENGTH)[:-1]  # (windows, 80), of which nothing is copied
+    x = sliding_window_view(text, LENGTH)[:-1]  # (windows, 80), a view
     y = text[LENGTH:].astype(np.int64)
     digest = hashlib.sha256(text.tobytes()).hexdigest()  # x and y are views of the text
     return Pool(x, y, "classes", _CLASSES, (), owner, names, part, scaling="none", notes=notes, digest=digest)

@@ -2,15 +2,15 @@
 
 page: Chen et al. 2024 (PAGE), after FedDyn (Acar et al. 2021). One labeller W, b ~ N(0, 1) for all;
     client i: B_i ~ N(0, beta), m_i ~ N(B_i, 1)^dim, x ~ N(m_i, diag(j^-1.2)), y = argmax(W'x + b).
-    Of 375 rows a client, 300 are its own and the last 75 are pooled. Differs from the paper: it
-    tests on what it chooses by; here the 300 are 210 train, 30 validation, 60 test, and the pooled
-    rows are one third proxy (for the server to choose by) and two thirds server test set.
+    Of 375 rows of a client, 300 are its own and the last 75 are pooled at the server. Differs from the
+    paper, which uses its test rows for choices too: the 300 are 210 train, 30 validation and 60 test; a third of
+    the pooled rows are the server's proxy set, and two thirds its test set.
 fedprox: Li et al. 2020, Synthetic(alpha, beta). Client k: u_k ~ N(0, alpha), W_k, b_k ~ N(u_k, 1),
     B_k ~ N(0, beta), v_k ~ N(B_k, 1)^dim, x ~ N(v_k, diag(j^-1.2)), y = argmax softmax(W_k x + b_k).
     Sizes are lognormal(4, 2) + 50. As in their code, alpha and beta are standard deviations.
 
-Knows how numbers are drawn. Every client draws from a generator of its own, so that the first 50
-clients of 100 are those of 50.
+Every client has a random generator of its own, so that the first 50 clients of 100 are those of 50.
+Knows how rows are drawn. Does not know how they are used.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from motet.client import Column, seed_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.splits.assignment import client_names
 
-_CHUNK = 1 << 10  # rows that are labelled at once: small enough for one thread, which is fastest here
+_CHUNK = 1 << 10  # rows that are labelled at once; few enough for one thread, which is fastest here
 
 
 def load(
     *,
     seed: int,
     generator: str = "page",  # page (one labeller, different inputs) | fedprox (labellers differ too)
-    clients: int = 100,  # how many clients
+    clients: int = 100,  # number of clients
     dim: int = 0,  # features; 0: as in the paper, 30 (page) or 60 (fedprox)
     classes: int = 0,  # classes; 0: as in the paper, 30 (page) or 10 (fedprox)
     samples: int = 375,  # page: rows of each client, pooled ones included
@@ -36,7 +36,7 @@ def load(
     beta: float = 1.0,  # how much inputs differ
     cap: int = 5000,  # fedprox: most rows of a client; its sizes have a heavy tail
 ) -> Pool:
-    """Rows of all clients, each drawn from a generator of its own."""
+    """The rows of all clients."""
     if generator not in ("page", "fedprox"):
         raise DataError(f"generator is {generator!r}; expected 'page' or 'fedprox'")
     least = {"clients": (clients, 1), "samples": (samples, 15), "cap": (cap, 50), "dim": (dim, 0)}
@@ -52,7 +52,7 @@ def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: fl
     x = np.empty((clients * samples, dim), np.float32)
     spots = _blocks(
         x, clients, (sum(shares[:3]), *shares[3:])
-    )  # own rows, proxy, server test set: (clients, rows, dim)
+    )  # own rows, proxy, server's test: (clients, rows, dim)
     spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
     for i in range(clients):
         rng = draw(seed, "page", i)
@@ -69,7 +69,7 @@ def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: fl
 
 
 def parts(samples: int) -> tuple[int, ...]:
-    """How many of a client's rows are train, val, test, proxy, server test set: 210, 30, 60, 25, 50 of 375."""
+    """Numbers of a client's train, val, test, proxy and server test rows: 210, 30, 60, 25, 50 of 375."""
     train, val, proxy = (round(samples * k / 375) for k in (210, 30, 25))
     own = round(samples * 300 / 375)
     counts = (train, val, own - train - val, proxy, samples - own - proxy)
@@ -90,7 +90,7 @@ def labeller(seed: int, dim: int, classes: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def label(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The class with the highest score, some rows at a time."""
+    """The class with the highest score, in blocks of rows."""
     chunks = (x[i : i + _CHUNK] for i in range(0, len(x), _CHUNK))
     return np.concatenate([(c.astype(np.float64) @ w + b).argmax(1) for c in chunks])
 

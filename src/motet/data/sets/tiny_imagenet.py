@@ -47,7 +47,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 
 
 def whole(path: Path, each: tuple[int, int] = EACH) -> dict[str, np.ndarray]:
-    """The official layout: validation images lie in one folder, and a table says their classes."""
+    """The official layout: validation images are in one folder, and a table has their classes."""
     with _archive(path) as archive:
         order = _text(archive, path, f"{_TOP}wnids.txt").split()
         lines = [line.split("\t") for line in _text(archive, path, f"{_TOP}words.txt").splitlines()]
@@ -101,7 +101,7 @@ def _read(
 
 
 def _distinct(order: list[tuple[str, str]]) -> list[str]:
-    """The classes' words; where two have the same ones, with their numbers in WordNet."""
+    """The names of the classes; two classes with the same name also have their number in WordNet."""
     words = [w for _, w in order]
     return [w if words.count(w) == 1 else f"{w} ({wnid})" for wnid, w in order]
 
@@ -129,9 +129,9 @@ def _text(archive: zipfile.ZipFile, path: Path, name: str) -> str:
 
 def load(
     *,
-    augment: bool = False,  # shift and mirror training images at random
+    augment: bool = False,  # shift and flip training images at random
 ) -> Pool:
-    """Colour images; the official validation images are the server's test."""
+    """Colour images; the official validation images are the server's test set."""
     found = arrays("tiny_imagenet")
     made = pool(found, tuple(map(str, found["classes"])), PIXELS, augment=augment)
     if (many := len(made.classes)) < 200:

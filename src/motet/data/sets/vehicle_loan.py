@@ -4,7 +4,7 @@ Prepared as Cantu-Cervini 2024 (stacking) does: 21 of 41 columns go (ids, bureau
 ages of accounts in years; the borrower's age when the loan was paid out; employment and the bureau's
 description as flags (an unknown employment is 0 in both); the branch is the client, not a feature.
 "Missing Features" is the number of zeros in a row, counted before words become flags.
-Differs from the paper: it counts the target too, which gives the target away; here zeros are counted
+Differs from the paper: it counts the target too, which reveals the target; here zeros are counted
 among the features only. as_published = true counts as the paper does.
 
 Knows the file. Does not know how rows are divided among clients.
@@ -28,7 +28,7 @@ from motet.data.files.local_files import content, find
 if TYPE_CHECKING:
     import pandas as pd
 
-SOURCES: tuple[Remote, ...] = ()  # Kaggle wants a login
+SOURCES: tuple[Remote, ...] = ()  # Kaggle needs a login
 FOLDERS = ("vehicle_loan", "lt_vehicle_loan")
 ORIGIN = (
     "Kaggle's data set mamtadhaker/lt-vehicle-loan-default-prediction, which wants a login: the file "
@@ -49,7 +49,7 @@ _LAST_YOUNG = 25  # years 00 to 25 are of this century
 def load(
     *,
     branches: int = 12,  # the largest branches; 12 are those that have more than 5,000 loans; 0: all
-    as_published: bool = False,  # count the target among the zeros of "Missing Features", which gives it away
+    as_published: bool = False,  # count the target among the zeros of "Missing Features", which reveals it
 ) -> Pool:
     """A table of numbers and flags; the clients are branches."""
     return pool(arrays("vehicle_loan"), branches, as_published)

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from motet.data import huggingface as hugging
-from motet.data import load
+from motet.data import huggingface, load
 from motet.data.federated import DataError
 
 if importlib.util.find_spec("datasets") is None:
@@ -51,20 +50,20 @@ def test_images_become_pixels_with_clients_and_a_test_set(tmp_path):
     whole = datasets.DatasetDict({"train": pictures(6), "test": pictures(2, 50)})
     whole.save_to_disk(str(tmp_path / "set"))
     name = f"hf:{tmp_path / 'set'}"
-    pool = hugging.load(name, client="writer")
+    pool = huggingface.load(name, client="writer")
     assert pool.x.shape == (8, 3, 6, 6) and isinstance(pool.x, np.memmap) and pool.classes == ("zebra", "ant")
     assert (pool.x[6].transpose(1, 2, 0) == np.asarray(picture(50))).all()
     assert pool.y.tolist() == [0, 1] * 4 and pool.part.tolist() == [-1] * 6 + [4] * 2
     assert pool.names == ("w0", "w1", "w2") and pool.owner.tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
-    assert hugging.load(name, client="writer").digest == pool.digest
-    assert hugging.load(name, size=3, grey=True).x.shape == (8, 1, 3, 3)
-    assert load.source(name) is hugging.load
+    assert huggingface.load(name, client="writer").digest == pool.digest
+    assert huggingface.load(name, size=3, grey=True).x.shape == (8, 1, 3, 3)
+    assert load.source(name) is huggingface.load
 
 
 @needs_library
 def test_other_columns_become_a_table(tmp_path):
     rows(40).save_to_disk(str(tmp_path / "set"))
-    pool = hugging.load(f"hf:{tmp_path / 'set'}")
+    pool = huggingface.load(f"hf:{tmp_path / 'set'}")
     assert pool.kind == "numbers" and [c.name for c in pool.columns] == ["age", "city=x", "city=y"]
     assert pool.x[:2].tolist() == [[0, 1, 0], [1, 0, 1]] and pool.part is None
     federation = load.load(f"hf:{tmp_path / 'set'}", {"clients": 2, "split": "iid"})
@@ -76,7 +75,7 @@ def test_a_folder_of_files_is_read_too(tmp_path):
     (tmp_path / "train.csv").write_text(
         "a,label\n" + "".join(f"{i},{'yes' if i % 2 else 'no'}\n" for i in range(9))
     )
-    pool = hugging.load(f"hf:{tmp_path}")
+    pool = huggingface.load(f"hf:{tmp_path}")
     assert pool.classes == ("no", "yes") and len(pool.x) == 9
     assert any("no split 'test'" in n for n in pool.notes)
 
@@ -87,7 +86,7 @@ def test_a_test_set_with_secret_answers_is_left_out(tmp_path):
     train = datasets.Dataset.from_dict({"a": [1, 2, 3], "label": [0, 1, 0]}, features=label)
     test = datasets.Dataset.from_dict({"a": [1, 2], "label": [-1, -1]}, features=label)
     datasets.DatasetDict({"train": train, "test": test}).save_to_disk(str(tmp_path / "set"))
-    pool = hugging.load(f"hf:{tmp_path / 'set'}")
+    pool = huggingface.load(f"hf:{tmp_path / 'set'}")
     assert len(pool.x) == 3 and pool.classes == ("u", "v") and any("secret" in n for n in pool.notes)
 
 
@@ -103,18 +102,18 @@ def test_a_test_set_with_secret_answers_is_left_out(tmp_path):
 def test_words_that_do_not_fit_are_refused(tmp_path, options, said):
     datasets.DatasetDict({"train": rows(4)}).save_to_disk(str(tmp_path / "set"))
     with pytest.raises(DataError, match=said):
-        hugging.load(f"hf:{tmp_path / 'set'}", **options)
+        huggingface.load(f"hf:{tmp_path / 'set'}", **options)
 
 
 @needs_library
 def test_a_set_that_is_not_there_is_said(tmp_path):
     with pytest.raises(DataError, match="there is no folder"):
-        hugging.load(f"hf:{tmp_path}/nothing")
+        huggingface.load(f"hf:{tmp_path}/nothing")
     with pytest.raises(DataError, match="cannot be read"):
-        hugging.load("hf:nobody/nothing-at-all")
+        huggingface.load("hf:nobody/nothing-at-all")
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'motet\[hf\]'"):
-        hugging.load("hf:owner/name")
+        huggingface.load("hf:owner/name")
