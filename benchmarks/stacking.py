@@ -11,6 +11,7 @@ is compared), then with a seed in each of some processes at once, as `motet repr
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -23,8 +24,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import balanced_accuracy_score
 
 from motet.data.sets import census
-from motet.stacking.paper_partition import Table, divide
-from motet.stacking.procedure import How, cut_rows, play
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "stacking"))
+from paper_partition import Table, divide
+from paper_procedure import How, cut_rows, play
 
 ROW = 4 * 10 * 5 * 10  # betas, seeds, repeats and clients of the whole row
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from motet.stacking.paper_figures import (
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from paper_figures import (
     as_row,
     gain,
     importance,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from motet.stacking.units import Unit, perform
+from cells import Unit, perform
 
 Array = np.ndarray[Any, Any]
 Result = Mapping[str, Any]

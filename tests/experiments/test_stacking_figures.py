@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from motet.data.federated import Pool
 from motet.runs import experiment
-from motet.stacking import paper_figures as figures
-from motet.stacking.families import FAMILIES, of_family
-from motet.stacking.units import Unit, some_rows
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "stacking"))
+import paper_figures as figures
+from cells import Unit, some_rows
+from paper_models import FAMILIES, of_family
 
 ALL = [n for n in experiment.names() if n.startswith("stacking/")]
 

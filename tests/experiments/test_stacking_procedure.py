@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from motet.client import Column
 from motet.data.federated import Pool
-from motet.stacking import units
-from motet.stacking.paper_partition import Table, alike, columns, divide
-from motet.stacking.procedure import (
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "stacking"))
+import cells as units
+from paper_partition import Table, alike, columns, divide
+from paper_procedure import (
     How,
     codes_of,
     cut_rows,

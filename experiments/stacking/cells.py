@@ -3,7 +3,7 @@
 A unit that has its file is not played again, so that an experiment that was stopped goes on.
 Knows how settings become a table and an outcome. Does not know which figure asks for them.
 
-    python -m motet.stacking.units '{"data": "census", "split": "quantity_skew", ...}' result.json
+    python experiments/stacking/cells.py '{"data": "census", "split": "quantity_skew", ...}' result.json
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paper_partition import Table, alike, divide
+from paper_procedure import How, play
 
 from motet.data.federated import Pool
-from motet.stacking.paper_partition import Table, alike, divide
-from motet.stacking.procedure import How, play
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def unit_of(text: str) -> Unit:
 
 
 def _in_a_process(text: str, folder: Path) -> str:
-    command = [sys.executable, "-m", "motet.stacking.units", text, str(folder / unit_of(text).file)]
+    command = [sys.executable, __file__, text, str(folder / unit_of(text).file)]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ended.returncode:
         said = ended.stderr.strip().splitlines() or ["it ended without a word"]

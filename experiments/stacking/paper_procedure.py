@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from paper_models import of_family
+from paper_partition import Array, Table
 
 from motet.client import seed_of
-from motet.stacking.families import of_family
 from motet.stacking.forests import forest, scores
-from motet.stacking.paper_partition import Array, Table
 
 Cut = tuple[Array, Array, Array]  # places among a client's rows: Train, Meta, Test
 PUBLIC = ("all", "untested", "unseen")
