@@ -1,4 +1,4 @@
-"""Public models of several families, for mixed federations: each is fitted and asked as scikit-learn's are.
+"""Public models of several families, for mixed federations, with scikit-learn's fit and predict_proba.
 
 Knows how each family is made for a table of numbers and flags. Does not know who publishes it.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.stacking.forests import forest
+from motet.stacking.families import forest
 
 Array = np.ndarray[Any, Any]
 FAMILIES = ("forest", "boosting", "dp-logistic", "network")
@@ -17,7 +17,7 @@ EPSILON = 1.0  # privacy budget of dp-logistic; delta is 1e-5
 
 
 def of_family(name: str, seed: int, trees: int, low: Array, high: Array, *, plain: bool) -> Any:
-    """A classifier to be fitted. `low` and `high` are what is publicly known of the columns' ranges."""
+    """An unfitted classifier. `low` and `high` are the publicly known ranges of the columns."""
     if name == "forest":
         return forest("classes", seed, trees, plain=plain)
     if name == "boosting":

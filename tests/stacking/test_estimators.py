@@ -180,5 +180,5 @@ def test_what_is_unknown_is_refused_with_what_would_do() -> None:
     x, y = rows(50)
     with pytest.raises(ValueError, match="held-out, pooled or auto"):
         StackedClassifier(variant="both").fit(x, y)
-    with pytest.raises(ValueError, match="forest, linear, search"):
+    with pytest.raises(ValueError, match="forest, boosting, linear, search"):
         StackedClassifier(meta="deep").fit(x, y)

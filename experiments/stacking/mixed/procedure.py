@@ -17,7 +17,7 @@ from paper_figures import (
     importance,
     means,
     plain,
-    played,
+    results_of,
 )
 
 Array = np.ndarray[Any, Any]
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     families = settings["how"]["families"]
-    for row, found in played(settings, out, jobs, say).items():
+    for row, found in results_of(settings, out, jobs, say).items():
         gains = np.array([gain(plain(r), "held") for r in found])  # (seeds, clients)
         trust = np.array([importance(plain(r)) for r in found])
         rows[row] = as_row([means(r) for r in found], found)

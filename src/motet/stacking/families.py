@@ -1,0 +1,78 @@
+"""The families of models that a stack can be made of, private or meta: forests, boosting, linear models, a search.
+
+Knows scikit-learn's models and a few settings of each. Does not know rows or stacks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def model_of(what: Any, task: str, seed: int, *, trees: int = 100, cv: int = 3) -> Any:
+    """An unfitted model of a family, or an unfitted copy of the estimator that was given."""
+    from sklearn.base import clone
+
+    families = {
+        "forest": lambda: forest(task, seed, trees, plain=True),
+        "boosting": lambda: boosting(task, seed, trees),
+        "linear": lambda: linear(task),
+        "search": lambda: search(task, seed, cv),
+    }
+    if what is not None and not isinstance(what, str):
+        return clone(what)
+    if (what or "forest") not in families:
+        raise ValueError(f"a model is {what!r}; expected {', '.join(families)}, or an estimator")
+    return families[what or "forest"]()
+
+
+def forest(task: str, seed: int, trees: int = 100, *, plain: bool = False) -> Any:
+    """A random forest for one thread: scikit-learn-intelex's where it is installed, or scikit-learn's if `plain`.
+
+    Both grow the same kind of trees, without a limit of depth, from other random numbers. Intel's takes
+    about a quarter of the time for the few columns of a meta-model.
+    """
+    name = "RandomForestClassifier" if task == "classes" else "RandomForestRegressor"
+    return getattr(_forests(plain), name)(n_estimators=trees, random_state=seed % 2**31, n_jobs=1)
+
+
+def _forests(plain: bool) -> Any:
+    import sklearn.ensemble
+
+    if plain:
+        return sklearn.ensemble
+    try:
+        import sklearnex.ensemble
+    except ImportError:
+        return sklearn.ensemble
+    return sklearnex.ensemble
+
+
+def boosting(task: str, seed: int, trees: int = 100) -> Any:
+    from sklearn import ensemble
+
+    kind = "Classifier" if task == "classes" else "Regressor"
+    make = getattr(ensemble, f"HistGradientBoosting{kind}")
+    return make(max_iter=trees, random_state=seed % 2**31)
+
+
+def linear(task: str) -> Any:
+    """Logistic or ridge regression of standardised columns. As a meta-model it is WrapperFL's."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500) if task == "classes" else Ridge())
+
+
+def search(task: str, seed: int, cv: int) -> Any:
+    """The best of forests, boosting and linear models with some settings each, by cross-validation."""
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import Pipeline
+
+    grid = [
+        {"model": [forest(task, seed, plain=True)], "model__min_samples_leaf": [1, 5]},
+        {"model": [boosting(task, seed)], "model__max_leaf_nodes": [7, 31]},
+        {"model": [linear(task)]},
+    ]
+    score = "balanced_accuracy" if task == "classes" else "r2"
+    return GridSearchCV(Pipeline([("model", linear(task))]), grid, scoring=score, cv=cv, n_jobs=1)
