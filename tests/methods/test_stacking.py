@@ -212,11 +212,11 @@ def test_columns_that_a_client_lacks_are_not_in_its_models(task: Task) -> None:
     assert accuracy(method, engine, state) > 0.4
 
 
-def test_the_state_says_what_it_tells(task: Task) -> None:
+def test_metrics_and_summary_come_from_the_state_alone(task: Task) -> None:
     method, engine = Stacking(task, trees=5), Loop(federation(3))
     state = unpack(pack(after(method, engine, 1)))
-    told = method.metrics(state)
-    assert told["models"] == 3 and 0 < told["self_importance"] < 1 and told["free_riders"] == 0
+    found = method.metrics(state)
+    assert found["models"] == 3 and 0 < found["self_importance"] < 1 and found["free_riders"] == 0
     assert set(method.summary(state)["trust"]) == set(engine.clients)
     assert digest(method.download(state, "c00")) == state["stacked"]["c00"]
 

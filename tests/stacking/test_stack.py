@@ -96,7 +96,7 @@ def test_numbers_are_held_out_too() -> None:
     assert (len(train), len(meta)) == (30, 10)
 
 
-def test_every_class_is_asked_of_meta_rows_only_where_wanted() -> None:
+def test_meta_rows_must_show_every_class_only_where_wanted() -> None:
     r = rows(40)
     three = StackRows(r.x, np.r_[np.zeros(20), np.ones(19), 2].astype(int), r.kinds, (0, 1, 2))
     assert [len(divide(StackSettings(every_class=e), three, 0)[1]) for e in (False, True)] == [10, 40]
