@@ -1,9 +1,9 @@
 """How much faster the stacking procedure is than the same one written plainly with scikit-learn.
 
-Both play a part of Figure 2's Census row (beta 1), one after the other. The plain side fits one forest after
-another in one process: the pooled stack's private model again, and every public model is asked anew by every
-stack, as scikit-learn's StackingClassifier does. Ours plays it once in one process (computing time of both sides
-is compared), then with a seed in each of some processes at once, as `motet reproduce` has it (by the clock).
+Both compute a part of Figure 2's Census row (beta 1), one after the other. The plain side fits one forest after
+another in one process: it fits the pooled stack's private model again, and every public model predicts anew for
+every stack, as in scikit-learn's StackingClassifier. Ours computes it once in one process (computing time of both
+sides is compared), then with a seed in each of several processes at once, as `motet reproduce` does (wall time).
 
     python benchmarks/stacking.py --clients 10 --repeats 5 --to benchmarks/results/stacking.md
 """
@@ -11,6 +11,7 @@ is compared), then with a seed in each of some processes at once, as `motet repr
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -23,8 +24,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import balanced_accuracy_score
 
 from motet.data.sets import census
-from motet.stacking.paper_partition import Table, divide
-from motet.stacking.procedure import How, cut_rows, play
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments" / "stacking"))
+from paper_partition import Table, divide
+from paper_procedure import How, divide_rows, outcomes
 
 ROW = 4 * 10 * 5 * 10  # betas, seeds, repeats and clients of the whole row
 
@@ -36,7 +39,7 @@ def plainly(table: Table, seed: int, repeats: int) -> np.ndarray:
     scores = np.zeros((len(rows), repeats, 3))
     for i, (x, y) in enumerate(rows):
         for r in range(repeats):
-            train, meta, test = cut_rows(y, seed * 5 + r)
+            train, meta, test = divide_rows(y, seed * 5 + r)
             both = np.concatenate([train, meta])
             base = RandomForestClassifier(random_state=seed).fit(x[both], y[both])
             scores[i, r, 0] = balanced_accuracy_score(y[test], base.predict(x[test]))
@@ -52,14 +55,14 @@ def plainly(table: Table, seed: int, repeats: int) -> np.ndarray:
     return scores
 
 
-def dealt(seed: int, clients: int) -> Table:
+def divided(seed: int, clients: int) -> Table:
     whole = divide(census.load(), "quantity_skew", seed, clients=10, beta=1.0, least=500)
     some = {k: getattr(whole, k)[:clients] for k in ("names", "rows", "holds")}
     return Table(**vars(whole) | some)
 
 
 def ours(seed: int, clients: int, repeats: int) -> None:
-    play(dealt(seed, clients), seed, How(repeats=repeats))
+    outcomes(divided(seed, clients), seed, How(repeats=repeats))
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -76,11 +79,11 @@ def main() -> None:
     ask.add_argument("--processes", type=int, default=2)
     ask.add_argument("--to", type=Path)
     args = ask.parse_args()
-    table = dealt(args.seed, args.clients)
+    table = divided(args.seed, args.clients)
     began = time.perf_counter()
     slow, plain = timed(lambda: plainly(table, args.seed, args.repeats))
     slow_wall = time.perf_counter() - began
-    fast, found = timed(lambda: play(table, args.seed, How(repeats=args.repeats))["all", 0.0])
+    fast, found = timed(lambda: outcomes(table, args.seed, How(repeats=args.repeats))["all", 0.0])
     per = args.clients * args.repeats
     began = time.perf_counter()
     with ProcessPoolExecutor(args.processes) as pool:

@@ -101,10 +101,10 @@ def fuzz(seconds: float, seed: int) -> tuple[int, int, int]:
         while time.monotonic() < until:
             raw = rng.choice(valid).model
             raw = tangled(raw, rng) if rng.random() < 0.4 else mutated(raw, rng)
-            said, refused = predict([signed(raw)], X, NAMES, runner=runner)
-            assert len(said) + len(refused) == 1
+            found, refused = predict([signed(raw)], X, NAMES, runner=runner)
+            assert len(found) + len(refused) == 1
             assert all(r.startswith("client mallory: ") for r in refused.values())
-            assert all(p.shape == (20, 2) and np.isfinite(p).all() for p in said.values())
+            assert all(p.shape == (20, 2) and np.isfinite(p).all() for p in found.values())
             tried, refusals = tried + 1, refusals + len(refused)
             if runner._child and runner._child.process.pid not in started:
                 started.append(runner._child.process.pid)

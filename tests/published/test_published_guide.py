@@ -26,7 +26,7 @@ def test_the_guide_publishes_refuses_and_predicts(tmp_path: Path, monkeypatch: p
     Path("outbox").rename("inbox")
     Path("inbox/mallory.onnx").write_bytes(b"no model")
     exec(running, known)
-    assert known["said"]["hospital-3"].shape == (200, 2)
+    assert known["predictions"]["hospital-3"].shape == (200, 2)
     assert set(known["refused"]) == {"mallory"}
     pytest.importorskip("opacus")
     exec(private, known | {"features": known["made"].manifest.features})

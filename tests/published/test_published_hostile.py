@@ -31,11 +31,11 @@ def runner() -> Iterator[Runner]:
 def test_a_hostile_model_is_refused_by_name_and_the_others_go_on(name: str, runner: Runner) -> None:
     make, reason = HOSTILE[name]
     one, other = honest("one"), honest("other")
-    said, refused = predict([one, make(), other], X, NAMES, runner=runner)
-    assert set(said) == {"one", "other"}
+    found, refused = predict([one, make(), other], X, NAMES, runner=runner)
+    assert set(found) == {"one", "other"}
     assert list(refused) == ["mallory"]
     assert refused["mallory"].startswith("client mallory: ")
-    assert pytest.approx(1) == said["other"].sum(1)
+    assert pytest.approx(1) == found["other"].sum(1)
     assert re.search(reason, refused["mallory"]), refused["mallory"]
 
 
@@ -43,8 +43,8 @@ def test_all_of_them_at_once_leave_the_honest_ones(runner: Runner) -> None:
     models = [
         m for i, (make, _) in enumerate(HOSTILE.values()) for m in (_as(make(), f"m{i}"), honest(f"h{i}"))
     ]
-    said, refused = predict(models, X, NAMES, runner=runner)
-    assert set(said) == {f"h{i}" for i in range(len(HOSTILE))}
+    found, refused = predict(models, X, NAMES, runner=runner)
+    assert set(found) == {f"h{i}" for i in range(len(HOSTILE))}
     assert set(refused) == {f"m{i}" for i in range(len(HOSTILE))}
     assert all(reason.startswith(f"client {who}: ") for who, reason in refused.items())
 
@@ -107,8 +107,8 @@ def test_threads_share_a_child(runner: Runner) -> None:
     alone = [predict([m], X, NAMES, runner=runner)[0][m.client] for m in models]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda m: predict([m], X, NAMES, runner=runner)[0][m.client], models * 5))
-    for i, said in enumerate(together):
-        np.testing.assert_array_equal(said, alone[i % 4])
+    for i, found in enumerate(together):
+        np.testing.assert_array_equal(found, alone[i % 4])
 
 
 def test_a_child_that_dies_between_models_is_replaced(runner: Runner) -> None:
@@ -130,6 +130,6 @@ def test_a_child_can_open_no_file(runner: Runner) -> None:
 
 
 def test_two_models_of_one_client_are_not_both_taken() -> None:
-    said, refused = predict([honest("a"), honest("a")], X, NAMES)
-    assert set(said) == {"a"}
+    found, refused = predict([honest("a"), honest("a")], X, NAMES)
+    assert set(found) == {"a"}
     assert refused == {"a": "client a: it published two models"}

@@ -55,7 +55,7 @@ def test_of_a_pipeline_the_last_step_counts_and_what_it_sees() -> None:
     assert c.importances(model, wide, y, [0, 1]).tolist() == pytest.approx([0.5, 0.5], abs=0.05)
 
 
-def test_a_model_without_weights_is_told_what_works() -> None:
+def test_the_error_for_a_model_without_weights_names_what_works() -> None:
     with pytest.raises(ValueError, match="hint: importance='permutation'"):
         c.importances(object(), np.zeros((1, 1)), np.zeros(1), [0])
 
@@ -93,12 +93,12 @@ def test_strengths_sum_to_one_or_nobody_gives_anything(trust: dict[str, dict[str
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=3), st.floats(-1e6, 1e6), min_size=1))
-def test_normalised_shares_sum_to_one_whatever_was_said(said: dict[str, float]) -> None:
-    found = c.normalised(said)
+def test_normalised_shares_sum_to_one_whatever_was_sent(sent: dict[str, float]) -> None:
+    found = c.normalised(sent)
     assert sum(found.values()) == pytest.approx(1) and min(found.values()) >= 0
 
 
-def test_pagerank_and_strength_agree_on_whom_everyone_trusts() -> None:
+def test_pagerank_and_strength_agree_on_the_client_that_everyone_trusts() -> None:
     found = c.centralities(TRUST)
     assert all(
         max(found[k], key=found[k].__getitem__) == "b" for k in ("in_strength", "pagerank", "authority")
@@ -129,5 +129,5 @@ def test_the_graph_can_be_exported_and_read_again() -> None:
     again = networkx.parse_graphml(c.to_graphml(TRUST))
     assert again.edges["c", "b"]["weight"] == 0.9 and again.nodes["b"]["own"] == 0.8
     assert not again.has_edge("a", "a")
-    said = json.loads(c.to_json(TRUST, [TRUST] * 3))
-    assert said["free_riders"] == ["c"] and len(said["history"]) == 3
+    found = json.loads(c.to_json(TRUST, [TRUST] * 3))
+    assert found["free_riders"] == ["c"] and len(found["history"]) == 3

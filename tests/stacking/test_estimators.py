@@ -82,13 +82,13 @@ def test_numbers_are_stacked_too() -> None:
 def published(client: str, names: list[str], many: int = 800) -> Any:
     x, y = rows(many, hash(client) % 100)
     at = [NAMES.index(n) for n in names]
-    told = defaults(x[:, at], dict.fromkeys(names, "number"))
+    features = defaults(x[:, at], dict.fromkeys(names, "number"))
     return publish(
-        LogisticRegression().fit(x[:, at], y), told, client=client, task="classes", classes=("0", "1")
+        LogisticRegression().fit(x[:, at], y), features, client=client, task="classes", classes=("0", "1")
     )
 
 
-def test_published_models_that_know_other_columns_are_asked_by_name() -> None:
+def test_published_models_with_other_columns_get_theirs_by_name() -> None:
     x, y = rows(200, 1)
     frame = pd.DataFrame(x[:, :2], columns=NAMES[:2])
     whole, part = published("whole", NAMES), published("part", ["wage", "age"])
@@ -134,17 +134,17 @@ def test_auto_does_not_stack_where_nobody_helps_and_stacks_where_somebody_does()
     assert weak.plan_.variant in ("held-out", "pooled") and weak.importances_["e"] > 0.4
 
 
-def test_models_are_asked_once_whatever_is_tried() -> None:
-    class Asked(LogisticRegression):  # type: ignore[misc]
+def test_fetched_models_predict_once_whatever_is_tried() -> None:
+    class Counting(LogisticRegression):  # type: ignore[misc]
         times = 0
 
         def predict_proba(self, X: Any) -> Any:
-            Asked.times += 1
+            Counting.times += 1
             return super().predict_proba(X)
 
     x, y = rows(150, 1)
-    StackedClassifier({"a": Asked().fit(x, y)}, **small(variant="auto", meta="linear")).fit(x, y)
-    assert Asked.times == 1
+    StackedClassifier({"a": Counting().fit(x, y)}, **small(variant="auto", meta="linear")).fit(x, y)
+    assert Counting.times == 1
 
 
 def test_private_and_meta_models_can_be_searched() -> None:
@@ -180,5 +180,5 @@ def test_what_is_unknown_is_refused_with_what_would_do() -> None:
     x, y = rows(50)
     with pytest.raises(ValueError, match="held-out, pooled or auto"):
         StackedClassifier(variant="both").fit(x, y)
-    with pytest.raises(ValueError, match="forest, linear, search"):
+    with pytest.raises(ValueError, match="forest, boosting, linear, search"):
         StackedClassifier(meta="deep").fit(x, y)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from motet.stacking.paper_figures import by_balance, follow
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from paper_figures import by_balance, follow
 
 
 def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from motet.stacking.paper_figures import (
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from paper_figures import (
     as_row,
     gain,
     importance,
     means,
     plain,
-    played,
+    results_of,
 )
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +26,7 @@ Array = np.ndarray[Any, Any]
 def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     families = settings["how"]["families"]
-    for row, found in played(settings, out, jobs, say).items():
+    for row, found in results_of(settings, out, jobs, say).items():
         gains = np.array([gain(plain(r), "held") for r in found])  # (seeds, clients)
         trust = np.array([importance(plain(r)) for r in found])
         rows[row] = as_row([means(r) for r in found], found)

@@ -1,14 +1,4 @@
-"""Stacking: clients publish models of any kind, and each learns from its own rows whose to trust.
-
-Cantu-Cervini 2024, "Personalized Federated Learning via Stacking", sections 3 and 4. The server keeps a
-catalogue of public models and the contribution graph. A client publishes once; it stacks the models it is
-served on its own rows whenever they have changed, and tells how important each was. A newcomer does both
-in its first round; the model of a client that left is in no stack from the next round on.
-
-Differs from the paper: models are ONNX and run in a child process after checks; what a client is served may
-depend on its contribution (threshold, versions), on a budget of bytes, and on columns; a client with fewer than eight
-rows or one class takes the mean of all models.
-"""
+"""Stacking: clients publish models of any kind, and each learns from its own rows which ones to trust."""
 
 from __future__ import annotations
 
@@ -16,29 +6,43 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from motet.client import Data
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
-from motet.published import Published, defaults
-from motet.stacking import contribution
-from motet.stacking import stack as stacks
-from motet.stacking.catalogue import admitted, affordable, digest, fetched, mark
+from motet.published import defaults
+from motet.stacking import client_stack, contribution
+from motet.stacking.catalogue import admitted, affordable, digest, fetched
+from motet.stacking.stack import OWN, Stack, StackSettings, fitted
 
 _HISTORY = 3  # rounds of contributions that are remembered
 
 
 class Stacking(Method):
+    """Stacking: clients publish models of any kind, and each learns from its own rows which ones to trust.
+
+    Cantu-Cervini 2024, "Personalized Federated Learning via Stacking", sections 3 and 4, Figure 1. A client
+    publishes a model of all its rows. It fetches the public models of others and divides its rows into Train
+    and Meta Train: its private model learns from Train, its meta-model from the predictions of the private and
+    the fetched models for Meta Train. It reports how important each model is to the meta-model, normalised:
+    its contribution scores. The server keeps a catalogue of public models and all scores. A client publishes in
+    its first round, and stacks again when the models it is served have changed. The models of clients that
+    left are in no stack from the next round on.
+
+    Differs from the paper: models are ONNX and run in a child process after checks; what a client is served may
+    depend on its contribution (threshold, versions), on a budget of bytes, and on columns; a client with
+    fewer than eight rows or one class predicts the mean of all models.
+    """
+
     public: Literal["forest", "boosting", "linear", "dp-linear"] = "forest"  # the family of published models
-    private: Literal["forest", "boosting", "linear"] = "forest"  # the family of models that stay at home
-    meta: Literal["forest", "linear"] = "forest"  # what learns whom to trust; linear is WrapperFL's
+    private: Literal["forest", "boosting", "linear"] = "forest"  # the family of models that are never sent
+    meta: Literal["forest", "linear"] = "forest"  # the model that combines predictions; linear is WrapperFL's
     trees: Count = 10  # of every forest, and rounds of boosting; the paper has 100
-    variant: Literal["held-out", "pooled", "auto"] = "held-out"  # which rows teach the meta-model
-    share: Share = 0.25  # of the rows, held out for the meta-model
+    variant: Literal["held-out", "pooled", "auto"] = "held-out"  # rows of the meta-model: Meta Train, or all
+    share: Share = 0.25  # of the rows that are Meta Train, if held out
     importance: Literal["mdi", "permutation", "shapley"] = "mdi"  # how contributions are measured
-    noise: NotNegative = 0.0  # in published defaults of columns, in deviations (epsilon)
+    noise: NotNegative = 0.0  # in published defaults of columns, in deviations (the paper's epsilon)
     budget: NotNegative = 0.0  # megabytes of models that a client fetches; 0: no limit
     threshold: NotNegative = 0.0  # contribution below which a client is served nothing; 1: an equal part
     epsilon: Positive = 1.0  # privacy budget of a dp-linear model
@@ -50,26 +54,28 @@ class Stacking(Method):
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         here = set(turn.clients)
-        models = {c: m for c, m in s["catalogue"].items() if c in here}
-        trust = {c: t for c, t in s["trust"].items() if c in here}
+        models, trust, stacked = (
+            {c: v for c, v in s[key].items() if c in here} for key in ("catalogue", "trust", "stacked")
+        )
         if new := [c for c in turn.cohort if c not in models]:
-            told = yield collect(self.publish, new)  # public models: everyone may see them
-            good, wrong = admitted(told)
-            models, s = models | good, s | {"refused": s["refused"] | wrong}
+            replies = yield collect(self.publish, new)  # public models: everyone may see them
+            good, refused = admitted(replies)
+            models, s = models | good, s | {"refused": s["refused"] | refused}
         s = s | {"catalogue": models, "trust": trust}
-        menus = {c: self.download(s, c) for c in turn.cohort}
-        stacked = {c: mark for c, mark in s["stacked"].items() if c in here}
-        if changed := [c for c in turn.cohort if stacked.get(c) != digest(menus[c])]:
-            said = yield collect(self.stack, changed, each={c: menus[c] for c in changed})
-            trust = trust | {c: as_trust(c, r["trust"], menus[c]) for c, r in said.items()}
-            stacked |= {c: digest(menus[c]) for c in said}
-            refused = {c: why for r in said.values() for c, why in r["refused"].items()}
+        served = {c: self.download(s, c) for c in turn.cohort}
+        if changed := {c: served[c] for c in turn.cohort if stacked.get(c) != digest(served[c])}:
+            replies = yield collect(
+                self.stack, list(changed), each=changed
+            )  # each client's contribution scores
+            trust |= {c: trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
+            stacked |= {c: digest(served[c]) for c in replies}
+            refused = {c: why for r in replies.values() for c, why in r["refused"].items()}
             s = s | {"refused": s["refused"] | refused}
         history = [*s["history"], contribution.in_strength(trust)][-_HISTORY:]
         return s | {"trust": trust, "stacked": stacked, "history": history}
 
     def download(self, s: Tree, client: str) -> Tree:
-        """The models that a client is served: nobody its own."""
+        """The models that a client is served: those of others, as far as its contribution and budget allow."""
         if not contribution.served(s["trust"], [client], self.threshold):
             return {}
         earned = contribution.tier(s["trust"], client, self.versions)
@@ -94,75 +100,43 @@ class Stacking(Method):
 
     @verb(solo=True)
     def publish(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        rows, seed = self.rows(data), int(data.seed)
-        told = defaults(rows.x, rows.kinds, "noise" if self.noise else "plain", self.noise, seed)
-        if self.public != "dp-linear":
-            model = stacks.fitted(self.public, rows, seed + 1, self.trees)
-            return [stacks.published(model, rows, "public", told).tree()], keep
-        budgets = [self.epsilon * 4**k for k in range(self.versions)]
-        private = [stacks.dp_linear(rows, e, seed + k) for k, e in enumerate(budgets)]
-        return [stacks.published(m, rows, "public", told, privacy=m.privacy).tree() for m in private], keep
+        rows, seed = client_stack.rows_of(data, self.task), int(data.seed)
+        features = defaults(rows.x, rows.kinds, "noise" if self.noise else "plain", self.noise, seed)
+        if self.public == "dp-linear":
+            budgets = [self.epsilon * 4**k for k in range(self.versions)]
+            models = [client_stack.dp_linear(rows, e, seed + k) for k, e in enumerate(budgets)]
+        else:
+            models = [fitted(self.public, rows, seed + 1, self.trees)]
+        return [client_stack.published(m, rows, "public", features).tree() for m in models], keep
 
     @verb(solo=True)
-    def stack(self, menu: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        stack, refused = self.stacked(menu, data)
-        return {"trust": stack.trust, "refused": refused}, as_keep(stack, menu)
+    def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        stack, refused = self.build(served, data)
+        return {"trust": stack.importances, "refused": refused}, client_stack.to_tree(stack, served)
 
-    def stacked(self, menu: Tree, data: Data) -> tuple[stacks.Stack, dict[str, str]]:
-        """A stack of the models that may run, and why the others may not."""
-        rows, val = self.rows(data), self.rows(data, val=True)
-        models, wrong = fetched(menu)
-        said, refused = stacks.opinions(models, rows.x, rows.names)
-        more = stacks.opinions(models, val.x, val.names)[0] if self.variant == "auto" and len(val.y) else {}
-        how = stacks.StackSettings(
-            self.private, self.meta, self.trees, self.variant, self.share, self.importance
-        )
-        return stacks.build(how, rows, said, val, more, int(data.seed)), wrong | refused
-
-    def rows(self, data: Data, *, val: bool = False) -> stacks.StackRows:
-        """Real examples in the columns that the client holds."""
-        b = data.val if val else data.all
-        live = b.live > 0
-        x = b.x[live].flatten(1).float().numpy()
-        kinds = {c.name: c.kind for c in data.columns if c.here}
-        if data.columns:
-            x = x[:, [c.here for c in data.columns]]
-        kinds = kinds or {f"x{k}": "number" for k in range(x.shape[1])}
-        classes = tuple(map(str, range(self.task.outputs))) if self.task.kind == "classes" else ()
-        return stacks.StackRows(x, b.y[live].numpy(), kinds, classes)
+    def build(self, served: Tree, data: Data) -> tuple[Stack, dict[str, str]]:
+        """A stack of the private model and the served models that may run, and why others may not."""
+        rows, val = (client_stack.rows_of(data, self.task, val=val) for val in (False, True))
+        models, unreadable = fetched(served)
+        how = StackSettings(self.private, self.meta, self.trees, self.variant, self.share, self.importance)
+        stack, refused = client_stack.stack_of(how, rows, val, models, int(data.seed))
+        return stack, unreadable | refused
 
     @verb(solo=True)
-    def personal(self, menu: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        """Who has not stacked these models yet, or lost one of them, does it now."""
-        if not keep or any(c not in menu or mark(menu[c]) != d for c, d in keep["whom"].items()):
-            keep = as_keep(self.stacked(menu, data)[0], menu)
-        whom = {c: menu[c] for c in keep["whom"]}
-        here = tuple(c.here for c in data.columns)
-        return partial(
-            self.answer, {"whom": whom, "private": keep["private"], "meta": keep["meta"], "here": here}
-        )
+    def personal(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        """The kept stack; a client that has none, or whose served models have changed, builds one first."""
+        if not client_stack.is_current(keep, served):
+            keep = client_stack.to_tree(self.build(served, data)[0], served)
+        here = [c.here for c in data.columns]
+        return partial(self.answer, client_stack.predictor(keep, served, here))
 
     def answer(self, own: Tree, x: Tensor) -> Tensor:
         """Logarithms of probabilities, or numbers."""
-        flat = x.flatten(1).float().numpy()
-        flat = flat[:, list(own["here"])] if own["here"] else flat
-        private = Published.from_tree(own["private"])
-        names = private.manifest.names
-        meta = Published.from_tree(own["meta"]) if own["meta"] else None
-        said, refused = stacks.opinions(fetched(own["whom"])[0], flat, names)
-        if refused:
-            raise ValueError(f"models that were stacked do not run any more: {refused}")
-        stack = stacks.Stack(private, meta, tuple(own["whom"]), {}, "")
-        found = torch.from_numpy(np.array(stack.says(said, flat, names), np.float32))
-        return found.clamp(min=1e-6).log() if self.task.kind == "classes" else found[:, 0]
+        scores = torch.from_numpy(client_stack.predict(own, x, client_stack.classes_of(self.task)))
+        return scores.clamp(min=1e-6).log() if self.task.kind == "classes" else scores[:, 0]
 
 
-def as_trust(client: str, shares: Tree, menu: Tree) -> dict[str, float]:
-    """Importances under clients' names: one's private model is one's own, and others must have been served."""
-    others = {k: float(v) for k, v in shares.items() if k in menu}
-    return contribution.normalised({client: float(shares.get(stacks.OWN, 0.0)), **others})
-
-
-def as_keep(stack: stacks.Stack, menu: Tree) -> Tree:
-    whom = {c: mark(menu[c]) for c in stack.whom}
-    return {"private": stack.private.tree(), "meta": stack.meta.tree() if stack.meta else (), "whom": whom}
+def trust_of(client: str, shares: Tree, served: Tree) -> dict[str, float]:
+    """Contribution scores by client: the private model's are the client's own; models not served count nothing."""
+    others = {owner: float(v) for owner, v in shares.items() if owner in served}
+    return contribution.normalised({client: float(shares.get(OWN, 0.0)), **others})

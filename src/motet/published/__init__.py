@@ -1,8 +1,8 @@
-"""Models that clients publish as ONNX for strangers, and how a stranger's model is checked and run.
+"""Published models: how a client publishes a model as ONNX, and how the models of others are checked and run.
 
-`publish` turns a fitted model into a `Published`: bytes and a manifest that says what they are. `predict`
-runs the models of others in a child process with limits, and says which it refused and why. Knows models,
-manifests and rows. Does not know who stacks them, or how they travel.
+`publish` turns a fitted model into a `Published`: its bytes, and a manifest that describes them. `predict` runs
+untrusted models in a child process with limits, and returns why some were refused. Knows models, manifests
+and rows. Does not know who stacks the models, or how they are sent.
 """
 
 from motet.published.defaults import defaults

@@ -1,11 +1,11 @@
-"""The process in which strangers' models are parsed, checked and run: one thread, little memory, no files.
+"""The process in which untrusted models are parsed, checked and run: one thread, little memory, no files.
 
 It reads requests from its standard input and answers on its standard output until that is closed. Before
 the first model it gives up what it does not need: more memory than the limit, opening any file or socket,
 writing to files, core dumps. Each request may compute for `cpu` seconds, then the kernel ends the process.
 
-A fault in the parser or the runtime could be used to run code in here; that code would see the rows that
-this process is asked about, and could answer wrongly for other models, until the process ends.
+A model could use a fault in the parser or the runtime to run its own code here. Until the process ends, that
+code would see the rows that this process gets, and could change the predictions of other models.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Models:
 
     def load(self, key: str, model: Published) -> Answer:
         refuse(model, self.limits)
-        self.loaded[key] = self._spared(lambda: _session(model.model)), model.manifest
+        self.loaded[key] = self._with_memory(lambda: _session(model.model)), model.manifest
         while len(self.loaded) > 1 and sum(m.size for _, m in self.loaded.values()) > self.limits.sessions:
             self.loaded.popitem(last=False)
         return {"ok": True}, b""
@@ -65,7 +65,7 @@ class Models:
         self.loaded.move_to_end(key)
         session, manifest = self.loaded[key]
         name = session.get_inputs()[0].name
-        (y,) = self._spared(lambda: session.run(None, {name: x}))
+        (y,) = self._with_memory(lambda: session.run(None, {name: x}))
         if not isinstance(y, np.ndarray) or y.dtype != np.float32:
             raise ModelRefused(manifest.client, "its model does not answer with numbers of 32 bits")
         if y.shape != (len(x), manifest.outputs):
@@ -76,19 +76,19 @@ class Models:
             )
         return {"ok": True}, y.tobytes()
 
-    def _spared(self, work: Any) -> Any:
-        """Once more with other models' memory, where there is not enough."""
+    def _with_memory(self, work: Any) -> Any:
+        """Do the work; if memory runs out, drop all loaded models and try once more."""
         try:
             return work()
         except (MemoryError, *_FAULTS) as e:
-            if not self.loaded or not _hungry(e):
+            if not self.loaded or not _out_of_memory(e):
                 raise
         self.loaded.clear()
         gc.collect()
         return work()
 
 
-def _hungry(e: Exception) -> bool:
+def _out_of_memory(e: Exception) -> bool:
     return isinstance(e, MemoryError) or any(w in str(e) for w in ("bad_alloc", "Failed to allocate"))
 
 
@@ -103,7 +103,7 @@ def _session(model: bytes) -> Any:
 
 
 def answer(models: Models, header: dict[str, Any], body: bytes) -> Answer:
-    """What is said to one request; refusals are answers too."""
+    """The answer to one request; a refusal is an answer, too."""
     _allow(models.limits.cpu)
     try:
         if header["do"] == "load":
@@ -112,21 +112,21 @@ def answer(models: Models, header: dict[str, Any], body: bytes) -> Answer:
     except ModelRefused as e:
         return {"refused": e.reason}, b""
     except MemoryError:
-        return {"refused": "its model asks for more memory than the limit"}, b""
+        return {"refused": "its model needs more memory than the limit"}, b""
     except _FAULTS as e:
-        more = "asks for more memory than the limit" if _hungry(e) else "does not run"
+        more = "needs more memory than the limit" if _out_of_memory(e) else "does not run"
         return {"refused": f"its model {more}: {str(e).strip()[:200]}"}, b""
 
 
 def _allow(seconds: float) -> None:
-    """So much computing from now on, then the kernel ends this process."""
+    """Allow so many seconds of computing from now on; then the kernel ends this process."""
     used = time.process_time()
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + seconds) + 1, hard))
 
 
 def _lock(limits: Limits, descriptors: int) -> None:
-    """Give up what no model needs."""
+    """Set the kernel's limits to what a model needs at most."""
     with open("/proc/self/statm") as f:
         has = int(f.read().split()[0]) * resource.getpagesize()
     for what, most in (
@@ -138,7 +138,7 @@ def _lock(limits: Limits, descriptors: int) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def _rehearse() -> None:
+def _warm_up() -> None:
     """Load what Python and the runtime load late, while files may still be opened."""
     from onnx import TensorProto, helper
 
@@ -152,12 +152,11 @@ def _rehearse() -> None:
 
 def main() -> None:
     answers = os.dup(1)
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # what libraries print must not mix with answers
     pipe = Pipe(0, answers)
     header, _ = pipe.receive(0)
-    said: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header.items()}
-    limits = Limits(**said)
-    _rehearse()
+    limits = Limits(**{k: tuple(v) if isinstance(v, list) else v for k, v in header.items()})  # type: ignore[arg-type]
+    _warm_up()
     _lock(limits, answers + 1)
     models = Models(limits)
     pipe.send({"ready": True})

@@ -1,4 +1,4 @@
-"""The child process of strangers' models, seen from outside: started, asked, ended.
+"""The child process that runs untrusted models, as its parent sees it: start, request, end.
 
 Works on Linux, whose limits it uses. Knows a process and a pipe. Does not know models.
 """
@@ -26,7 +26,7 @@ class Child:
     def __init__(self, limits: Limits) -> None:
         if sys.platform != "linux":
             raise RuntimeError(
-                f"models of strangers run on Linux only, whose limits protect from them; this is {sys.platform}"
+                f"models of others run on Linux only, because they need its limits on processes; this is {sys.platform}"
                 "\nhint: use a Linux machine or container"
             )
         self.owner = os.getpid()
@@ -37,20 +37,20 @@ class Child:
             stderr=subprocess.DEVNULL,
             cwd="/",
             env=_environment(),
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C must not reach it
         )
         assert self.process.stdin and self.process.stdout
         self.pipe = Pipe(self.process.stdout.fileno(), self.process.stdin.fileno())
         atexit.register(self.end)
         try:
-            self.ask(asdict(limits), b"", 0, _START)
+            self.request(asdict(limits), b"", 0, _START)
         except (Ended, Late) as e:
             raise RuntimeError(
-                f"the process for strangers' models did not start (code {self.end()})"
+                f"the process for the models of others did not start (code {self.end()})"
                 "\nhint: pip install 'motet[stacking]'"
             ) from e
 
-    def ask(
+    def request(
         self, header: dict[str, Any], body: Any, most: int, seconds: float
     ) -> tuple[dict[str, Any], bytes]:
         self.pipe.send(header, body, seconds)
@@ -61,12 +61,12 @@ class Child:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def end(self) -> int:
-        """End the process, if it has not ended; its code."""
+        """End the process if it has not ended; returns its exit code."""
         atexit.unregister(self.end)
         if self.owner != os.getpid():
             return 0
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(0.2)  # its own end tells more than ours
+            self.process.wait(0.2)  # its own exit code tells more than that of kill()
         self.process.kill()
         for stream in (self.process.stdin, self.process.stdout):
             assert stream
@@ -76,7 +76,7 @@ class Child:
 
 
 def _environment() -> dict[str, str]:
-    """What a child needs to find its libraries, and nothing else of ours."""
+    """The variables that a child needs to find its libraries, and no others."""
     ours = str(Path(__file__).parents[2])
     paths = [ours, *(p for p in sys.path if p)]
     return {

@@ -77,7 +77,7 @@ def places(model: Any, classes: Sequence[str]) -> list[int]:
         return [int(k) for k in known]
     raise ValueError(
         f"the model knows the classes {known[:5]}, which are not among {list(classes)[:5]}"
-        "\nhint: classes are the names of all classes; the model is taught names, or their places 0, 1, 2 …"
+        "\nhint: classes are the names of all classes; train the model on names, or on their positions 0, 1, 2 …"
     )
 
 
@@ -115,8 +115,8 @@ def _plain(model: Any) -> Any:
     name = type(model).__name__
     if name == "VotingClassifier":
         model = copy.copy(model)
-        model.flatten_transform = False  # says how transform() answers, which nobody asks here
-    if name == "LinearDiscriminantAnalysis":  # answers like logistic regression, and is converted wrongly
+        model.flatten_transform = False  # only transform() uses it, which is not needed here
+    if name == "LinearDiscriminantAnalysis":  # predicts like logistic regression, and is converted wrongly
         from sklearn.linear_model import LogisticRegression
 
         plain = LogisticRegression()
@@ -132,7 +132,7 @@ def _is_torch(model: Any) -> bool:
 
 
 def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
-    """What the model itself says of rows, in the columns of what is published."""
+    """The original model's predictions, in the columns of the published model."""
     import numpy as np
 
     if _is_torch(model):

@@ -1,8 +1,8 @@
-"""What a client publishes in the place of a feature that an asker lacks: its middle value, plain or disturbed.
+"""Default values that a client publishes with its model, for users whose rows lack a feature.
 
 - plain: median of numbers, most frequent value of flags.
-- noise: median + N(0, std * epsilon), Cantu-Cervini 2024 section 4.3; the larger epsilon, the more noise. No
-  privacy is proven by it.
+- noise: median + N(0, std * epsilon), Cantu-Cervini 2024 section 4.3; the larger epsilon, the more noise. It
+  proves no privacy.
 - dp: differentially private by OpenDP; the smaller epsilon, the more noise.
 
 Knows columns of numbers. Does not know models.
@@ -28,10 +28,10 @@ def defaults(
     seed: int = 0,
     bounds: Mapping[str, tuple[float, float]] | None = None,
 ) -> tuple[Feature, ...]:
-    """A Feature for each column of `table` (rows, features), named and kinded by `kinds` in order.
+    """A Feature for each column of `table` (rows, features), with names and kinds from `kinds`, in order.
 
-    `bounds`, public knowledge of a number's range, are needed by "dp" alone, which spends `epsilon` in all and
-    takes its noise from the machine, whatever the `seed`.
+    Only "dp" needs `bounds`, publicly known ranges of numbers. It spends `epsilon` in all, and draws its noise
+    from the machine's secure source, not from the `seed`.
 
     >>> defaults(np.array([[1.0, 0], [2.0, 1], [9.0, 1]]), {"age": "number", "sex": "flag"})
     (Feature(name='age', kind='number', default=2.0), Feature(name='sex', kind='flag', default=1.0))
@@ -53,7 +53,7 @@ def defaults(
 def _middle(kind: Kind, column: np.ndarray, epsilon: float, rng: np.random.Generator) -> float:
     known = column[~np.isnan(column)]
     if not len(known):
-        return float("nan")  # this model has seen nothing but missing values here
+        return float("nan")  # all values of this column are missing
     if kind == "flag":
         values, counts = np.unique(known, return_counts=True)
         return float(values[counts.argmax()])

@@ -1,6 +1,6 @@
 """Published models as files: CLIENT.onnx and CLIENT.json beside each other in a folder.
 
-Knows files. Sizes are checked before anything is read.
+Sizes are checked before anything is read. Knows files. Does not know how models run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from motet.published.model_check import sized
 
 
 def save(model: Published, folder: str | Path) -> Path:
-    """Write both files; the model's path."""
+    """Write both files; returns the model's path."""
     to = Path(folder) / f"{quote(model.client, safe=' ')}.onnx"
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_bytes(model.model)
@@ -23,17 +23,17 @@ def save(model: Published, folder: str | Path) -> Path:
 
 
 def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
-    """What `client` has published there; raises ModelRefused."""
+    """The model that `client` has published there; raises ModelRefused."""
     name = quote(client, safe=" ")
-    said = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
-    sized(said, limits)
-    model = Published(said, _read(Path(folder) / f"{name}.onnx", client, "model", limits.size))
-    same_bytes(said, model.model)
+    manifest = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
+    sized(manifest, limits)
+    model = Published(manifest, _read(Path(folder) / f"{name}.onnx", client, "model", limits.size))
+    same_bytes(manifest, model.model)
     return model
 
 
 def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published], dict[str, str]]:
-    """Everything that is published there, in the order of names; and who was refused, and why."""
+    """All models that are published there, in the order of names; and by client why others were refused."""
     models, refused = [], {}
     for path in sorted(Path(folder).glob("*.onnx")):
         client = unquote(path.name.removesuffix(".onnx"))

@@ -1,4 +1,4 @@
-"""How much a stranger's model may cost whoever runs it. Knows numbers only."""
+"""Limits on the resources that an untrusted model may use. Knows numbers only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that are checked before a model runs, and bounds that end the process in which it runs."""
+    """Limits that are checked before a model runs, and limits that end the process in which it runs."""
 
     size: int = 256 * MB  # bytes of a model; a forest of 4,664 rows of Census has 7 MB
     features: int = 10_000  # columns of its input
@@ -18,7 +18,7 @@ class Limits:
     opset: tuple[int, int] = (7, 24)  # of ai.onnx
     opset_ml: tuple[int, int] = (1, 5)  # of ai.onnx.ml
     cells: int = 50_000_000  # numbers in any one tensor while it runs
-    memory: int = 2048 * MB  # what a child may take beyond what it has before the first model
+    memory: int = 2048 * MB  # bytes that a child may use beyond those it has before the first model
     cpu: float = 20.0  # seconds of computing in a batch
     wall: float = 120.0  # seconds of waiting for a batch
     batch: int = 8192  # rows in a batch

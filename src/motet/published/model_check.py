@@ -1,9 +1,9 @@
-"""What is asked of a stranger's model before it runs.
+"""Checks of an untrusted model before it runs.
 
-Its bytes are those of the manifest; it is ONNX of a known opset; it uses operators of ONNX's own domains that
-compute with rows (operators.py), no files, no text; it reads and answers what the manifest declares; and no
-tensor whose size can be foreseen is larger than the limit. What cannot be foreseen is left to the limits of
-the process in which it runs (child.py, where these checks run too: a parser may have faults).
+Its bytes have the manifest's checksum; it is ONNX of a known opset; it uses allowed operators (operators.py),
+no files, no text; its input and output have the shapes that the manifest declares; and no tensor whose size
+shape inference can predict is larger than the limit. Other sizes are left to the limits of the process in which
+it runs (child.py, where these checks run, too, because a parser may have faults).
 
 Knows ONNX and manifests. Does not run anything.
 """
@@ -20,7 +20,7 @@ from motet.published.operators import DOMAINS, GROWING, KNOWN
 
 
 class _Odd(ValueError):
-    """What is wrong with a model; its client's name is added by `refuse`."""
+    """A model is wrong; `refuse` adds its client's name."""
 
 
 def refuse(model: Published, limits: Limits = USUAL) -> None:
@@ -34,7 +34,7 @@ def refuse(model: Published, limits: Limits = USUAL) -> None:
 
 
 def sized(manifest: Manifest, limits: Limits = USUAL) -> None:
-    """Refuse by what the manifest alone says, before the model is fetched."""
+    """Refuse by the manifest alone, before the model is fetched."""
     for what, many, most in (
         ("bytes", manifest.size, limits.size),
         ("features", len(manifest.features), limits.features),
@@ -47,7 +47,7 @@ def sized(manifest: Manifest, limits: Limits = USUAL) -> None:
 
 
 def graph(manifest: Manifest, raw: bytes, limits: Limits) -> None:
-    """Check what the bytes say as ONNX."""
+    """Check the bytes as ONNX."""
     model = _parsed(raw)
     _opsets(model, manifest, limits)
     if model.functions or model.training_info or model.graph.sparse_initializer:
@@ -60,7 +60,7 @@ def graph(manifest: Manifest, raw: bytes, limits: Limits) -> None:
         _constant(tensor, limits)
     _declared(model.graph, manifest)
     _valid(model)
-    _foreseen(model, limits)
+    _predicted_sizes(model, limits)
 
 
 def _parsed(raw: bytes) -> Any:
@@ -156,8 +156,8 @@ def _valid(model: Any) -> None:
         raise _Odd(f"its model is not valid ONNX: {_first(e)}") from e
 
 
-def _foreseen(model: Any, limits: Limits) -> None:
-    """Tensors as large as shape inference foresees them for a full batch."""
+def _predicted_sizes(model: Any, limits: Limits) -> None:
+    """Check the sizes of tensors that shape inference predicts for a full batch."""
     import onnx
 
     fed = next(i for i in model.graph.input if i.name not in {c.name for c in model.graph.initializer})
@@ -167,7 +167,9 @@ def _foreseen(model: Any, limits: Limits) -> None:
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as e:
         raise _Odd(f"its model's shapes do not fit: {_first(e)}") from e
     shapes = {v.name: _dims(v) for v in (*graph.value_info, *graph.output)}
-    known = {o for n in graph.node if n.op_type == "Shape" for o in n.output}  # as large as what exists
+    known = {
+        o for n in graph.node if n.op_type == "Shape" for o in n.output
+    }  # no larger than tensors that exist
     for node in graph.node:
         for name in filter(None, node.output):
             dims = shapes.get(name)

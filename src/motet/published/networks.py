@@ -1,6 +1,6 @@
-"""Torch networks as ONNX, answering as published models do.
+"""Torch networks as ONNX, with the output of published models.
 
-Plain rows of layers are written by hand, in milliseconds; any other network goes through torch's exporter,
+Plain sequences of layers are written here, in milliseconds; any other network goes through torch's exporter,
 which takes seconds. Knows torch and ONNX. Does not know what a network was trained for.
 """
 
@@ -60,7 +60,7 @@ def _written(layers: list[nn.Module], features: int, task: str) -> Any:
 
 
 def operators(layers: Iterable[nn.Module], at: str, columns: int) -> tuple[list[Any], list[Any], str, int]:
-    """Layers that read `at`, as operators and constants; what they end in, and its columns."""
+    """Layers that read `at`, as operators and constants; the name and the columns of their output."""
     from onnx import helper
 
     nodes: list[Any] = []
@@ -79,7 +79,7 @@ def operators(layers: Iterable[nn.Module], at: str, columns: int) -> tuple[list[
 
 
 def _answer(scores: str, columns: int, task: str) -> tuple[list[Any], int]:
-    """What `Answer` does, as operators; and how many columns y has."""
+    """`Answer` as operators, and the number of columns of y."""
     from onnx import helper
 
     if task == "numbers":
@@ -107,7 +107,7 @@ def _exported(net: nn.Module, features: int, task: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells of torchvision, which nobody asked for."""
+    """Silence the exporter's warnings about torchvision."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

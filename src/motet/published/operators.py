@@ -1,7 +1,7 @@
 """The operators that a published model may use: those that compute with the rows they are given.
 
-Absent are operators with graphs inside (Loop, If, Scan), with chance, with text, sequences and optional
-values, and all that are not of ONNX's own two domains. Knows names only.
+Not allowed are operators with graphs inside (Loop, If, Scan), with random numbers, text, sequences or optional
+values, and all operators outside ONNX's own two domains. Knows names only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ArgMax ArgMin CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax Re
 ReduceSum ReduceSumSquare TopK
 """
 _SHAPES = """
-Cast CastLike Concat Constant Flatten GatheredMean GatherElements GatherND Identity Reshape Shape Size Slice Split
+Cast CastLike Concat Constant Flatten Gather GatherElements GatherND Identity Reshape Shape Size Slice Split
 Squeeze Transpose Unsqueeze
 """
 _ML = """
@@ -32,7 +32,7 @@ ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer LabelEncoder LinearCla
 Normalizer OneHotEncoder SVMClassifier SVMRegressor Scaler TreeEnsemble TreeEnsembleClassifier
 TreeEnsembleRegressor
 """
-# These make tensors as large as a number in the model says; the number must be known before it runs.
+# The size of their output is a number in the model, which must be known before the model runs.
 GROWING = frozenset(["ConstantOfShape", "Expand", "OneHot", "Pad", "Range", "Tile"])
 
 KNOWN = {

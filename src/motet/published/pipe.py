@@ -1,6 +1,6 @@
 """Messages between a process and its child: a JSON header and raw bytes, with a deadline, never pickle.
 
-Knows two file descriptors. Does not know what is said.
+Knows two file descriptors. Does not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HEADER = 64 << 20  # longest header; a manifest of 10,000 features has one mega
 
 
 class Ended(Exception):
-    """The other side has closed its end, or speaks no sense."""
+    """The other side has closed its end, or sent a malformed message."""
 
 
 class Late(Exception):
@@ -47,12 +47,12 @@ class Pipe:
         if header > _HEADER or body > most:
             raise Ended(f"it announced {header} and {body} bytes")
         try:
-            said = json.loads(self._get(header, until))
+            found = json.loads(self._get(header, until))
         except (ValueError, RecursionError) as e:
             raise Ended(f"it sent no JSON: {e}") from e
-        if not isinstance(said, dict):
+        if not isinstance(found, dict):
             raise Ended("it sent no object")
-        return said, self._get(body, until)
+        return found, self._get(body, until)
 
     def close(self) -> None:
         for fd in {self.read, self.write}:

@@ -1,10 +1,10 @@
-"""Middle values of columns, differentially private by OpenDP.
+"""Differentially private medians and modes of columns, by OpenDP.
 
-Each is a private median (Smith 2011; chosen among candidates by how evenly they part the column, with noise).
-A row stands in every column, so each of d columns gets epsilon / d, and one row more or less changes the
-chance of all published values together by a factor of at most e^epsilon. Candidates come from bounds that
-must be public; looking at the data for them would not be private. Noise comes from the machine's secure
-source and cannot be repeated by a seed: whoever knew the seed could take it off.
+Each is a private median (Smith 2011): chosen among candidates by how evenly they divide the column, with noise.
+A row is in every column, so each of d columns gets epsilon / d, and one row more or less changes the
+probability of all published values together by a factor of at most e^epsilon. Candidates come from public bounds;
+taking bounds from the data would not be private. Noise comes from the machine's secure source and not from a
+seed, because anyone who knows the seed could remove it.
 
 Knows columns; does not know models.
 """
@@ -57,7 +57,7 @@ def _medians(epsilon: float) -> Callable[[np.ndarray, list[float]], float]:
     def measure(candidates: list[float], scale: float) -> Any:
         return dp.m.make_private_quantile(*space, dp.max_divergence(), candidates, 0.5, scale)
 
-    # How much noise is enough does not depend on the candidates; OpenDP says so again for each column.
+    # The scale of the noise does not depend on the candidates; OpenDP checks it again for each column.
     scale = dp.binary_search_param(lambda s: measure([0.0, 1.0], s), d_in=1, d_out=epsilon, T=float)
 
     def release(column: np.ndarray, candidates: list[float]) -> float:

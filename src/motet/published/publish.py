@@ -1,4 +1,4 @@
-"""A fitted model, made ready for strangers: ONNX, and a manifest that says what it is.
+"""Turn a fitted model into a published one: ONNX, and a manifest that describes it.
 
 Knows models and manifests. Does not know who will fetch them.
 """
@@ -23,7 +23,7 @@ from motet.published.manifest import (
     TaskKind,
 )
 
-_ROUGH = 1e-4  # how far a published model may be from the one at home, in numbers above 1 relative
+_ROUGH = 1e-4  # largest difference between a published model and the original; relative above 1
 
 
 def publish(
@@ -38,13 +38,13 @@ def publish(
     rows_may_leave: bool = False,
     sample: np.ndarray | None = None,
 ) -> Published:
-    """`model`, which reads `features` in this order, as its client hands it out.
+    """The model, which reads `features` in this order, as ONNX with a manifest.
 
     `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, a torch network (rows to
     scores of classes, or to numbers), or has a method `to_onnx()`. `classes` are the names of all classes; a
     model that saw only some of them gives the others probability 0. Models that contain training rows are
-    refused unless `rows_may_leave`. What is published is asked about the rows of `sample` (invented ones where
-    there are none) and must answer as the model does, because converters have faults; no row of it leaves.
+    refused unless `rows_may_leave`. Converters have faults, so the published model must predict the rows of
+    `sample` as the original does (random rows if there is no sample); no row of it leaves.
     """
     if not rows_may_leave:
         _check_rows_stay(model, client)
@@ -62,8 +62,8 @@ def publish(
         opset=next(o.version for o in onnx_model.opset_import if o.domain in ("", "ai.onnx")),
         made_with=made_with,
     )
-    made = _acceptable(Published(manifest, raw))
-    _same(model, made, invented(manifest) if sample is None else np.asarray(sample, np.float32))
+    made = _checked(Published(manifest, raw))
+    _same(model, made, random_rows(manifest) if sample is None else np.asarray(sample, np.float32))
     return made
 
 
@@ -75,8 +75,8 @@ def _check_rows_stay(model: Any, client: str) -> None:
         )
 
 
-def invented(manifest: Manifest, rows: int = 64) -> np.ndarray:
-    """Rows around the published defaults."""
+def random_rows(manifest: Manifest, rows: int = 64) -> np.ndarray:
+    """Random rows around the published defaults."""
     rng = np.random.default_rng(0)
     middle = np.nan_to_num(np.array([f.default for f in manifest.features], np.float32))
     x = middle + rng.normal(size=(rows, len(middle))) * (1 + np.abs(middle))
@@ -85,7 +85,7 @@ def invented(manifest: Manifest, rows: int = 64) -> np.ndarray:
 
 
 def _same(model: Any, made: Published, x: np.ndarray) -> None:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would report the model to onnxruntime's maker
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
     import onnxruntime as ort
 
     session = ort.InferenceSession(made.model, providers=["CPUExecutionProvider"])
@@ -94,13 +94,13 @@ def _same(model: Any, made: Published, x: np.ndarray) -> None:
     off = float(np.max(np.abs(away - home) / np.maximum(1, np.abs(home)), initial=0))
     if not off <= _ROUGH:
         raise UsageError(
-            f"a published {made.manifest.family} would answer otherwise than the model: off by {off:.2g}"
+            f"a published {made.manifest.family} would predict differently from the model: off by {off:.2g}"
             "\nhint: a fault of the converter; publish another kind of model"
         )
 
 
-def _acceptable(made: Published) -> Published:
-    """What others would refuse is not published."""
+def _checked(made: Published) -> Published:
+    """The model, if no receiver would refuse it."""
     from motet.published.model_check import refuse
 
     Manifest.from_json(made.manifest.to_json())

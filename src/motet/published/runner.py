@@ -1,8 +1,8 @@
-"""Predictions of strangers' models, computed in a child process with limits.
+"""Predictions of untrusted models, computed in a child process with limits.
 
-The child is started once and serves many models. A model that it refuses, or that ends, stalls or fills it,
-is refused with a message that names the client, and the others go on in a new child. Works on Linux, whose
-limits it uses. Knows rows, columns and manifests; this process itself never parses a stranger's model.
+The child is started once and serves many models. A model that it refuses, or that ends it, stalls it or fills its
+memory, is refused with a message that names the client; the others go on in a new child. Works on Linux, whose
+limits it uses. Knows rows, columns and manifests; this process itself never parses an untrusted model.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def predict(
     limits: Limits = USUAL,
     runner: Runner | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """What each client's model says of the rows of `x`, whose columns are `names`; and who was refused, and why.
+    """Each client's predictions for the rows of `x`, whose columns are `names`; and why some were refused.
 
-    Answers are probabilities (rows, classes) or numbers (rows, 1). Columns that a model does not know are left
-    out, and those it needs and `x` lacks are filled with its published defaults.
+    Predictions are probabilities (rows, classes) or numbers (rows, 1). Columns that a model does not read are left
+    out, and those that it reads and `x` lacks are filled with its published defaults.
     """
     runner = runner or shared(limits)
-    said: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray] = {}
     refused: dict[str, str] = {}
     for m in models:
         try:
-            if m.client in said:
+            if m.client in found:
                 raise ModelRefused(m.client, "it published two models")
-            said[m.client] = runner.predict(m, columns(m.manifest, x, names))
+            found[m.client] = runner.predict(m, columns(m.manifest, x, names))
         except ModelRefused as e:
             refused[m.client] = str(e)
-    return said, refused
+    return found, refused
 
 
 def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarray:
@@ -71,11 +71,11 @@ def shared(limits: Limits) -> Runner:
 
 
 class _Died(Exception):
-    """A child that ended or spoke nonsense before its answer."""
+    """The child ended or sent a malformed answer."""
 
 
 class Runner:
-    """A child process in which strangers' models run; started when first needed, safe for threads."""
+    """A child process in which untrusted models run; started when first needed, safe for threads."""
 
     def __init__(self, limits: Limits = USUAL) -> None:
         self.limits = limits
@@ -84,7 +84,7 @@ class Runner:
         self._refused: dict[str, str] = {}  # models that need not be tried again
 
     def predict(self, model: Published, x: np.ndarray) -> np.ndarray:
-        """The model's answers to rows of its own columns; raises ModelRefused."""
+        """The model's predictions for rows of its own columns; raises ModelRefused."""
         sized(model.manifest, self.limits)
         same_bytes(model.manifest, model.model)
         key = hashlib.sha256(model.manifest.to_json().encode()).hexdigest()
@@ -108,7 +108,7 @@ class Runner:
         self.close()
 
     def _batches(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
-        """All answers; a child that ends may have been ruined by a model before, so a new one is tried once."""
+        """All predictions. If the child ends, an earlier model may be the cause, so a new child is tried once."""
         with contextlib.suppress(_Died):
             return self._answers(key, model, x)
         try:
@@ -124,22 +124,22 @@ class Runner:
         return y
 
     def _batch(self, key: str, model: Published, x: np.ndarray) -> np.ndarray:
-        ask = {"do": "run", "key": key, "shape": x.shape}
+        request = {"do": "run", "key": key, "shape": x.shape}
         expected = 4 * len(x) * model.manifest.outputs  # bytes
-        header, body = self._asked(model, ask, x, expected)
+        header, body = self._request(model, request, x, expected)
         if "unknown" in header:
             manifest = model.manifest.to_json()
-            self._asked(model, {"do": "load", "key": key, "manifest": manifest}, model.model, 0)
-            _, body = self._asked(model, ask, x, expected)
-        return _sensible(model.manifest, np.frombuffer(body, np.float32).reshape(len(x), -1))
+            self._request(model, {"do": "load", "key": key, "manifest": manifest}, model.model, 0)
+            _, body = self._request(model, request, x, expected)
+        return _valid(model.manifest, np.frombuffer(body, np.float32).reshape(len(x), -1))
 
-    def _asked(
-        self, model: Published, ask: dict[str, Any], body: Any, expected: int
+    def _request(
+        self, model: Published, request: dict[str, Any], body: Any, expected: int
     ) -> tuple[dict[str, Any], bytes]:
         raw = memoryview(body).cast("B") if len(body) else b""
         child = self._running()
         try:
-            header, answer = child.ask(ask, raw, expected, self.limits.wall)
+            header, answer = child.request(request, raw, expected, self.limits.wall)
         except Late as e:
             self._end()
             raise ModelRefused(model.client, f"its model did not answer within {self.limits.wall:g} s") from e
@@ -168,8 +168,8 @@ class Runner:
         return child.end() if child else 0
 
 
-def _sensible(manifest: Manifest, y: np.ndarray) -> np.ndarray:
-    """Answers that are probabilities, or finite numbers."""
+def _valid(manifest: Manifest, y: np.ndarray) -> np.ndarray:
+    """The predictions, if they are probabilities or finite numbers; raises ModelRefused otherwise."""
     if not np.isfinite(y).all():
         raise ModelRefused(manifest.client, "its model's answers are not all finite")
     if manifest.task == "numbers":

@@ -1,7 +1,7 @@
 """Trees as ONNX's TreeEnsembleRegressor: forests, single trees and histogram boosting of scikit-learn.
 
 Written here and not by skl2onnx, which forgets where missing values go, rounds thresholds, does not know
-histogram boosting of scikit-learn 1.9, and takes several times as long. scikit-learn-intelex's forests hand out
+histogram boosting of scikit-learn 1.9, and takes several times as long. Forests of scikit-learn-intelex contain
 scikit-learn's trees. Knows trees and ONNX. Does not know what was learned.
 """
 
@@ -44,7 +44,7 @@ def to_onnx(model: Any, features: int) -> Any:
     if type(model).__name__.startswith("HistGradientBoosting"):
         return _boosting(model, features)
     if getattr(model, "n_outputs_", 1) != 1:
-        raise ValueError("the model answers several questions at once\nhint: publish a model of one target")
+        raise ValueError("the model has several targets\nhint: publish a model of one target")
     hard = type(model).__module__.partition(".")[0] in ("sklearnex", "daal4py")
     fitted = getattr(model, "estimators_", [model])
     trees = [_of_forest(t, hasattr(model, "classes_"), hard) for t in fitted]
@@ -59,7 +59,7 @@ def to_onnx(model: Any, features: int) -> Any:
 def ensemble(
     trees: Sequence[EnsembleTree], to: str, scale: float = 1.0, base: Sequence[float] | np.ndarray = ()
 ) -> Any:
-    """The sum of what the trees say, times `scale`, as an operator that reads x."""
+    """The sum of the trees' outputs, times `scale`, as an operator that reads x."""
     from onnx import helper
 
     sizes = [len(t.left) for t in trees]
@@ -70,7 +70,12 @@ def ensemble(
     )
     value = np.concatenate([t.value for t in trees]) * scale
     leaf = left < 0
-    at, target = np.nonzero(leaf[:, None] & ((value != 0) | (np.arange(value.shape[1]) == 0)))
+    named = (value != 0) | (np.arange(value.shape[1]) == 0)
+    if len(
+        base
+    ):  # onnxruntime adds the base of a target only to rows that reach a leaf which names the target
+        named |= ~(value != 0).any(1, keepdims=True)
+    at, target = np.nonzero(leaf[:, None] & named)
     made = helper.make_node(
         "TreeEnsembleRegressor", ["x"], [to], domain="ai.onnx.ml", n_targets=value.shape[1]
     )
@@ -94,7 +99,7 @@ def ensemble(
 
 
 def below(threshold: np.ndarray) -> np.ndarray:
-    """The largest numbers of 32 bits that are not above; they part numbers of 32 bits in the same way."""
+    """The largest 32-bit numbers that are not above the thresholds; they divide 32-bit numbers in the same way."""
     near = threshold.astype(np.float32)
     return np.where(near > threshold, np.nextafter(near, np.float32(-np.inf)), near)
 
@@ -124,7 +129,7 @@ def _of_forest(fitted: Any, classes: bool, hard: bool) -> EnsembleTree:
 
 
 def _softened(t: Any) -> np.ndarray:
-    """Probabilities in the nodes of scikit-learn-intelex's trees, which tell the most frequent class alone.
+    """Probabilities in the nodes of scikit-learn-intelex's trees, which hold only the most frequent class.
 
     Of two classes, the impurity g = 2 p (1 - p) and the number of rows give the share p back. Of more
     classes it does not.
@@ -132,7 +137,7 @@ def _softened(t: Any) -> np.ndarray:
     most, rows = t.value[:, 0, :], t.weighted_n_node_samples
     if most.shape[1] != 2 and (t.impurity[t.children_left < 0] > 0).any():
         raise ValueError(
-            "a forest of scikit-learn-intelex with more than two classes does not tell its leaves' probabilities"
+            "a forest of scikit-learn-intelex with more than two classes does not hold its leaves' probabilities"
             "\nhint: train the forest that is published with scikit-learn's own class"
         )
     share = (1 + np.sqrt(np.maximum(0, 1 - 2 * t.impurity))) / 2

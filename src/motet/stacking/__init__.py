@@ -1,14 +1,17 @@
-"""Stacking for one organisation: estimators that take fetched models, and the paper's procedure, fast."""
+"""Stacking: `build` combines a private model with models of others; estimators and contributions on top of it.
+
+Knows rows, models and their owners. Does not know engines, rounds or how models are sent.
+"""
 
 from typing import Any
 
-__all__ = ["StackedClassifier", "StackedRegressor", "gains"]
+__all__ = ["Stack", "StackRows", "StackSettings", "StackedClassifier", "StackedRegressor", "build", "gains"]
 
 
 def __getattr__(name: str) -> Any:
-    """The estimators, which need scikit-learn, when somebody asks for them."""
-    if name in __all__:
-        from motet.stacking import estimators
+    """Imports scikit-learn and onnxruntime only when a name is used."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from motet.stacking import estimators, stack
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(stack, name) if hasattr(stack, name) else getattr(estimators, name)

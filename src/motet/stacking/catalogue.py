@@ -1,6 +1,6 @@
-"""Published models as a server keeps them: trees of plain tensors, by owner.
+"""The server's catalogue: published models as trees of plain tensors, by owner.
 
-Knows trees and manifests. Does not know who asks, or what the models say.
+Knows trees and manifests. Does not know who fetches the models, or what they predict.
 """
 
 from __future__ import annotations
@@ -17,58 +17,54 @@ Tree = Any
 Catalogue = Mapping[str, Tree]  # {owner: {"manifest": bytes, "model": bytes}}, as tensors
 
 
-def fetched(menu: Catalogue) -> tuple[list[Published], dict[str, str]]:
-    """The models of a menu under their owners' names, and what is wrong with the others."""
-    found, wrong = [], {}
-    for owner, tree in menu.items():
+def fetched(models: Catalogue) -> tuple[dict[str, Published], dict[str, str]]:
+    """The models in the order of their owners' names, and the reasons why others were refused."""
+    found, refused = {}, {}
+    for owner in sorted(models):
         try:
-            found.append(renamed(Published.from_tree(tree), owner))
+            found[owner] = Published.from_tree(models[owner])
         except ModelRefused as e:
-            wrong[owner] = f"client {owner}: {e.reason}"
-    return found, wrong
+            refused[owner] = f"client {owner}: {e.reason}"
+    return found, refused
 
 
-def admitted(told: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
-    """Of replies that are lists of versions of a model, those whose manifests fit, and why others do not."""
+def admitted(replies: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
+    """Of replies that are lists of versions of a model, those with valid manifests, and why others are refused."""
     good: dict[str, Tree] = {}
-    wrong: dict[str, str] = {}
-    for owner, versions in told.items():
+    refused: dict[str, str] = {}
+    for owner, versions in replies.items():
         bad = {} if isinstance(versions, list | tuple) and versions else {owner: f"client {owner}: no model"}
         for v in versions if not bad else ():
             bad |= fetched({owner: v})[1]
         if bad:
-            wrong |= bad
+            refused |= bad
         else:
             good[owner] = list(versions)
-    return good, wrong
-
-
-def renamed(model: Published, owner: str) -> Published:
-    return replace(model, manifest=replace(model.manifest, client=owner))
+    return good, refused
 
 
 def manifest_of(tree: Tree) -> Manifest:
     return Manifest.from_json(tree["manifest"].numpy().tobytes())
 
 
-def mark(tree: Tree) -> int:
-    """52 bits of the manifest's checksum, which names the model's: a number that also a double holds."""
+def checksum(tree: Tree) -> int:
+    """52 bits of the manifest's checksum, which covers the model's: a number that a double holds exactly."""
     return int(hashlib.sha256(tree["manifest"].numpy().tobytes()).hexdigest()[:13], 16)
 
 
-def digest(menu: Catalogue) -> int:
-    return int(
-        hashlib.sha256(repr(sorted((c, mark(m)) for c, m in menu.items())).encode()).hexdigest()[:13], 16
-    )
+def digest(models: Catalogue) -> int:
+    """One number for a set of models: another one as soon as any model changes."""
+    every = repr(sorted((owner, checksum(m)) for owner, m in models.items()))
+    return int(hashlib.sha256(every.encode()).hexdigest()[:13], 16)
 
 
 def affordable(
-    menu: Catalogue, mine: Tree | None, megabytes: float, trust: Mapping[str, float] | None
+    models: Catalogue, mine: Tree | None, megabytes: float, trust: Mapping[str, float] | None
 ) -> Tree:
     """The models within a budget for a client whose own public model is `mine`; 0 is no limit."""
     if not megabytes:
-        return dict(menu)
-    manifests = [replace(manifest_of(m), client=c) for c, m in menu.items()]
+        return dict(models)
+    manifests = [replace(manifest_of(m), client=owner) for owner, m in models.items()]
     names = manifest_of(mine).names if mine else [n for m in manifests for n in m.names]
     chosen = fetching.within(int(megabytes * 1e6), manifests, names, trust)
-    return {c: menu[c] for c in sorted(chosen)}
+    return {owner: models[owner] for owner in sorted(chosen)}

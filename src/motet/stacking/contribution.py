@@ -1,11 +1,12 @@
-"""Who helps whom: importances of fetched models, as a weighted directed graph, and policies built on it.
+"""Contributions: how important each client's model is to the others, as a graph, and policies built on it.
 
-Client i's importances say how much its meta-model relies on each model, its own private one among them;
-they are normalised to 1. All clients' together are `Trust`: {asker: {owner: share}}, plain data. As a graph,
-an edge leads from the asker to the owner it relies on, so contribution is what arrives at a client.
+A client's importances measure how much its meta-model relies on each model, its own private one among them;
+they sum to 1. All clients' importances together are `Trust`: {client: {owner: share}}, plain data. As a graph,
+an edge leads from a client to an owner whose model it relies on; a client's contribution is the weight of the
+edges that arrive at it.
 
-Knows shares of clients. Does not know how models are fetched, stored or sent. Cantu-Cervini 2024, section 3;
-which centralities say something of a federation is left open there.
+Cantu-Cervini 2024, section 3, which leaves open which centralities are useful in a federation. Knows shares of
+clients. Does not know how models are fetched, stored or sent.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Any, Literal
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-Trust = Mapping[str, Mapping[str, float]]  # {asker: {owner: share}}; an asker's shares sum to 1
+Trust = Mapping[str, Mapping[str, float]]  # {client: {owner: share}}; a client's shares sum to 1
 Shares = dict[str, float]
 How = Literal["mdi", "permutation", "shapley"]
 _PERMUTATIONS = 5  # times that a column is shuffled
-_ORDERS = 30  # orders in which players of the Shapley game come, each forwards and backwards
+_ORDERS = 30  # random orders of the Shapley game's players, each forwards and backwards
 
 
 # ---- importances of one meta-model ----
@@ -84,7 +85,7 @@ def _permuted(
 def _shapley(
     worth: Callable[[Array], float], z: Array, group: Array, many: int, rng: np.random.Generator
 ) -> Array:
-    """Mean gain of a group when it comes, over random orders and their reverses; exact for two groups."""
+    """Mean gain of a group when it is added, over random orders and their reverses; exact for two groups."""
     mean, known = z.mean(0), dict[frozenset[int], float]()
 
     def value(here: frozenset[int]) -> float:
@@ -104,7 +105,7 @@ def _shapley(
 
 
 def normalised(shares: Mapping[str, float]) -> Shares:
-    """Shares that sum to 1; what is negative, as only a liar says, counts as nothing.
+    """Shares that sum to 1; negative ones, which no honest client sends, count as 0.
 
     >>> normalised({"a": 3.0, "b": 1.0, "c": -1.0})
     {'a': 0.75, 'b': 0.25, 'c': 0.0}
@@ -122,7 +123,7 @@ def members(trust: Trust) -> list[str]:
 
 
 def self_importance(trust: Trust) -> Shares:
-    """How much each asker relies on its own private model."""
+    """How much each client relies on its own private model."""
     return {i: float(row.get(i, 0.0)) for i, row in trust.items()}
 
 
@@ -138,7 +139,7 @@ def in_strength(trust: Trust) -> Shares:
 
 
 def graph(trust: Trust) -> Any:
-    """A networkx.DiGraph: an edge from asker to owner with its `weight`, and `own` at each node."""
+    """A networkx.DiGraph: an edge from client to owner with its `weight`, and `own` at each node."""
     import networkx
 
     found = networkx.DiGraph()
@@ -151,8 +152,8 @@ def graph(trust: Trust) -> Any:
 
 
 def centralities(trust: Trust) -> dict[str, Shares]:
-    """Contribution by several measures: in-strength counts all askers alike, PageRank counts those more
-    that are relied on themselves, hubs rely on many authorities, betweenness is along short ways of trust."""
+    """Contribution by several measures: in-strength weighs all clients alike, PageRank gives more weight to clients
+    on which others rely; hubs rely on authorities; betweenness counts shortest paths, where trust is nearness."""
     import networkx
 
     g = graph(trust)
@@ -169,27 +170,28 @@ def centralities(trust: Trust) -> dict[str, Shares]:
 
 
 def free_riders(
-    history: Sequence[Mapping[str, float]], askers: Collection[str], share: float = 0.2, rounds: int = 3
+    history: Sequence[Mapping[str, float]], clients: Collection[str], share: float = 0.2, rounds: int = 3
 ) -> list[str]:
-    """Askers whose in-strength was less than `share` of an equal part in each of the last rounds."""
+    """Clients whose in-strength was less than `share` of an equal part in each of the last rounds."""
     last = history[-rounds:]
     if len(last) < rounds:
         return []
-    return sorted(j for j in askers if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
+    return sorted(j for j in clients if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
 
 
 # ---- policies ----
 
 
 def served(trust: Trust, clients: Sequence[str], threshold: float) -> list[str]:
-    """Who may fetch: whose contribution is at least `threshold` equal parts; who is new has not been judged."""
+    """The clients that may fetch models: new ones, and those that contribute at least `threshold` equal parts."""
     got, known = in_strength(trust), set(members(trust))
     return [c for c in clients if c not in known or got[c] * len(known) >= threshold]
 
 
 def tier(trust: Trust, client: str, versions: int) -> int:
-    """Which of several versions of a model, from the most private (0) to the least, a client is served:
-    the more it contributes, the less noise. An equal part earns the middle one; who is new starts at 0.
+    """The version of a model that a client is served, from the most private (0) to the least private.
+
+    The more it contributes, the less noise. An equal part earns the middle version; new clients start at 0.
 
     >>> [tier({"a": {"b": 1.0}, "b": {"a": 0.2, "c": 0.8}, "c": {"b": 1.0}}, c, 3) for c in "abc"]
     [0, 2, 1]
@@ -203,15 +205,15 @@ def tier(trust: Trust, client: str, versions: int) -> int:
 
 
 def to_json(trust: Trust, history: Sequence[Trust] = ()) -> str:
-    """Everything that is known of contributions, for machines."""
-    said = {
+    """All contributions as JSON."""
+    found = {
         "trust": {i: dict(row) for i, row in trust.items()},
         "self_importance": self_importance(trust),
         "centralities": centralities(trust),
         "free_riders": free_riders([in_strength(t) for t in history], list(trust)),
         "history": [in_strength(t) for t in history],
     }
-    return json.dumps(said, indent=1)
+    return json.dumps(found, indent=1)
 
 
 def to_graphml(trust: Trust) -> str:

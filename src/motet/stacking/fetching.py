@@ -1,6 +1,6 @@
-"""Which models to fetch when there are more than one wants to pay for.
+"""Which models to fetch within a budget of bytes.
 
-Knows manifests and past importances. Does not know how models travel.
+Knows manifests and past importances. Does not know how models are sent.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from motet.published import Manifest
 
 
 def overlap(manifest: Manifest, names: Collection[str]) -> float:
-    """Of the columns that a model reads or an asker holds, the share that both know."""
+    """Jaccard similarity of the columns that a model reads and the columns `names` that a client holds."""
     theirs, mine = set(manifest.names), set(names)
     return len(theirs & mine) / max(len(theirs | mine), 1)
 
 
 def worth(manifest: Manifest, names: Collection[str], trust: Mapping[str, float] | None = None) -> float:
-    """What a model promises: its share of columns, times how important it has been (an unknown one: average)."""
+    """Expected use of a model: its overlap of columns times its past importance (the mean, if it has none)."""
     known = trust or {}
     usual = sum(known.values()) / len(known) if known else 1.0
     return overlap(manifest, names) * known.get(manifest.client, usual)
@@ -26,7 +26,7 @@ def worth(manifest: Manifest, names: Collection[str], trust: Mapping[str, float]
 def order(
     manifests: Sequence[Manifest], names: Collection[str], trust: Mapping[str, float] | None = None
 ) -> list[Manifest]:
-    """The most promising first; of two that promise the same, the smaller."""
+    """The most useful model first; of two that are equally useful, the smaller."""
     return sorted(manifests, key=lambda m: (-worth(m, names, trust), m.size, m.client))
 
 
@@ -38,7 +38,7 @@ def within(
 ) -> list[str]:
     """The clients whose models to fetch, so that all together are at most `budget` bytes; 0 is no limit.
 
-    The most promising first; one that does not fit is passed over, and smaller ones behind it may fit.
+    The most useful are taken first; a model that does not fit is skipped, and smaller ones after it may fit.
     """
     left, chosen = budget or sum(m.size for m in manifests), []
     for m in order(manifests, names, trust):

@@ -1,37 +1,38 @@
-"""A client's stack as plain data: a private model, a meta-model, and whose models it asks.
+"""One client's stack: a private model, and a meta-model that combines its predictions with those of others.
 
-Models are ONNX with a manifest (parts/published), one's own too, so that what a client keeps can be stored
-and moved without pickle. Meta features are the models' probabilities (of two classes the second one alone)
-or numbers, the private model's first. Knows rows, models and forests. Does not know servers or rounds.
+Wolpert 1992; Cantu-Cervini 2024, sections 3 and 4: a client's rows are divided into Train and Meta rows. The
+private model learns from Train, the meta-model from the predictions of all models for Meta. "held-out" keeps the
+two apart, "pooled" (BaggingWrapper) uses all rows for both. The method Stacking, the scikit-learn estimators and
+the figures of the paper all build their stacks here.
+
+Knows rows, predictions and models that are like scikit-learn's. Does not know servers, rounds or ONNX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from motet.published import Feature, Published, defaults, predict, publish
 from motet.stacking.contribution import How, importances
-from motet.stacking.forests import forest
+from motet.stacking.families import model_of
+from motet.stacking.predictions import Array, features, prediction
 
-Array = np.ndarray[Any, Any]
-Family = Literal["forest", "boosting", "linear"]
-Variant = Literal["held-out", "pooled", "auto"]
-OWN = "private"  # the name of one's own model among those that a stack asks
-_LEAST = 8  # rows from which a meta-model is learned at all
+OWN = "private"  # the name of a client's own private model among the models of its stack
+ALONE = "alone"  # the variant without a meta-model and without the models of others
+_LEAST = 8  # rows from which a meta-model is learned
 
 
 @dataclass(frozen=True)
 class StackRows:
     """Examples of one client, in the columns that it holds."""
 
-    x: Array  # (rows, columns) float32
-    y: Array  # (rows,) places of classes, or numbers
+    x: Array  # (rows, columns)
+    y: Array  # (rows,) positions of classes, or numbers
     kinds: Mapping[str, Any]  # name of each column: number or flag
-    classes: tuple[str, ...] = ()  # () for numbers
+    classes: tuple[Any, ...] = ()  # () for numbers
 
     @property
     def names(self) -> list[str]:
@@ -45,164 +46,121 @@ class StackRows:
         return StackRows(self.x[places], self.y[places], self.kinds, self.classes)
 
 
-def model_of(family: str, task: str, seed: int, trees: int) -> Any:
-    """A model to be fitted: a random forest, gradient boosting, or a linear model of standardised columns."""
-    if family == "forest":
-        return forest(task, seed, trees, plain=True)
-    if family == "boosting":
-        import sklearn.ensemble as ensembles
+@dataclass(frozen=True)
+class StackSettings:
+    """How a stack is built."""
 
-        name = "HistGradientBoostingClassifier" if task == "classes" else "HistGradientBoostingRegressor"
-        return getattr(ensembles, name)(max_iter=trees, random_state=seed % 2**31)
-    from sklearn.linear_model import LogisticRegression, Ridge
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
+    private: Any = "forest"  # a family (families.py) or an estimator
+    meta: Any = "forest"
+    trees: int = 100  # of every forest, and rounds of boosting
+    variant: str = "held-out"  # or pooled, or alone
+    share: float = 0.25  # of the rows that are Meta rows, if held out
+    importance: How = "mdi"
+    cv: int = 3  # folds of a search
+    every_class: bool = False  # pool the rows unless Meta rows show every class
 
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500) if task == "classes" else Ridge())
-
-
-def fitted(family: str, rows: StackRows, seed: int, trees: int) -> Any:
-    """The model of these rows; of a single class, which no linear model or boosting learns, a forest."""
-    if rows.classes and len(np.unique(rows.y)) < 2:
-        family = "forest"
-    return model_of(family, rows.task, seed, trees).fit(rows.x, rows.y)
+    def __str__(self) -> str:
+        return f"{self.variant} {self.share:g}" if self.variant == "held-out" else self.variant
 
 
-def dp_linear(rows: StackRows, epsilon: float, seed: int) -> Any:
-    """Logistic regression by DP-SGD. Numbers are taken to lie within three deviations: that must be known of
-    them without looking, as of columns that are standardised for the whole federation."""
-    from motet.guard.private_models.dp_network import DPLogistic
+@dataclass(frozen=True)
+class Stack:
+    """A private model, the owners of the other models in their order, and the meta-model above all of them."""
 
-    if not rows.classes:
-        raise ValueError("dp-linear tells classes apart, and these targets are numbers.\nhint: public=linear")
-    bounds = [(0.0, 1.0) if kind == "flag" else (-3.0, 3.0) for kind in rows.kinds.values()]
-    places = list(range(len(rows.classes)))
-    return DPLogistic(epsilon, bounds=bounds, classes=places, random_state=seed).fit(rows.x, rows.y)
+    private: Any
+    meta: Any | None  # None: the prediction is the mean of all models'
+    owners: tuple[str, ...]
+    importances: dict[str, float]  # of OWN and all owners, summing to 1
+    classes: tuple[Any, ...] = ()
+    variant: str = "held-out"
+
+    def predict(self, x: Array, names: Sequence[str] | None, predictions: Mapping[str, Array]) -> Array:
+        """(rows, classes) or (rows, 1), from rows and the other models' predictions for them."""
+        own = prediction(self.private, x, names, self.classes)
+        every = [own, *(predictions[k] for k in self.owners)]
+        if self.meta is None:
+            return np.asarray(np.mean(every, axis=0))
+        z = features(every)
+        return prediction(self.meta, z, columns(self.owners, z.shape[1]), self.classes)
 
 
-def published(
-    model: Any, rows: StackRows, client: str, features: Sequence[Feature] = (), **more: Any
-) -> Published:
-    """The model as ONNX; without `features`, plain medians and modes stand for missing columns."""
-    told = tuple(features) or defaults(rows.x, rows.kinds)
-    return publish(model, told, client=client, task=rows.task, classes=rows.classes, **more)
+def build(
+    how: StackSettings,
+    rows: StackRows,
+    predictions: Mapping[str, Array],
+    seed: int,
+    *,
+    places: tuple[Array, Array] | None = None,
+    prepare: Callable[[Any], Any] = lambda model: model,
+) -> Stack:
+    """A stack of a private model that learns from `rows` and of other models, given their predictions for `rows`.
+
+    `places` are Train and Meta rows that were chosen elsewhere. `prepare` turns the fitted private model into
+    the form that will predict, say ONNX, before the meta-model learns from its predictions. With fewer than
+    eight rows, or Meta rows with one class, there is no meta-model.
+    """
+    train, meta = places or divide(how, rows, seed)
+    private = prepare(fitted(how.private, rows.at(train), seed, how.trees, how.cv))
+    owners, at = tuple(predictions), rows.at(meta)
+    if how.variant == ALONE:
+        return Stack(private, None, (), {OWN: 1.0, **dict.fromkeys(owners, 0.0)}, rows.classes)
+    if len(rows.y) < _LEAST or len(np.unique(at.y)) < 2:
+        return Stack(
+            private, None, owners, dict.fromkeys((OWN, *owners), 1 / (1 + len(owners))), rows.classes
+        )
+    own = prediction(private, at.x, rows.names, rows.classes)
+    z = features([own, *(p[meta] for p in predictions.values())])
+    top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed)
+    return Stack(private, top, owners, shares, rows.classes)
+
+
+def fitted(what: Any, rows: StackRows, seed: int, trees: int = 100, cv: int = 3) -> Any:
+    """The model of these rows. Rows of one class get a forest, because linear models and boosting refuse them."""
+    one_class = rows.classes and len(np.unique(rows.y)) < 2
+    return model_of("forest" if one_class else what, rows.task, seed, trees=trees, cv=cv).fit(rows.x, rows.y)
+
+
+def meta_model(
+    how: StackSettings, z: Array, y: Array, models: Sequence[str], task: str, seed: int
+) -> tuple[Any, dict[str, float]]:
+    """The meta-model of the features z (rows, models x columns), and how much it relies on each of the models."""
+    top = model_of(how.meta, task, seed, trees=how.trees, cv=how.cv).fit(z, y)
+    group = [k for k in range(len(models)) for _ in range(z.shape[1] // len(models))]
+    shares = importances(top, z, y, group, how.importance, seed=seed)
+    return top, dict(zip(models, shares.tolist(), strict=True))
+
+
+def columns(owners: Sequence[str], width: int) -> list[str]:
+    """Names of the meta-model's columns: each model's name and the number of its output."""
+    models = (OWN, *owners)
+    return [f"{name} {k}" for name in models for k in range(width // len(models))]
+
+
+def divide(how: StackSettings, rows: StackRows, seed: int) -> tuple[Array, Array]:
+    """Places of Train and of Meta rows. All rows are both if pooled, or if either part would show one value alone."""
+    everything = np.arange(len(rows.y))
+    if how.variant != "held-out":
+        return everything, everything
+    train, meta = held_out(rows.y, how.share, seed, classes=bool(rows.classes))
+    shown = [len(np.unique(rows.y[at])) for at in (train, meta)]
+    lacking = how.every_class and rows.classes and shown[1] < len(np.unique(rows.y))
+    return (everything, everything) if min(shown) < 2 or lacking else (train, meta)
 
 
 def held_out(y: Array, share: float, seed: int, *, classes: bool) -> tuple[Array, Array]:
-    """Places of the rows to teach private models, and of those to teach the meta-model, classes alike in both."""
+    """Places of Train rows, and of Meta rows, `share` of all; the shares of the classes are alike in both."""
     key = np.random.Generator(np.random.PCG64(seed)).random(len(y))
     order = np.lexsort((key, y if classes else np.zeros(len(y))))
-    # StackRows stand sorted by class, in random order within; evenly spaced ones are held out.
+    # `order` is sorted by class, in random order within a class; evenly spaced rows of it are held out.
     meta = np.zeros(len(y), bool)
     many = round(share * len(y))
     meta[order[((np.arange(many) + 0.5) * len(y) / max(many, 1)).astype(int)]] = True
     return np.flatnonzero(~meta), np.flatnonzero(meta)
 
 
-def opinions(
-    models: Sequence[Published], x: Array, names: Sequence[str]
-) -> tuple[dict[str, Array], dict[str, str]]:
-    """What models say about rows, (rows, columns) by client, and why some were refused."""
-    said, refused = predict(models, x, names)
-    return {c: narrow(p) for c, p in said.items()}, refused
-
-
-def narrow(p: Array) -> Array:
-    """Of two classes, the second one's probability says it all."""
-    return p[:, 1:] if p.shape[1] == 2 else p
-
-
-@dataclass(frozen=True)
-class Stack:
-    """What a client keeps: its private model, its meta-model, and the owners of the others, in their order."""
-
-    private: Published
-    meta: Published | None  # None: too few rows to learn from; all models count alike
-    whom: tuple[str, ...]
-    trust: dict[str, float]  # importances of all owners and OWN
-    variant: str
-
-    def says(self, said: Mapping[str, Array], x: Array, names: Sequence[str]) -> Array:
-        """(rows, classes) or (rows, 1), from what the others' models say about the rows."""
-        own, refused = predict([self.private], x, names)
-        if refused:
-            raise ValueError(f"one's own model was refused: {refused}")
-        if self.meta is None:
-            rest = [wide(said[c], self.private.manifest.outputs) for c in self.whom]
-            return np.asarray(np.mean([own[OWN], *rest], axis=0))
-        z = np.concatenate([narrow(own[OWN]), *(said[c] for c in self.whom)], axis=1)
-        found, refused = predict([self.meta], z, self.meta.manifest.names)
-        if refused:
-            raise ValueError(f"one's own meta-model was refused: {refused}")
-        return found["meta"]
-
-
-def wide(p: Array, outputs: int) -> Array:
-    return np.concatenate([1 - p, p], axis=1) if outputs == 2 and p.shape[1] == 1 else p
-
-
-@dataclass(frozen=True)
-class StackSettings:
-    """How stacks are made."""
-
-    private: str = "forest"
-    meta: str = "forest"
-    trees: int = 100
-    variant: str = "held-out"
-    share: float = 0.25  # of the rows, for the meta-model
-    importance: How = "mdi"
-
-
-def build(
-    recipe: StackSettings,
-    rows: StackRows,
-    said: Mapping[str, Array],
-    val: StackRows,
-    val_said: Any,
-    seed: int,
-) -> Stack:
-    """A stack of these rows; "auto" takes the variant that scores better on validation rows."""
-    if recipe.variant != "auto":
-        return stacked(recipe, recipe.variant, rows, said, seed)
-    both = [stacked(recipe, v, rows, said, seed) for v in ("held-out", "pooled")]
-    if not len(val.y):
-        return both[0]
-    return max(both, key=lambda s: score(s.says(val_said, val.x, val.names), val))
-
-
-def stacked(
-    recipe: StackSettings, variant: str, rows: StackRows, said: Mapping[str, Array], seed: int
-) -> Stack:
-    """held-out: the meta-model learns from rows that the private model has not seen; pooled: from all rows."""
-    train, meta = held_out(rows.y, recipe.share, seed, classes=bool(rows.classes))
-    everything = np.arange(len(rows.y))
-    if variant == "pooled" or len(np.unique(rows.y[meta])) < 2 or len(train) < 1:
-        train = meta = everything
-    model = fitted(recipe.private, rows.at(train), seed, recipe.trees)
-    private, whom = published(model, rows, OWN), tuple(sorted(said))
-    players = (OWN, *whom)
-    if len(rows.y) < _LEAST or len(np.unique(rows.y[meta])) < 2:
-        return Stack(private, None, whom, dict.fromkeys(players, 1 / len(players)), variant)
-    own = narrow(predict([private], rows.x[meta], rows.names)[0][OWN])
-    z = np.concatenate([own, *(said[c][meta] for c in whom)], axis=1)
-    top = model_of(recipe.meta, rows.task, seed, recipe.trees).fit(z, rows.y[meta])
-    group = [k for k in range(len(players)) for _ in range(own.shape[1])]
-    got = importances(
-        top, z, rows.y[meta], group, recipe.importance, score=scorer(top, rows.y[meta]), seed=seed
-    )
-    names = [f"{c} {k}" for c in players for k in range(own.shape[1])]
-    features = [Feature(n) for n in names]
-    told = publish(top, features, client="meta", task=rows.task, classes=rows.classes)
-    return Stack(private, told, whom, dict(zip(players, got.tolist(), strict=True)), variant)
-
-
-def scorer(model: Any, y: Array) -> Any:
-    return lambda z: float(model.score(z, y))
-
-
-def score(says: Array, rows: StackRows) -> float:
-    """Balanced accuracy, or minus the mean squared error."""
-    if not rows.classes:
-        return -float(((says[:, 0] - rows.y) ** 2).mean())
-    right = says.argmax(1) == rows.y
-    return float(np.mean([right[rows.y == k].mean() for k in np.unique(rows.y)]))
+def score(y: Array, predicted: Array, *, classes: bool) -> float:
+    """Balanced accuracy of predicted classes, or R squared of predicted numbers."""
+    if not classes:
+        return float(1 - ((y - predicted) ** 2).sum() / max(((y - y.mean()) ** 2).sum(), 1e-12))
+    right = y == predicted
+    return float(np.mean([right[y == k].mean() for k in np.unique(y)]))

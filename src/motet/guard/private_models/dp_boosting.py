@@ -1,11 +1,11 @@
-"""Explainable boosting machines with differential privacy (interpret-core), as trees for strangers.
+"""Explainable boosting machines with differential privacy (interpret-core), as trees that can be published.
 
 Nori et al. 2021, "Accuracy, interpretability, and differential privacy via explainable boosting": a sum of
 one learned step function for each column. A step function is a tree of its cuts, so that ONNX's tree
 operator runs it. The budget covers both the cuts and the steps, as interpret-core accounts for it.
 
 Differs from interpret-core's defaults: few large steps (20 of rate 0.5, 16 bins) instead of many small ones (300
-of 0.01, 32 bins), which share a budget badly among the 65 columns and 4,664 rows of a client of Census.
+of 0.01, 32 bins), which divide a budget badly among the 65 columns and 4,664 rows of a client of Census.
 
 Two classes, or numbers whose target's bounds are public. Knows rows. Does not know clients.
 """
@@ -45,7 +45,7 @@ class _Boosting(BaseEstimator):
             **more,
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a fixed seed, which the manifest tells too
+            warnings.simplefilter("ignore")  # it warns of a fixed seed, which the manifest also states
             self.model_.fit(x, y)
         return self
 

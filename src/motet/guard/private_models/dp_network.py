@@ -5,7 +5,7 @@ clipped to a length, Gaussian noise is added to their sum. The noise for a wante
 budget that was spent come from Opacus' accountant; neighbours differ by one row.
 
 What the guarantee takes as public: the number of rows, the classes, bounds of the columns, all settings.
-With a `random_state` the noise can be repeated, so the guarantee holds only towards those who do not know it.
+With a `random_state` the noise can be repeated, so the guarantee holds only against those who do not know the seed.
 Knows rows and classes. Does not know clients or manifests of others.
 """
 
@@ -28,7 +28,7 @@ from motet.published.networks import operators
 
 
 class DPNetwork(ClassifierMixin, BaseEstimator):
-    """A classifier as scikit-learn knows them; `bounds` are pairs (lowest, highest) of each column."""
+    """A classifier like scikit-learn's; `bounds` are pairs (lowest, highest) of each column."""
 
     def __init__(
         self,

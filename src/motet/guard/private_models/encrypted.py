@@ -1,23 +1,22 @@
-"""A linear model that answers rows which it cannot read: CKKS homomorphic encryption by TenSEAL.
+"""A linear model that scores rows without reading them: CKKS homomorphic encryption by TenSEAL.
 
     asker = Asker(); question = asker.ask(x)           # to the owner: public keys, encrypted columns
     answer = Owner(weights, bias).answer(question)     # to the asker: encrypted scores
     scores = asker.read(answer)
 
 Who learns what:
-- The owner learns how many rows and columns it was asked about, and nothing of the values in them.
-- The asker learns the scores (before any sigmoid), disturbed by noise of size `flood`. The noise fills all
-  places of a ciphertext, because what is left in them tells of the weights more than the scores do; places
-  beyond the rows that were announced are multiplied by 0. But scores are linear: from as many different rows
-  as there are columns, and one more, anybody can compute the weights nearly. So an owner answers at most
-  `rows` rows in all, by default one fewer than there are columns; with more, the weights must be treated as
-  published, and be private themselves.
-- Whoever listens learns sizes.
-- Askers must not tell decrypted scores back to owners: CKKS's rounding errors tell of the key (Li and
+- The owner learns how many rows and columns were sent, and nothing about the values in them.
+- The asker learns the scores (before any sigmoid), with noise of size `flood`. The noise fills all slots of a
+  ciphertext, because unused slots would reveal more about the weights than the scores do; slots beyond the
+  announced rows are multiplied by 0. But scores are linear: from one row more than there are columns, anyone can
+  compute the weights, up to the noise. So an owner answers at most `rows` rows in all, by default one fewer than
+  there are columns; with more, treat the weights as published, and make them private themselves.
+- An eavesdropper learns sizes.
+- Askers must not send decrypted scores back to owners: CKKS's rounding errors reveal the key (Li and
   Micciancio 2021).
 
-Both are taken to follow the protocol. TenSEAL's parser reads bytes of strangers in this process: use it with
-partners, not with the world. Knows weights and rows. Does not know how messages travel.
+Both sides are assumed to follow the protocol. TenSEAL's parser reads the other side's bytes in this process: use it
+with partners only. Knows weights and rows. Does not know how messages are sent.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Owner:
         if self.answered + rows > most:
             raise ValueError(
                 f"{rows} more rows than the {self.answered} answered are more than {most}, and scores of "
-                f"{columns + 1} rows tell the weights\nhint: ask less, or agree on Owner(rows=...)"
+                f"{columns + 1} rows reveal the weights\nhint: send fewer rows, or agree on Owner(rows=...)"
             )
         self.answered += rows
 
@@ -116,15 +115,15 @@ class Owner:
             raise ValueError(
                 f"a column of the question has not {_PLACES} places, or {rows} rows do not fit in it"
             )
-        asked = np.arange(_PLACES) < rows
+        used = np.arange(_PLACES) < rows
         chance = np.random.default_rng()  # from the machine: noise that can be repeated hides nothing
         out = []
         for w, b in zip(np.atleast_2d(self.weights), np.ravel(self.bias), strict=True):
-            total = columns[0] * (w[0] * asked).tolist()
+            total = columns[0] * (w[0] * used).tolist()
             for column, one in zip(columns[1:], w[1:], strict=True):
-                total += column * (one * asked).tolist()
+                total += column * (one * used).tolist()
             noise = self.flood * chance.normal(size=_PLACES)
-            out.append(bytes((total + (b * asked + noise).tolist()).serialize()))
+            out.append(bytes((total + (b * used + noise).tolist()).serialize()))
         return out
 
     @property
@@ -132,5 +131,5 @@ class Owner:
         return Privacy(
             "CKKS",
             note=f"asked under encryption, degree {_DEGREE}; the asker learns scores, {np.shape(self.weights)[1] + 1} "
-            "of which tell the weights; the owner learns no value",
+            "of which reveal the weights; the owner learns no value",
         )

@@ -1,8 +1,8 @@
-"""What an attacker who has a published model and a row can tell: was the model trained on this row?
+"""Membership inference: can an attacker with a published model and a row find out whether it was trained on it?
 
-The loss-threshold attack (Yeom et al. 2018): rows on which the model does well are said to be members. Its
+The loss-threshold attack (Yeom et al. 2018): rows with a low loss are taken to be members. Its
 AUC is the chance that a random member has a lower loss than a random row from elsewhere: 0.5 is guessing.
-It is a lower bound of what can be told; better attacks exist. Under (epsilon, 0) differential privacy no
+It is a lower bound of what can be inferred; better attacks exist. Under (epsilon, 0) differential privacy no
 attack has a larger advantage (true minus false positives) than (e^epsilon - 1) / (e^epsilon + 1).
 
 Knows losses. Does not know models.
@@ -18,7 +18,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Attack:
-    """How well members are told from others."""
+    """How well an attack separates members from other rows."""
 
     auc: float  # 0.5 is guessing
     advantage: float  # largest difference between true and false positives
@@ -27,13 +27,13 @@ class Attack:
 
 
 def log_losses(probabilities: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """-log of what was said of each row's own class; `codes` are places of classes."""
+    """-log of the probability of each row's own class; `codes` are positions of classes."""
     right = probabilities[np.arange(len(codes)), codes]
     return np.asarray(-np.log(np.clip(right, 1e-12, 1)))
 
 
 def attack(members: np.ndarray, others: np.ndarray) -> Attack:
-    """Tell rows with these losses apart.
+    """Separate members from others by their losses.
 
     >>> attack(np.array([0.1, 0.2]), np.array([0.2, 0.9]))
     Attack(auc=0.875, advantage=0.5, members=2, others=2)

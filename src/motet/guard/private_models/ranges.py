@@ -1,7 +1,7 @@
 """Columns between public bounds as numbers from 0 to 1, the same in numpy and in ONNX.
 
 Bounds come from public knowledge (a questionnaire, a unit), never from the rows: a private model must not
-tell its rows' extremes. Numbers whose bounds are far apart are taken in logarithms, which the bounds alone
+reveal its rows' extremes. Numbers whose bounds are far apart are taken in logarithms, which the bounds alone
 decide. Knows columns. Does not know what is learned from them.
 """
 

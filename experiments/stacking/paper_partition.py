@@ -1,7 +1,7 @@
 """Simulated federations of the stacking paper: which client holds which rows and which columns of a table.
 
-Rows are dealt by the splits of motet.data; columns by this file: of `share` of the columns, flags of one
-category together. Knows tables and clients. Does not know models.
+Rows are divided by the splits of motet.data, columns by this file: each client holds a share of the columns, where
+flags of one category count as one column. Knows tables and clients. Does not know models.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Table:
 
 
 def divide(pool: Pool, split: str, seed: int, share: float = 1.0, **options: Any) -> Table:
-    """A table as `split` (quantity_skew, label_skew, natural, vertical, ...) deals it; with `share` below 1,
-    clients hold columns of their own, too (with rows of their own besides, a hybrid federation)."""
+    """A table as `split` (quantity_skew, label_skew, natural, vertical, ...) divides it among clients. With
+    `share` below 1 clients differ in their columns, too; if they also differ in rows, the federation is hybrid."""
     owner = None if pool.owner is None else np.asarray(pool.owner)
     all_rows = Rows(np.arange(len(pool.y)), np.asarray(pool.y), seed, owner, pool.names)
     assignment = splits.source(split)(all_rows, **options)
@@ -83,11 +83,7 @@ def columns(pool: Pool, clients: int, share: float, seed: int) -> Array:
 
 
 def alike(holds: Array, weight: Array | float = 1.0) -> Array:
-    """(clients, clients) Jaccard similarity of the sets of columns.
-
-    >>> alike(np.array([[1, 1, 0], [0, 1, 1]], bool)).round(2).tolist()
-    [[1.0, 0.33], [0.33, 1.0]]
-    """
+    """(clients, clients) Jaccard similarity of the sets of columns."""
     both = (holds * weight) @ holds.T.astype(float)
     sizes = np.diag(both)
     return np.asarray(both / np.maximum(sizes[:, None] + sizes[None, :] - both, 1e-12))

@@ -1,8 +1,8 @@
-"""Figures 2 to 6 of the stacking paper: which units they need, and which numbers they show.
+"""Figures 2 to 6 of the stacking paper: which cells they need, and which numbers they show.
 
 A row of an experiment is "DATA NAME=VALUE": the data set, and the setting that the figure varies. Rows that
 are a data set's name alone hold trends over all of its values. Gains are in balanced accuracy.
-Knows figures and outcomes of units. Does not know how units are played.
+Knows figures and outcomes of cells. Does not know how cells are computed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from motet.stacking.units import Unit, perform
+from cells import Cell, perform
 
 Array = np.ndarray[Any, Any]
 Result = Mapping[str, Any]
@@ -21,8 +20,8 @@ Rows = dict[str, dict[str, Any]]
 Say = Callable[[str], None]
 
 
-def unit_of(settings: Mapping[str, Any], row: str, seed: int) -> Unit:
-    """The unit of one row and seed. Settings by data set: `data`, `some` rows, `repeats`."""
+def cell_of(settings: Mapping[str, Any], row: str, seed: int) -> Cell:
+    """The cell of one row and seed. Settings by data set: `data`, `some` rows, `repeats`."""
     data, _, text = row.partition(" ")
     name, _, value = text.partition("=")
     chosen = {name: float(value)} if name and name != "p" else {}
@@ -32,7 +31,7 @@ def unit_of(settings: Mapping[str, Any], row: str, seed: int) -> Unit:
         own["as_published"] = bool(settings.get("as_published", False))
     how = dict(settings.get("how", {})) | {"repeats": settings["repeats"].get(data, 1)}
     share = float(value) if name == "p" else float(settings.get("share", 1.0))
-    return Unit(
+    return Cell(
         data, settings["split"], seed, own, options, share, how, settings.get("some", {}).get(data, 0)
     )
 
@@ -43,13 +42,13 @@ def seeds_of(settings: Mapping[str, Any], row: str) -> list[int]:
     return list(settings["seeds"])[:most]
 
 
-def played(settings: Mapping[str, Any], out: Path, jobs: int, say: Say) -> dict[str, list[Result]]:
+def results_of(settings: Mapping[str, Any], out: Path, jobs: int, say: Say) -> dict[str, list[Result]]:
     """By row, the results of all its seeds."""
     wanted = [(r, s) for r in settings["rows"] if "=" in r for s in seeds_of(settings, r)]
     wanted += [
         (r, s) for r in settings["rows"] if settings["split"] == "natural" for s in seeds_of(settings, r)
     ]
-    results = perform([unit_of(settings, r, s) for r, s in wanted], out, jobs, say)
+    results = perform([cell_of(settings, r, s) for r, s in wanted], out, jobs, say)
     found: dict[str, list[Result]] = {}
     for (row, _), result in zip(wanted, results, strict=True):
         found.setdefault(row, []).append(result)
@@ -64,7 +63,7 @@ def follow(
     trends: Callable[[list[Result]], dict[str, float]],
 ) -> Rows:
     """Rows of an experiment, and one of trends for each data set whose name is among the rows."""
-    results = played(settings, out, jobs, say)
+    results = results_of(settings, out, jobs, say)
     rows = {row: as_row([means(r) for r in found], found) for row, found in results.items()}
     for row in settings["rows"]:
         some = [r for other, found in results.items() if other.startswith(f"{row} ") for r in found]
@@ -80,7 +79,7 @@ def as_row(numbers: Sequence[Mapping[str, float]], results: Sequence[Result]) ->
     return {"values": values, "failures": []} | cpu
 
 
-# ---- numbers of one unit ----
+# ---- numbers of one cell ----
 
 
 def gain(outcome: Mapping[str, Any], stack: str) -> Array:
@@ -94,13 +93,13 @@ def own(outcome: Mapping[str, Any], stack: str) -> Array:
 
 
 def plain(result: Result) -> Mapping[str, Any]:
-    """The only outcome of a unit without variants of public models."""
+    """The only outcome of a cell without variants of public models."""
     (outcome,) = result["outcomes"].values()
     return outcome  # type: ignore[no-any-return]
 
 
 def means(result: Result) -> dict[str, float]:
-    """Means over clients, for each variant of public models that was played."""
+    """Means over clients, for each variant of public models that was computed."""
     found: dict[str, float] = {}
     for key, o in result["outcomes"].items():
         tag = "" if len(result["outcomes"]) == 1 else f" {key}"
@@ -111,7 +110,7 @@ def means(result: Result) -> dict[str, float]:
     return found
 
 
-# ---- trends over units: Spearman's rank correlation ----
+# ---- trends over cells: Spearman's rank correlation ----
 
 
 def correlation(a: Sequence[Array], b: Sequence[Array]) -> float:

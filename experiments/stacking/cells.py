@@ -1,9 +1,9 @@
-"""Units of the stacking experiments: one partition with one seed, in a process of its own, kept as JSON.
+"""Cells of the stacking experiments: one partition of one data set with one seed, each in a process of its own.
 
-A unit that has its file is not played again, so that an experiment that was stopped goes on.
-Knows how settings become a table and an outcome. Does not know which figure asks for them.
+A cell's result is a JSON file. A cell that has its file is not computed again, so that an experiment that was
+stopped goes on. Knows how settings become a table and an outcome. Does not know which figure needs it.
 
-    python -m motet.stacking.units '{"data": "census", "split": "quantity_skew", ...}' result.json
+    python experiments/stacking/cells.py '{"data": "census", "split": "quantity_skew", ...}' result.json
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paper_partition import Table, alike, divide
+from paper_procedure import How, outcomes
 
 from motet.data.federated import Pool
-from motet.stacking.paper_partition import Table, alike, divide
-from motet.stacking.procedure import How, play
 
 
 @dataclass(frozen=True)
-class Unit:
+class Cell:
     """One partition of one data set with one seed."""
 
     data: str
@@ -40,8 +40,7 @@ class Unit:
     rows: int = 0  # a fixed random choice of so many rows of the data; 0: all
 
     def text(self) -> str:
-        said = {k: v for k, v in vars(self).items() if k != "rows" or v}
-        return json.dumps(said, sort_keys=True)
+        return json.dumps({k: v for k, v in vars(self).items() if k != "rows" or v}, sort_keys=True)
 
     @property
     def file(self) -> str:
@@ -49,19 +48,18 @@ class Unit:
         return f"{self.data}-{self.split}-seed{self.seed}-{name}.json"
 
 
-def result(unit: Unit) -> dict[str, Any]:
-    """The unit's outcomes and what its clients are like, as plain data."""
+def result(cell: Cell) -> dict[str, Any]:
+    """The cell's outcomes and what its clients are like, as plain data."""
     from motet.data.load import source
 
     began = time.process_time()
-    pool = some_rows(source(unit.data)(**unit.data_options), unit.rows)
-    table = divide(pool, unit.split, unit.seed, unit.share, **unit.split_options)
-    words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in unit.how.items()}
-    how = How(**words)
-    found = play(table, unit.seed, how)
-    outcomes = {f"{public} {noise:g}": o.plain() for (public, noise), o in found.items()}
+    pool = some_rows(source(cell.data)(**cell.data_options), cell.rows)
+    table = divide(pool, cell.split, cell.seed, cell.share, **cell.split_options)
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in cell.how.items()}
+    found = outcomes(table, cell.seed, How(**given))
+    numbers = {f"{public} {noise:g}": o.plain() for (public, noise), o in found.items()}
     about = {"cpu_seconds": round(time.process_time() - began, 2), "notes": list(pool.notes)}
-    return {"unit": vars(unit), "clients": portrait(table), "outcomes": outcomes} | about
+    return {"cell": vars(cell), "clients": about_clients(table), "outcomes": numbers} | about
 
 
 def some_rows(pool: Pool, many: int) -> Pool:
@@ -74,7 +72,7 @@ def some_rows(pool: Pool, many: int) -> Pool:
     return replace(pool, x=pool.x[at], y=pool.y[at], owner=owner, digest="", notes=[*pool.notes, note])
 
 
-def portrait(table: Table) -> dict[str, Any]:
+def about_clients(table: Table) -> dict[str, Any]:
     """Names, sizes, shares of the last class, and how alike the clients' columns are."""
     last = max(table.classes, default=0)
     return {
@@ -86,37 +84,37 @@ def portrait(table: Table) -> dict[str, Any]:
 
 
 def perform(
-    units: Sequence[Unit], folder: Path, jobs: int = 2, told: Callable[[str], None] = lambda _: None
+    cells: Sequence[Cell], folder: Path, jobs: int = 2, say: Callable[[str], None] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """The results of all units, `jobs` processes at a time; those that have their file are read."""
+    """The results of all cells, `jobs` processes at a time; those that have their file are read."""
     folder.mkdir(parents=True, exist_ok=True)
-    todo = [u for u in dict.fromkeys(map(Unit.text, units)) if not (folder / unit_of(u).file).exists()]
+    todo = [u for u in dict.fromkeys(map(Cell.text, cells)) if not (folder / cell_of(u).file).exists()]
     with ThreadPoolExecutor(jobs) as pool:
         for n, text in enumerate(pool.map(lambda t: _in_a_process(t, folder), todo), 1):
-            told(f"{n} of {len(todo)}: {unit_of(text).file}")
-    return [json.loads((folder / u.file).read_text()) for u in units]
+            say(f"{n} of {len(todo)}: {cell_of(text).file}")
+    return [json.loads((folder / u.file).read_text()) for u in cells]
 
 
-def unit_of(text: str) -> Unit:
-    return Unit(**json.loads(text))
+def cell_of(text: str) -> Cell:
+    return Cell(**json.loads(text))
 
 
 def _in_a_process(text: str, folder: Path) -> str:
-    command = [sys.executable, "-m", "motet.stacking.units", text, str(folder / unit_of(text).file)]
+    command = [sys.executable, __file__, text, str(folder / cell_of(text).file)]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if ended.returncode:
-        said = ended.stderr.strip().splitlines() or ["it ended without a word"]
-        last = next((n for n, line in enumerate(said) if "Error: " in line), -1)  # after its traceback
-        raise RuntimeError(f"unit {text} failed: " + "\n".join(said[last:]))
+        lines = ended.stderr.strip().splitlines() or ["it ended without a message"]
+        last = next((n for n, line in enumerate(lines) if "Error: " in line), -1)  # after its traceback
+        raise RuntimeError(f"cell {text} failed: " + "\n".join(lines[last:]))
     return text
 
 
 def main(text: str, path: str) -> None:
-    found = json.dumps(result(unit_of(text)), default=np.ndarray.tolist)
+    found = json.dumps(result(cell_of(text)), default=np.ndarray.tolist)
     target = Path(path)
-    half = target.with_suffix(".part")  # a unit that was killed leaves no half result
-    half.write_text(found)
-    half.rename(target)
+    part = target.with_suffix(".part")  # a cell that was killed leaves no half result
+    part.write_text(found)
+    part.rename(target)
 
 
 if __name__ == "__main__":

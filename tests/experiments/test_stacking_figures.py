@@ -1,8 +1,9 @@
-"""What the figures make of units, with outcomes written by hand; and that their recipes ask for sensible units."""
+"""The figures' numbers from outcomes written by hand; and the cells that the figures' recipes name."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 
 from motet.data.federated import Pool
 from motet.runs import experiment
-from motet.stacking import paper_figures as figures
-from motet.stacking.families import FAMILIES, of_family
-from motet.stacking.units import Unit, some_rows
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "stacking"))
+import paper_figures as figures
+from cells import Cell, some_rows
+from paper_models import FAMILIES, of_family
 
 ALL = [n for n in experiment.names() if n.startswith("stacking/")]
 
@@ -31,7 +34,7 @@ def result(rows: tuple[int, int], gains: tuple[float, float]) -> dict[str, Any]:
     return {"clients": clients, "outcomes": {"all 0": outcome}, "cpu_seconds": 2.0}
 
 
-def test_means_of_a_unit() -> None:
+def test_means_of_a_cell() -> None:
     found = figures.means(result((10, 90), (0.03, 0.01)))
     assert found["baseline"] == pytest.approx(0.7) and found["held"] == pytest.approx(0.02)
     assert found["held self"] == pytest.approx(0.6) and found["pooled self"] == 1.0
@@ -56,19 +59,19 @@ def test_trends_of_balance_and_of_natural_clients() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("scale", experiment.SCALES)
-def test_every_row_of_every_scale_names_units_and_the_papers_rows_are_known(name: str, scale: str) -> None:
+def test_every_row_of_every_scale_names_cells_and_the_papers_rows_are_known(name: str, scale: str) -> None:
     found = experiment.find(name)
     settings = found.at(scale)
     for row in settings["rows"]:
         if "=" in row or settings["split"] == "natural":
-            unit = figures.unit_of(settings, row, 1)
-            assert unit.data == row.partition(" ")[0] and unit.how["repeats"] >= 1
+            cell = figures.cell_of(settings, row, 1)
+            assert cell.data == row.partition(" ")[0] and cell.how["repeats"] >= 1
     known = set(found.settings["rows"])
     assert {r.partition(":")[0] for r in found.expected} <= known
     assert {c for row in found.expected.values() for c in row} <= set(found.columns)
 
 
-def test_a_figure_of_small_data_is_played_from_its_own_folder(tmp_path: Path) -> None:
+def test_a_figure_of_small_data_is_computed_from_its_own_folder(tmp_path: Path) -> None:
     found = experiment.find("stacking/figure4")
     settings = found.at("quick") | {"how": found.at("quick")["how"] | {"plain": True, "trees": 3}}
     rows = experiment.module_of(found, "procedure").perform(settings, tmp_path, 1, lambda _: None)
@@ -84,9 +87,9 @@ def test_some_rows_are_always_the_same_ones() -> None:
     assert np.array_equal(a.x, b.x) and len(a.y) == 4 and some_rows(pool, 0) is pool
 
 
-def test_a_unit_without_a_choice_of_rows_is_named_as_before() -> None:
-    assert "rows" not in json.loads(Unit("wine", "iid", 1).text())
-    assert Unit("wine", "iid", 1).file != Unit("wine", "iid", 1, rows=5).file
+def test_a_cell_without_a_choice_of_rows_is_named_as_before() -> None:
+    assert "rows" not in json.loads(Cell("wine", "iid", 1).text())
+    assert Cell("wine", "iid", 1).file != Cell("wine", "iid", 1, rows=5).file
 
 
 @pytest.mark.parametrize("family", FAMILIES)

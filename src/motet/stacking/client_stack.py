@@ -1,0 +1,122 @@
+"""What a client of the method Stacking publishes and keeps: models as ONNX with a manifest, never pickled.
+
+The private model becomes ONNX before the meta-model learns from its predictions, so that the meta-model sees
+the very predictions that it will combine later. Knows a client's rows, models and their owners. Does not know
+servers or rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from motet.client import Data, Task
+from motet.published import Feature, Published, defaults, publish
+from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
+from motet.stacking.predictions import Array, predictions
+from motet.stacking.stack import OWN, Stack, StackRows, StackSettings, build, columns, score
+
+_OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
+
+
+def rows_of(data: Data, task: Task, *, val: bool = False) -> StackRows:
+    """The client's real examples (without padding), in the columns that it holds."""
+    b = data.val if val else data.all
+    live = b.live > 0
+    x = held(b.x[live], [c.here for c in data.columns])
+    kinds = {c.name: c.kind for c in data.columns if c.here}
+    kinds = kinds or {f"x{k}": "number" for k in range(x.shape[1])}
+    return StackRows(x, b.y[live].numpy(), kinds, classes_of(task))
+
+
+def classes_of(task: Task) -> tuple[str, ...]:
+    return tuple(map(str, range(task.outputs))) if task.kind == "classes" else ()
+
+
+def held(x: Tensor, here: Sequence[bool]) -> Array:
+    """Examples as flat rows, in the columns that are held; all of them if nothing is known of columns."""
+    flat: Array = x.flatten(1).float().numpy()
+    return flat[:, list(here)] if here else flat
+
+
+def dp_linear(rows: StackRows, epsilon: float, seed: int) -> Any:
+    """Logistic regression by DP-SGD. Columns of numbers must be standardised over the whole federation: their
+    range is taken to be three deviations, because private training must not look at the data for it."""
+    from motet.guard.private_models.dp_network import DPLogistic
+
+    if not rows.classes:
+        raise ValueError("dp-linear predicts classes, and these targets are numbers.\nhint: public=linear")
+    bounds = [(0.0, 1.0) if kind == "flag" else (-3.0, 3.0) for kind in rows.kinds.values()]
+    places = list(range(len(rows.classes)))
+    return DPLogistic(epsilon, bounds=bounds, classes=places, random_state=seed).fit(rows.x, rows.y)
+
+
+def published(model: Any, rows: StackRows, client: str, features: Sequence[Feature] = ()) -> Published:
+    """The model as ONNX; without `features`, plain medians and modes fill missing columns."""
+    features = features or defaults(rows.x, rows.kinds)
+    about: Any = {"task": rows.task, "classes": rows.classes, "privacy": getattr(model, "privacy", None)}
+    return publish(model, features, client=client, **about)
+
+
+def stack_of(
+    how: StackSettings, rows: StackRows, val: StackRows, models: Mapping[str, Published], seed: int
+) -> tuple[Stack, dict[str, str]]:
+    """A stack of ONNX models, and why some were refused; "auto" is the variant that scores better on `val`."""
+    found, refused = predictions(models, rows.x, rows.names, rows.classes)
+    auto = how.variant == "auto"
+    variants = ("held-out", "pooled") if auto and len(val.y) else ("held-out" if auto else how.variant,)
+    stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed) for v in variants]
+    if len(stacks) == 1:
+        return stacks[0], refused
+    shown = predictions(models, val.x, val.names, val.classes)[0]
+    return max(stacks, key=lambda s: _score(s.predict(val.x, val.names, shown), val)), refused
+
+
+def _onnx_stack(how: StackSettings, rows: StackRows, found: Mapping[str, Array], seed: int) -> Stack:
+    stack = build(how, rows, found, seed, prepare=lambda model: published(model, rows, OWN))
+    if stack.meta is None:
+        return stack
+    features = [Feature(name) for name in columns(stack.owners, stack.meta.n_features_in_)]
+    return replace(stack, meta=published(stack.meta, rows, "meta", features))
+
+
+def _score(predicted: Array, rows: StackRows) -> float:
+    best = predicted.argmax(1) if rows.classes else predicted[:, 0]
+    return score(rows.y, best, classes=bool(rows.classes))
+
+
+def to_tree(stack: Stack, models: Catalogue) -> Tree:
+    """What a client keeps of its stack: its own two models, and the checksums of the others' models."""
+    owners = {owner: checksum(models[owner]) for owner in stack.owners}
+    meta = stack.meta.tree() if stack.meta else ()
+    return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners}
+
+
+def is_current(keep: Tree, models: Catalogue) -> bool:
+    """Whether a client keeps a stack, and each of its models is among these models, unchanged."""
+    owners = keep[_OWNERS].items() if keep else ()
+    return bool(keep) and all(c in models and checksum(models[c]) == known for c, known in owners)
+
+
+def predictor(keep: Tree, models: Catalogue, here: Sequence[bool]) -> Tree:
+    """All that `predict` needs: the kept stack with the others' models themselves, and the columns held."""
+    return {_OWNERS: {c: models[c] for c in keep[_OWNERS]}, "here": tuple(here)} | {
+        k: keep[k] for k in ("private", "meta")
+    }
+
+
+def predict(own: Tree, x: Tensor, classes: Sequence[str]) -> Array:
+    """(rows, classes) or (rows, 1): predictions of a stack for examples."""
+    private = Published.from_tree(own["private"])
+    meta = Published.from_tree(own["meta"]) if own["meta"] else None
+    models, _ = fetched(own[_OWNERS])
+    rows, names = held(x, own["here"]), private.manifest.names
+    found, refused = predictions(models, rows, names, classes)
+    if refused:
+        raise ValueError(f"models of the stack do not run any more: {refused}")
+    stack = Stack(private, meta, tuple(own[_OWNERS]), {}, tuple(classes))
+    return np.asarray(stack.predict(rows, names, found), np.float32)
