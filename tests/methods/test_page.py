@@ -17,7 +17,6 @@ from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
-from motet.methods.page_private import PAGEPrivate
 from motet.parts import agents, games
 from motet.parts.agents import AgentSettings, AgentSpec
 from motet.runs import experiment as experiments
@@ -35,13 +34,16 @@ RANGE: dict[str, Any] = PAPER | {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6,
 QUICK: dict[str, Any] = PAPER | {"epochs_max": 4, "agent": replace(AGENT, warm_up=2, batch_size=2)}
 PUBLISHED: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.1, "epochs_max": 6, "batch": 4}
 EQUAL: dict[str, Any] = {"candidates": 1, "floor": 1.0}
-methods = pytest.mark.parametrize("page", [PAGE, PAGEPrivate])
 
 
 def beside(name: str) -> Any:
     """A class of the experiments on PAGE."""
     experiments.find("page/table1-synthetic")
     return method_class(f"experiments.page.{name}")
+
+
+PrivatePAGE = beside("private:PrivatePAGE")
+methods = pytest.mark.parametrize("page", [PAGE, PrivatePAGE])
 
 
 def drawn(spec: AgentSpec, seed: int) -> torch.Tensor:
@@ -155,7 +157,7 @@ def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
     engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     found = []
-    for page in (PAGE, PAGEPrivate):
+    for page in (PAGE, PrivatePAGE):
         here = engine(clients_data)
         s = after(page(task, server_mix=0.5, **QUICK), here, 5, evaluate_server_testples())
         found.append([*leaves(s), *(v for c in clients_data for v in leaves(here.keeps.get(c)))])
@@ -164,7 +166,7 @@ def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
 
 
 def test_private_collects_two_numbers_of_each_client(task: Task, clients_data: dict[str, ClientData]) -> None:
-    method, here = PAGEPrivate(task), Loop(clients_data)
+    method, here = PrivatePAGE(task), Loop(clients_data)
     before = method.start(turn(here, -1, evaluate_server_testples()))
     talk: Any = method.round(before, turn(here, 0, evaluate_server_testples()))
     ask = next(talk)
@@ -304,7 +306,7 @@ def test_a_candidate_is_a_stride_up_the_slope() -> None:
 
 def test_private_cannot_compare_candidates(task: Task, clients_data: dict[str, ClientData]) -> None:
     with pytest.raises(MethodUnfit, match="sees no models to compare them with.\nhint: method.candidates=1"):
-        after(PAGEPrivate(task, candidates=2), Loop(clients_data), 1, evaluate_server_testples())
+        after(PrivatePAGE(task, candidates=2), Loop(clients_data), 1, evaluate_server_testples())
 
 
 # ---- classes beside the experiments ----

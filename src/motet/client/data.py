@@ -1,6 +1,6 @@
 """One client's examples, and randomness that is arithmetic.
 
-RunOrder and draws are hashes of (seed, salt, position), never of a global generator, so every engine
+Orders and draws are hashes of (seed, salt, position), never of a global generator, so every engine
 sees the same ones. Everything here is written for one client and is safe under torch.func.vmap.
 """
 
@@ -47,7 +47,7 @@ def hashes(seed: Tensor, salt: Tensor | int, position: Tensor) -> Tensor:
 
 
 def mix_in_place(key: np.ndarray) -> None:
-    """As `mix`, several times faster where the numbers may be looked at and changed."""
+    """As `mix`, in NumPy: several times faster, and possible only outside vmap."""
     key ^= key >> np.uint64(30)
     key *= np.uint64(0xBF58476D1CE4E5B9)
     key ^= key >> np.uint64(27)
@@ -64,7 +64,7 @@ def orders(seed: Tensor, epoch: Tensor | int, n: Tensor, rows: int) -> Tensor:
 
 
 def ascending(key: Tensor) -> Tensor:
-    """Sorted along the last axis; NumPy does it ten times faster where it may look at the numbers."""
+    """Sorted along the last axis; NumPy is ten times faster, and possible only outside vmap."""
     if torch._C._functorch.is_functorch_wrapped_tensor(key):
         return key.sort(dim=-1).values
     return torch.from_numpy(np.sort(key.numpy(), axis=-1))
@@ -99,7 +99,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class LazyRows:
-    """Rows of arrays that many clients share, of which nothing is copied until somebody takes them."""
+    """Rows of arrays that many clients share; they are copied only when they are taken."""
 
     shared_x: Tensor  # (all rows, ...), usually bytes of a memory-mapped file
     shared_y: Tensor
@@ -170,7 +170,7 @@ class Data:
 
 @dataclass
 class ClientTest:
-    """What the judge alone is given: a client's data together with the examples it is tested on."""
+    """What only the evaluation is given: a client's data together with the examples it is tested on."""
 
     data: Data
     examples: Batch
@@ -178,7 +178,7 @@ class ClientTest:
 
 @dataclass
 class ClientData:
-    """Where one client's examples live: three parts that no rows share."""
+    """One client's examples in three parts that share no rows."""
 
     train: Batch | LazyRows
     val: Batch | LazyRows

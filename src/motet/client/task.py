@@ -1,4 +1,4 @@
-"""What is to be learned: a network, where it starts, what it predicts, how it is blamed and scored.
+"""What is to be learned: a network, its initial weights, its predictions, its loss and its metrics.
 
 Knows networks and losses. Does not know clients or federations.
 """
@@ -53,7 +53,7 @@ class Task:
     `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
     `head` names the parameters of its last layer. `scale` turns predicted numbers into the
     target's own unit. `pixels` says how bytes of images are normalised. `statistics` is whose
-    statistics BatchNorm layers use (norms.py), "" without such layers. `build` makes another network
+    statistics BatchNorm layers use (client/batchnorm.py), "" without such layers. `build` makes another network
     for the same examples by its name, for methods that want a second one.
     """
 
@@ -154,10 +154,10 @@ class Task:
 
     def _mine(self) -> ThreadNet:
         """Weights are put in place of the network's own: every thread needs a network to itself."""
-        if not hasattr(self._own, "puppet"):
+        if not hasattr(self._own, "net"):
             with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
-                self._own.puppet = ThreadNet(copy.deepcopy(self.net), self.statistics)
-        mine: ThreadNet = self._own.puppet
+                self._own.net = ThreadNet(copy.deepcopy(self.net), self.statistics)
+        mine: ThreadNet = self._own.net
         return mine
 
 
@@ -184,7 +184,7 @@ class ThreadNet:
         for name, params, key in self.slots:
             params[key] = w[name]
         if self.norms:
-            self.dress(w, len(x))
+            self.set_statistics(w, len(x))
         try:
             z: Tensor = self.net(x)
         finally:
@@ -194,7 +194,7 @@ class ThreadNet:
             self.found.setdefault(id(w), Measured(w)).add(self.norms, len(x))
         return z
 
-    def dress(self, w: Vec, rows: int) -> None:
+    def set_statistics(self, w: Vec, rows: int) -> None:
         """Give BatchNorm layers their statistics. A batch of one has none and is treated as in use."""
         measuring = self.found is not None
         train = rows > 1 and self.policy != "shared" and (is_training() or measuring)
@@ -245,12 +245,12 @@ class Measured:
         return {k: v / self.rows for k, v in self.sums.items()}
 
 
-def metric_sums(task: Task, predict: Callable[[Tensor], Tensor], exam: Batch) -> dict[str, Tensor]:
+def metric_sums(task: Task, predict: Callable[[Tensor], Tensor], examples: Batch) -> dict[str, Tensor]:
     """The sums of a predictor's scores on some examples, a slice of them at a time."""
     total: dict[str, Tensor] = {}
-    for first in range(0, max(len(exam.x), 1), _SLICE):
+    for first in range(0, max(len(examples.x), 1), _SLICE):
         rows = slice(first, first + _SLICE)
-        part = Batch(exam.x[rows], exam.y[rows], exam.live[rows])
+        part = Batch(examples.x[rows], examples.y[rows], examples.live[rows])
         sums = task.metric_sums(predict(part.x), part)
         total = {k: total[k] + v if total else v for k, v in sums.items()}
     return total
@@ -272,7 +272,7 @@ def metrics_of(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
 
 
 def better(kind: Kind) -> int:
-    """+1 where a larger first mark is better (accuracy), -1 where a smaller one is (rmse)."""
+    """+1 where a larger value of the first metric is better (accuracy), -1 where a smaller one is (rmse)."""
     return 1 if kind == "classes" else -1
 
 

@@ -28,9 +28,7 @@ class FedALA(FedAvg):
     mix_lr: Positive = 1.0  # learning rate of A (eta)
     mix_share: Share = 0.8  # share of the client's examples on which A is learned (s)
     mix_first: Count = 10  # epochs in which A is learned for the first time; later it is one epoch a round
-    tensors: Count = (
-        2  # number of last parameter tensors that are mixed; 2 = weight and bias of the last layer (p)
-    )
+    tensors: Count = 2  # last parameter tensors that are mixed; 2 = weight and bias of the last layer (p)
 
     def join(self, data: Data) -> Tree:
         top = self.task.w0.pick(self.top())

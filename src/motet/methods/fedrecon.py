@@ -25,9 +25,7 @@ class FedRecon(FedAvg):
 
     recon_lr: Positive = 0.5  # learning rate of the head while it is rebuilt
     recon_epochs: Count = 10  # epochs of the head over the support half
-    server_lr: Positive = (
-        1.0  # step of the server towards the mean of the replies (eta_s); 1 = it takes the mean
-    )
+    server_lr: Positive = 1.0  # step of the server towards the mean of the replies (eta_s); 1 = the mean
 
     def start(self, turn: Turn) -> Tree | Talk:
         if not self.task.body:

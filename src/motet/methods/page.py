@@ -51,7 +51,7 @@ class PAGE(LocalSGD):
 
     Differs from the paper, by default (to have it as the paper reads: candidates 1, floor 0, eps 1e-5 and, in
     agent, initial_action 0, normalise_rewards false, warm_up 1 or 36, gamma 0.99, noise_rate 0.01, noise_decay 500;
-    as in its authors' code: experiments/page/published.py):
+    as in its authors' code: experiments/page/published.py, where private.py and deadlines.py are too):
     - The server compares several candidates of p before it chooses one (`candidates`, parts/follower.py), and no
       client has less than a quarter of another client's weight (`floor`).
     - The agents of clients start near the upper ends of their ranges, where methods without agents train, and not
@@ -62,7 +62,7 @@ class PAGE(LocalSGD):
     - `client_mix` also rewards a client for the next model that it receives. `server_mix` also rewards the server
       for what clients earn in the round after its choice, which is the first round that its choice can change.
     - Clients may be absent: the server's agent has a seat for each client, and absent clients have no weight.
-    - The server takes the mean itself, so a guard's robust mean has no effect; see also page_private.
+    - The server takes the mean itself, so a guard's robust mean has no effect.
     """
 
     lr_min: Positive = 0.03  # smallest learning rate that a client can choose (eta)
