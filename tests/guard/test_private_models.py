@@ -193,7 +193,7 @@ def test_an_owner_does_not_answer_rows_enough_to_tell_its_weights() -> None:
 
     owner, asker = Owner(np.ones((1, 3)), np.zeros(1)), Asker()
     owner.answer(asker.ask(np.ones((2, 3))))
-    with pytest.raises(ValueError, match="tell the weights"):
+    with pytest.raises(ValueError, match="reveal the weights"):
         owner.answer(asker.ask(np.ones((1, 3))))
     with pytest.raises(ValueError, match="other columns"):
         owner.answer(asker.ask(np.ones((1, 2))))

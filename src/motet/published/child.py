@@ -155,7 +155,8 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print must not mix with answers
     pipe = Pipe(0, answers)
     header, _ = pipe.receive(0)
-    limits = Limits(**{k: tuple(v) if isinstance(v, list) else v for k, v in header.items()})  # type: ignore[arg-type]
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in header.items()}
+    limits = Limits(**given)
     _warm_up()
     _lock(limits, answers + 1)
     models = Models(limits)

@@ -71,9 +71,9 @@ def ensemble(
     value = np.concatenate([t.value for t in trees]) * scale
     leaf = left < 0
     named = (value != 0) | (np.arange(value.shape[1]) == 0)
-    if len(
-        base
-    ):  # onnxruntime adds the base of a target only to rows that reach a leaf which names the target
+    # onnxruntime adds the base of a target only to rows that reach a leaf which names the target. A base that all
+    # targets share does not change a softmax.
+    if len(base) and np.ptp(base) > 0:
         named |= ~(value != 0).any(1, keepdims=True)
     at, target = np.nonzero(leaf[:, None] & named)
     made = helper.make_node(
