@@ -129,7 +129,7 @@ def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
                 "c": client_data((rows(9, 9), [0, 0])),  # its own double is nobody else's
             }
         )
-    ).twins
+    ).duplicates
     assert (found.shared.rows, found.shared.clients) == (4, 2)  # 2 and 3, each with a and b
     assert found.shared.most == [("a", 2), ("b", 2)]
     assert (found.shared_with_target.rows, found.shared_with_target.clients) == (2, 2)  # 2 with target 1
@@ -139,7 +139,7 @@ def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
 def test_a_test_row_that_is_trained_on_is_a_leak():
     one = client_data((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
     other = client_data((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows do not count
-    found = survey(federation({"one": one, "other": other})).twins
+    found = survey(federation({"one": one, "other": other})).duplicates
     assert (found.leaked.rows, found.leaked.most) == (2, [("one", 2)])
     assert found.leaked_with_target.rows == 1
 
@@ -149,12 +149,12 @@ def test_clients_with_different_columns_are_not_compared():
     x, y = np.zeros((2, 2), np.float32), [0, 1]
     clients_data = {n: client_data((x, y), columns=c) for n, c in zip("ab", here, strict=True)}
     found = survey(federation(clients_data, columns=(Column("u"), Column("v"))))
-    assert found.twins.shared.rows == 0 and found.twins.column_sets == 2
+    assert found.duplicates.shared.rows == 0 and found.duplicates.column_sets == 2
     assert [h.columns for h in found.clients] == [1, 1] and found.columns == 2
 
 
 def test_nothing_is_said_of_shared_rows_if_clients_are_scaled_by_themselves():
-    found = survey(load("breast_cancer", {"clients": 4, "scale": "client", "unseen": 0.0})).twins
+    found = survey(load("breast_cancer", {"clients": 4, "scale": "client", "unseen": 0.0})).duplicates
     assert found.shared is None and found.shared_with_target is None and found.leaked.rows == 0
 
 
@@ -221,7 +221,7 @@ def test_the_order_of_clients_changes_no_figure(order):
     }
     one = survey(federation(clients_data))
     other = survey(federation({f"c{i}": clients_data[f"c{i}"] for i in order}))
-    assert other.twins == one.twins and other.counts == one.counts
+    assert other.duplicates == one.duplicates and other.counts == one.counts
     assert other.gini == one.gini and other.rows.max == one.rows.max
     assert {h.client: h.distance for h in other.clients} == {h.client: h.distance for h in one.clients}
 

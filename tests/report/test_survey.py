@@ -30,12 +30,12 @@ def client(name: str, counts: list[int], **more: Any) -> dict[str, Any]:
 
 def survey(clients: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     counts = [sum(c) for c in zip(*(c["counts"] for c in clients), strict=True)]
-    twins = {"shared": NOTHING, "shared_with_target": NOTHING, "leaked": NOTHING,
+    duplicates = {"shared": NOTHING, "shared_with_target": NOTHING, "leaked": NOTHING,
              "leaked_with_target": NOTHING, "column_sets": 1}  # fmt: skip
     plain = {
         "name": "toy", "kind": "classes", "features": "table", "shape": [2], "columns": 2,
         "labels": [f"k{i}" for i in range(len(counts))], "counts": counts, "target": {}, "clients": clients,
-        "rows": RANGE, "entropy": RANGE, "evenness": RANGE, "distance": RANGE, "gini": 0.125, "twins": twins,
+        "rows": RANGE, "entropy": RANGE, "evenness": RANGE, "distance": RANGE, "gini": 0.125, "duplicates": duplicates,
         "missing": 0, "proxy": None, "server_test": None, "notes": [],
     }  # fmt: skip
     return plain | more
@@ -99,10 +99,15 @@ def test_sentences_count_what_is_wrong() -> None:
     plain = survey(
         [client("a", [3, 0], missing=7), client("b", [0, 4])], missing=7, proxy=10, server_test=2000
     )
-    plain["twins"] |= {"shared": shared, "leaked": leaked, "leaked_with_target": leaked, "column_sets": 2}
+    plain["duplicates"] |= {
+        "shared": shared,
+        "leaked": leaked,
+        "leaked_with_target": leaked,
+        "column_sets": 2,
+    }
     facts = dict(federation_words.facts(plain))
     assert facts["equal rows"].startswith(
-        "1,200 lie with two clients or more, 0 of them with the same target; "
+        "1,200 are held by two clients or more, 0 of them with the same target; "
     )
     assert "2 clients (most: a 700, b 500); only clients with the same columns" in facts["equal rows"]
     assert facts["leaks"] == (
@@ -115,13 +120,13 @@ def test_sentences_count_what_is_wrong() -> None:
 
 def test_sentences_say_that_nothing_is_wrong() -> None:
     facts = dict(federation_words.facts(few()))
-    assert facts["equal rows"] == "no row lies with two clients" and facts["missing"] == "no cell was empty"
+    assert facts["equal rows"] == "no row is held by two clients" and facts["missing"] == "no cell was empty"
     assert (
         facts["leaks"] == "no test row equals one that its client trains on"
         and facts["server"] == "holds no rows"
     )
     plain = few()
-    plain["twins"]["shared"] = plain["twins"]["shared_with_target"] = None
+    plain["duplicates"]["shared"] = plain["duplicates"]["shared_with_target"] = None
     assert "data.scale=client" in dict(federation_words.facts(plain))["equal rows"]
 
 

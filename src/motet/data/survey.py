@@ -101,7 +101,7 @@ class Survey:
     evenness: Range
     distance: Range
     gini: float  # of the clients' rows
-    twins: DuplicateRows
+    duplicates: DuplicateRows
     missing: int
     proxy: int | None  # rows of the server
     server_test: int | None
@@ -138,7 +138,7 @@ def survey(federated: FederatedData) -> Survey:
         counts=counts.sum(0).tolist(), target=summary(federated, np.concatenate([r.y for r in reads])),
         clients=holdings, rows=Range.of(holdings, "rows"), entropy=Range.of(holdings, "entropy"),
         evenness=Range.of(holdings, "evenness"), distance=Range.of(holdings, "distance"),
-        gini=gini(np.array([h.rows for h in holdings])), twins=twins(federated, reads),
+        gini=gini(np.array([h.rows for h in holdings])), duplicates=duplicates(federated, reads),
         missing=sum(h.missing for h in holdings), proxy=size(federated.proxy), server_test=size(federated.server_test),
         notes=list(federated.notes),
     )  # fmt: skip
@@ -289,7 +289,7 @@ def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Devia
 # ---- equal rows ----
 
 
-def twins(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
+def duplicates(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
     """Equal rows among clients with the same columns, which were standardised in the same way."""
     clients_data = federated.clients_data | federated.unseen
     sets: dict[bytes, int] = {}

@@ -92,9 +92,9 @@ def _ring(axes: Axes, trust: Trust, names: list[str], given: Mapping[str, float]
 def _matrix(axes: Axes, trust: Trust, names: list[str]) -> None:
     place = {c: k for k, c in enumerate(names)}
     cells = [(i, j, w) for i in names for j, w in trust.get(i, {}).items() if j in place and w > 0]
-    room = 16_000 / max(len(names), 6) ** 2 / max((w for _, _, w in cells), default=1.0)
+    unit = 16_000 / max(len(names), 6) ** 2 / max((w for _, _, w in cells), default=1.0)
     for own in (False, True):
-        some = [(place[j], place[i], room * w) for i, j, w in cells if (i == j) == own]
+        some = [(place[j], place[i], unit * w) for i, j, w in cells if (i == j) == own]
         if some:
             x, y, area = zip(*some, strict=True)
             face = "none" if own else PALETTE[0]

@@ -105,7 +105,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     except (SafetensorError, ValueError, OSError) as e:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
     if not isinstance(facts, dict):
-        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+        raise RunError(f"{path} was not written by motet: it does not describe its model")
     return facts, trees_of(weights)
 
 
@@ -120,7 +120,7 @@ def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 
 
 def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Callable[[Tensor], Tensor]:
-    """What the file's trees and the function that it names make together."""
+    """The function that the file names, applied to the file's trees."""
     net, kind = facts["net"], facts["kind"]
     options = {k: v for k, v in net.items() if k not in ("name", "weights")}
     outputs = len(facts["classes"]) or 1
@@ -129,7 +129,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     )
     call, target = facts.get("call", "predict"), facts["target"]
     if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
-        raise RunError(f"{path} is not a single network, and does not say what its parts make together")
+        raise RunError(f"{path} is not a single network, and does not say which function uses its parts")
     owner: Any = task
     if call != "predict":
         method = facts["method"]
@@ -139,7 +139,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
 
 
 def trees_of(weights: dict[str, Tensor]) -> list[Vec]:
-    """Weights by their names; several trees are told apart by a number in front."""
+    """Weights by name; where there are several trees, names start with the tree's number."""
     if not all(k.split(".", 1)[0].isdigit() for k in weights):
         return [Vec(weights)]
     many = max(int(k.split(".", 1)[0]) for k in weights) + 1
@@ -150,7 +150,7 @@ def trees_of(weights: dict[str, Tensor]) -> list[Vec]:
 def onnx_facts(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     props = onnx_session(path).get_modelmeta().custom_metadata_map
     if "motet" not in props:
-        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+        raise RunError(f"{path} was not written by motet: it does not describe its model")
     facts: dict[str, Any] = json.loads(props["motet"])
     return facts, ()
 
