@@ -16,7 +16,7 @@ GLOBAL = (
     "SCAFFOLD",
     "FedDyn",
     "Dap-FL",
-)  # judged by the global model, others by local ones
+)  # scored by the global model, others by clients'
 Say = Callable[[str], None]
 Rows = dict[str, dict[str, Any]]
 
@@ -56,16 +56,16 @@ def scores(done: Iterable[experiments.Done], label: Callable[[str], str], column
 
 
 def converged(folder: Path, side: str, patience: int) -> int:
-    """The round (from 1) in which a run's mean validation accuracy was highest, by `settled`."""
+    """The round (from 1) in which a run's mean validation accuracy was highest, by `best_round`."""
     frame = Run(folder).scores
     means = frame[(frame["part"] == "val") & (frame["side"] == side)].groupby("round")["accuracy"].mean()
-    return resolved({int(number): float(score) for number, score in means.items()}, patience) + 1
+    return best_round({int(number): float(score) for number, score in means.items()}, patience) + 1
 
 
-def resolved(scores: dict[int, float], patience: int) -> int:
+def best_round(scores: dict[int, float], patience: int) -> int:
     """The round with the highest score before `patience` rounds without a higher one.
 
-    >>> settled({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10)
+    >>> best_round({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10)
     5
     """
     best = min(scores)

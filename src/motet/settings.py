@@ -46,6 +46,29 @@ class Field:
         """The value as it is to be used, and what is wrong with it ("" if nothing)."""
         return _check(value, self.type)
 
+    @property
+    def inner(self) -> dict[str, Field]:
+        """The fields of a nested setting, with the defaults that its owner gives them; {} for a plain value."""
+        if not dataclasses.is_dataclass(self.type):
+            return {}
+        inside = fields_of(self.type)  # type: ignore[arg-type]
+        return {k: dataclasses.replace(f, default=getattr(self.default, k)) for k, f in inside.items()}
+
+
+def dotted(known: dict[str, Field]) -> dict[str, Field]:
+    """Fields by their full names: the fields of a nested setting `agent` are `agent.gamma` and so on."""
+    found: dict[str, Field] = {}
+    for name, f in known.items():
+        found |= {f"{name}.{k}": inside for k, inside in f.inner.items()} or {name: f}
+    return found
+
+
+def with_objects(thing: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Values as the class wants them: the table of a nested setting becomes an object of its dataclass."""
+    hints = get_type_hints(thing)
+    nested = {k for k, kind in hints.items() if dataclasses.is_dataclass(kind)}
+    return {k: hints[k](**v) if k in nested and isinstance(v, dict) else v for k, v in values.items()}
+
 
 def checked(
     given: Mapping[str, Any],

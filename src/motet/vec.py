@@ -61,6 +61,20 @@ class Vec(dict[str, Tensor]):
         unwanted = set(names)
         return Vec({k: v for k, v in self.items() if k not in unwanted})
 
+    @classmethod
+    def join(cls, **parts: Vec) -> Vec:
+        """Several vectors as one, so that one descent can train them together; `split` takes them apart.
+
+        >>> both = Vec.join(w=Vec(a=torch.tensor(1.0)), theta=Vec(a=torch.tensor(2.0)))
+        >>> list(both), both.split("theta", "w")
+        (['w a', 'theta a'], [{'a': tensor(2.)}, {'a': tensor(1.)}])
+        """
+        return cls({f"{part} {k}": v for part, vec in parts.items() for k, v in vec.items()})
+
+    def split(self, *parts: str) -> list[Vec]:
+        """The vectors that were joined under these names, in the order of the names."""
+        return [Vec({k[len(p) + 1 :]: v for k, v in self.items() if k.startswith(f"{p} ")}) for p in parts]
+
     def where(self, condition: Tensor, o: Vec) -> Vec:
         """self where `condition` holds, else o; a vector of conditions chooses along the first axis."""
 

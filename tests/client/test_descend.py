@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import vmap
 
 from motet.client import (
@@ -172,3 +172,34 @@ def test_training_leaves_the_global_generator_alone() -> None:
     before = torch.get_rng_state()
     descend(task.loss, task.w0, data, lr=0.1)
     assert torch.equal(before, torch.get_rng_state())
+
+
+# ---- two models in one descent ----
+
+
+def two_losses(both: Vec, batch: Batch) -> Tensor:
+    """(a - 3)^2 of the one and (2 b)^2 of the other."""
+    w, theta = both.split("w", "theta")
+    return (w["a"] - 3).square().sum() + (2 * theta["a"]).square().sum()
+
+
+def test_joined_vectors_have_both_names_and_come_apart_in_any_order() -> None:
+    both = Vec.join(w=Vec(a=torch.tensor(1.0)), theta=Vec(a=torch.tensor(2.0), b=torch.tensor(5.0)))
+    assert list(both) == ["w a", "theta a", "theta b"] and both.sq() == 30  # 1 + 4 + 25
+    theta, w, none = both.split("theta", "w", "other")
+    assert (dict(w), dict(theta), dict(none)) == ({"a": 1.0}, {"a": 2.0, "b": 5.0}, {})
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_one_descent_trains_two_joined_models(many: int) -> None:
+    # One step of 0.1 from 1: a - 0.1 * 2 (a - 3) = 1.4, and b - 0.1 * 8 b = 0.2.
+    one = Vec(a=torch.ones(1))
+    data = make(2)
+
+    def train(w: Vec) -> Vec:
+        return descend(two_losses, Vec.join(w=w, theta=w), data, lr=0.1, epochs=1, batch=2)
+
+    found = train(one) if many == 1 else vmap(train)(one.map(lambda a, _: a.expand(many, 1)))
+    w, theta = found.split("w", "theta")
+    assert w["a"].flatten().tolist() == pytest.approx([1.4] * many)
+    assert theta["a"].flatten().tolist() == pytest.approx([0.2] * many)

@@ -36,7 +36,7 @@ def test_every_method_between_real_processes_is_as_on_the_loop_engine(tmp_path: 
             if name == "centralised":  # it wants all rows in one place
                 continue
             words = (f"method.name={name}",)
-            told = (*words, f"data.server={own}", "data.target=y") if name == "page" else words
+            told = (*words, f"data.server={own}", "data.target=y") if name.startswith("page") else words
             orders = federation.orders(2, 2, 120.0, *told)
             federation.drive(orders, 2, *told)
             wait(

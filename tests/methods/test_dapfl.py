@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from rounds import TWO, after, one_number, turn
 def first_choice(method: DapFL, client: str) -> tuple[float, int]:
     """Learning rate and epochs in round 0: the first action is drawn, whatever the state."""
     seed = torch.tensor(seed_of(seed_of(0, 0), client))
-    a, _ = agents.act(agents.born(method.mind, seed), torch.zeros(2), seed, method.mind)
+    a, _ = agents.act(agents.initial(method.spec, seed), torch.zeros(2), seed, method.spec)
     lr = 10 ** (float(a[0]) - 2)  # lr_min 0.001, lr_max 0.1
     return lr, max(1, int(3 * (float(a[1]) + 1)))  # epochs_max 6
 
@@ -85,7 +86,9 @@ def test_agents_learn_from_the_third_round_on_with_the_papers_networks(
     task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     engine = Loop(clients_data)
-    method = DapFL(task, actor=(10, 5), critic=(5,), meet=0, hidden="tanh", actor_lr=1e-5, critic_lr=1e-4)
+    sizes = {"actor": (10, 5), "critic": (5,), "state_layers": 0, "hidden": "tanh"}
+    method = DapFL(task)
+    method = replace(method, agent=replace(method.agent, **sizes, actor_lr=1e-5, critic_lr=1e-4))
     after(method, engine, 5)
     agent = engine.keeps.get("c00")["agent"]
     assert agent["learned"] == 3 and agent["acted"] == 5

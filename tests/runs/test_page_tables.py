@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from motet.engines.loop import Loop
 from motet.runs import experiment as experiments
+from rounds import TWO, one_number, turn
 
 
 def procedure(name: str) -> Any:
@@ -17,14 +20,37 @@ def procedure(name: str) -> Any:
 
 def test_a_run_has_converged_at_its_best_round_before_patience_runs_out() -> None:
     sets = procedure("page/table2").sets
-    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
-    assert sets.resolved({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
-    assert sets.resolved({4: 0.5}, patience=1) == 4
+    assert sets.best_round({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=10) == 5
+    assert sets.best_round({0: 0.5, 5: 0.7, 10: 0.6, 15: 0.7, 20: 0.9}, patience=50) == 20
+    assert sets.best_round({4: 0.5}, patience=1) == 4
 
 
 def test_table_2_goes_by_the_global_model_for_global_methods_and_by_both_for_page() -> None:
     sides = procedure("page/table2").sides
-    assert (sides("SCAFFOLD"), sides("Ditto"), sides("PAGE")) == (["global"], ["local"], ["global", "local"])
+    assert (sides("SCAFFOLD"), sides("Ditto"), sides("PAGE")) == (
+        ["global"],
+        ["after_training"],
+        ["global", "after_training"],
+    )
+
+
+@pytest.mark.parametrize("name", [n for n in experiments.names() if n.startswith("page/")])
+def test_every_experiment_of_page_can_be_planned(name: str) -> None:
+    found = experiments.find(name)
+    for scale in experiments.SCALES:
+        assert found.at(scale)["rows"] if found.is_procedure else found.plan(scale)
+    assert not found.is_procedure or procedure(name).perform
+
+
+def test_a_client_that_deviates_plays_the_given_action_for_a_round() -> None:
+    page = procedure("page/equilibrium").DeviatingPAGE(one_number())
+    data = Loop(TWO)
+    data.begin(page, turn(data, 0))
+    keep = page.join(data.data("a"))
+    own = page.lead(keep, torch.zeros(()), torch.tensor(1))[0]
+    given, kept = replace(page, action=(1.0, -1.0)).lead(keep, torch.zeros(()), torch.tensor(1))
+    assert own.tolist() != given.tolist() == kept["a"].tolist() == [1.0, -1.0]
+    assert page.ranges(given, kept)[1] == 1
 
 
 def test_a_deviation_is_worth_its_best_trial_over_what_was_played() -> None:

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from motet.core import Ask, Turn
 from motet.engines.driver import play
 from motet.methods.page import PAGE
-from motet.parts import games as game
+from motet.parts import games
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.recipe import Recipe
@@ -34,26 +33,16 @@ TRIALS = len(ACTIONS)
 OWN = (float("nan"), float("nan"))  # what the client itself would play
 
 
-class Told(PAGE):
-    """PAGE whose clients play what they are told to, if they are."""
+class DeviatingPAGE(PAGE):
+    """PAGE whose clients play a given action for one round; nan stands for their own."""
 
-    def lead(self, sent: Any, keep: Any, bonus: Any, seed: Any) -> Any:
-        own, keep = super().lead(sent, keep, bonus, seed)
-        a = torch.where(sent["metrics"].isnan(), own, sent["metrics"])
+    action: tuple[float, float] = OWN
+
+    def lead(self, keep: Any, bonus: Any, seed: Any) -> Any:
+        own, keep = super().lead(keep, bonus, seed)
+        given = torch.tensor(self.action)
+        a = torch.where(given.isnan(), own, given)
         return a, keep | {"a": a}
-
-
-class Teller:
-    """An engine that tells clients what to play."""
-
-    def __init__(self, engine: Any, action: tuple[float, float]) -> None:
-        self.engine, self.clients, self.action = engine, engine.clients, torch.tensor(action)
-
-    def begin(self, method: Any, turn: Turn) -> None:
-        self.engine.begin(method, turn)
-
-    def ask(self, ask: Ask) -> Any:
-        return self.engine.ask(replace(ask, send=ask.send | {"metrics": self.action}))
 
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
@@ -94,23 +83,23 @@ class Stage:
 
     def __init__(self, trainer: Trainer) -> None:
         m = trainer.method
-        self.method = Told(**{f.name: getattr(m, f.name) for f in fields(m)})  # type: ignore[arg-type]
+        self.method = DeviatingPAGE(**{f.name: getattr(m, f.name) for f in fields(m)})  # type: ignore[arg-type]
         self.trainer, self.engine, self.now = trainer, trainer.engine.engine, trainer.number
 
     def played(self, action: tuple[float, float], order: int = 0) -> tuple[np.ndarray, Any, Any]:
         """Clients' pay-offs, their models, and the server's state, with another order of examples if asked."""
         turn = replace(self.trainer.turn(self.now + 1), seed=self.trainer.turn(self.now + 1 + order).seed)
-        after = play(Teller(self.engine, action), self.method, self.trainer.state, turn)
+        after = play(self.engine, replace(self.method, action=action), self.trainer.state, turn)
         kept = [self.engine.keeps.get(c) for c in self.engine.clients]
         self.engine.keeps.rewind(self.now)
         return np.array([float(k["r"]) for k in kept]), stack([k["w"] for k in kept]), after
 
     def weights(self, after: Any) -> torch.Tensor:
         at = torch.tensor([after["seats"][c] for c in self.engine.clients])
-        return self.method.server(len(after["now"])).shares(after["a"], at)
+        return self.method.server(len(after["now"])).weights(after["a"], at)
 
     def earned(self, models: Any, p: torch.Tensor) -> float:
-        w = game.mixture(models, p)
+        w = games.weighted_mean(models, p)
         return float(self.method.earned(w, p, torch.zeros(len(p)), self.trainer.proxy))
 
 

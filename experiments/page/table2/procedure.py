@@ -31,4 +31,5 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
 
 def sides(row: str) -> list[str]:
     """Whose accuracy counts: PAGE's equilibrium is where neither rises."""
-    return ["global", "local"] if row == "PAGE" else ["global"] if row in sets.GLOBAL else ["local"]
+    local = "after_training"
+    return ["global", local] if row == "PAGE" else ["global"] if row in sets.GLOBAL else [local]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from motet.engines.driver import play, start
 from motet.engines.single_threaded import single_threaded
 from motet.methods.fedavg import FedAvg
 from motet.methods.page import PAGE
-from motet.parts import games as game
+from motet.parts import games
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.vec import stack
@@ -51,7 +52,8 @@ class Timed:
         federation, self.task, self.seed = found.federated, found.task, seed
         self.build = partial(found.choice.build, federation.clients_data)
         self.proxy = federation.proxy.take() if federation.proxy else None
-        self.page = PAGE(self.task, lr_min=0.001, lr_max=0.1, epochs_max=20, memory=300, **TRAINING)  # type: ignore[arg-type]
+        agent = replace(PAGE.agent, capacity=300)
+        self.page = PAGE(self.task, lr_min=0.001, lr_max=0.1, epochs_max=20, agent=agent, **TRAINING)  # type: ignore[arg-type]
 
     def turn(self, engine: Any, number: int) -> Turn:
         return Turn(number, engine.clients, engine.clients, seed_of(self.seed, number), self.proxy)
@@ -68,27 +70,27 @@ class Timed:
             state = play(engine, page, state, self.turn(engine, number))
         kept = stack([engine.keeps.get(c) for c in engine.clients])
         whole = median(rounds, lambda k: play(engine, page, state, self.turn(engine, WARM + k)))
-        return {"local training": training, "a whole round": whole} | self.minds(
+        return {"local training": training, "a whole round": whole} | self.agents(
             state, kept, len(engine.clients), rounds
         )
 
-    def minds(self, state: Any, kept: Any, many: int, rounds: int) -> dict[str, float]:
+    def agents(self, state: Any, kept: Any, many: int, rounds: int) -> dict[str, float]:
         page, models, proxy = self.page, kept["w"], self.proxy
         assert proxy is not None
         server, at, seeds = page.server(len(state["now"])), torch.arange(many), torch.arange(many)
         p, f = torch.full((many,), 1 / many, dtype=torch.float64), torch.ones(many)
-        exam = game.every(proxy, page.glance)
+        examples = games.evenly_spaced(proxy, page.proxy_rows)
 
-        def payoff(p: torch.Tensor) -> torch.Tensor:
-            return page.earned(game.mixture(models, p), p, f, proxy)
+        def reward(p: torch.Tensor) -> torch.Tensor:
+            return page.earned(games.weighted_mean(models, p), p, f, proxy)
 
-        lead = vmap(lambda me, seed: page.client.plays(me, torch.zeros(()), seed))
+        lead = vmap(lambda me, seed: page.lead(me, torch.zeros(()), seed))
         return {
-            "model aggregation": median(rounds, lambda k: game.mixture(models, p)),
+            "model aggregation": median(rounds, lambda k: games.weighted_mean(models, p)),
             "local agents": median(rounds, lambda k: lead(kept, seeds + k)),
-            "global agent": median(rounds, lambda k: server.sees(state, state["now"], torch.zeros(()), k)),
-            "the server's looks": median(rounds, lambda k: server.look(state["a"], state["a"], at, payoff)),
-            "scores of models": median(rounds, lambda k: game.accuracies(self.task, models, exam)),
+            "global agent": median(rounds, lambda k: server.learn(state, state["now"], torch.zeros(()), k)),
+            "candidates of p": median(rounds, lambda k: server.search(state["a"], state["a"], at, reward)),
+            "scores of models": median(rounds, lambda k: games.accuracies(self.task, models, examples)),
         }
 
 

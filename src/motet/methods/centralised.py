@@ -1,8 +1,4 @@
-"""Centralised: what one model could learn if all rows lay in one place. An upper bound for comparing.
-
-FedAvg on a federation of one client that holds everyone's training rows; the run pools the rows
-and scores the model on every client's own test examples. Possible in simulation only.
-"""
+"""Centralised: one model trained on all rows in one place."""
 
 from __future__ import annotations
 
@@ -10,4 +6,9 @@ from motet.methods.fedavg import FedAvg
 
 
 class Centralised(FedAvg):
-    pass
+    """Centralised: one model trained on the rows of all clients in one place.
+
+    A baseline of ours: an upper bound for comparisons. It is FedAvg (McMahan et al. 2017, Algorithm 1) with a single
+    client that holds everyone's training rows. The run pools the rows, and scores the model on every client's own test
+    examples. Possible in simulation only.
+    """

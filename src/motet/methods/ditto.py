@@ -1,9 +1,4 @@
-"""Ditto: beside the global model, everyone trains a model of its own that is held near it.
-
-Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization", Algorithm 1.
-Differs from the paper: the personal model is trained for as many epochs as the global one, and the
-global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
-"""
+"""Ditto: beside the global model, each client trains a personal model that stays near it."""
 
 from __future__ import annotations
 
@@ -19,7 +14,16 @@ from motet.vec import Vec
 
 
 class Ditto(FedAvg):
-    lam: NotNegative = 0.1  # how near the personal model is held (lambda); 0 = each client alone
+    """Ditto: beside the global model, each client trains a personal model that is held near it.
+
+    Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization", Algorithm 1.
+    Differs from the paper: the personal model is trained for as many epochs as the global one, and the
+    global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
+    """
+
+    lam: NotNegative = (
+        0.1  # strength of the pull of the personal model to the global one (lambda); 0 = local training
+    )
 
     def join(self, data: Data) -> Tree:
         return self.task.w0
@@ -29,8 +33,7 @@ class Ditto(FedAvg):
         return self.descend(self.task.loss, w, data), self.descend(self.near, v, data, given=w)
 
     def near(self, v: Vec, batch: Batch, w: Vec) -> Tensor:  # h_k(v; w) of the paper
-        loss: Tensor = self.task.loss(v, batch)
-        return loss + self.lam / 2 * (v - w).sq()
+        return self.task.loss(v, batch) + self.lam / 2 * (v - w).sq()
 
     def personal(self, w: Vec, v: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, v)

@@ -1,11 +1,4 @@
-"""FedALA: before training, each client learns how much of the global model to take, weight by weight.
-
-Zhang et al. 2023, "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
-Algorithm 1: of the top layers, local + (global - local) * A, with A in [0, 1] learned on a share of
-the client's examples; of the others, the global ones.
-Differs from the paper: A is first learned for a fixed number of epochs, where the paper goes on until
-its loss settles; a client's first round has nothing to mix, and skips it, as the paper's does.
-"""
+"""FedALA: before training, each client learns how much of the global model to take."""
 
 from __future__ import annotations
 
@@ -23,10 +16,21 @@ from motet.vec import Vec
 
 
 class FedALA(FedAvg):
+    """FedALA: before training, each client learns for every weight how much of the global model to take.
+
+    Zhang et al. 2023, "FedALA: Adaptive Local Aggregation for Personalized Federated Learning",
+    Algorithm 1. The top layers start from local + (global - local) * A, with A in [0, 1] learned on a share of
+    the client's examples; the other layers start from the global model.
+    Differs from the paper: A is first learned for a fixed number of epochs, where the paper goes on until its
+    loss converges. A client's first round has nothing to mix and skips this, as in the paper.
+    """
+
     mix_lr: Positive = 1.0  # learning rate of A (eta)
-    mix_share: Share = 0.8  # of the client's examples that A is learned on (s)
-    mix_first: Count = 10  # epochs when A is first learned; later one a round
-    tensors: Count = 2  # how many of the last parameter tensors are mixed; 2 = the last layer (p)
+    mix_share: Share = 0.8  # share of the client's examples on which A is learned (s)
+    mix_first: Count = 10  # epochs in which A is learned for the first time; later it is one epoch a round
+    tensors: Count = (
+        2  # number of last parameter tensors that are mixed; 2 = weight and bias of the last layer (p)
+    )
 
     def join(self, data: Data) -> Tree:
         top = self.task.w0.pick(self.top())
@@ -50,8 +54,7 @@ class FedALA(FedAvg):
         return Vec(w | (own + (w.pick(self.top()) - own) * a))
 
     def mixed_loss(self, a: Vec, batch: Batch, given: tuple[Vec, Vec]) -> Tensor:
-        loss: Tensor = self.task.loss(self.mix(a, *given), batch)
-        return loss
+        return self.task.loss(self.mix(a, *given), batch)
 
     def clamp(self, a: Vec, g: Vec, given: Tree, lr: Tensor) -> Vec:
         return (a - lr * g).map(lambda v, _: v.clamp(0, 1))

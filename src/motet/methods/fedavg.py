@@ -1,8 +1,4 @@
-"""FedAvg: everyone trains the same model at home, and the server takes the mean.
-
-McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-Algorithm 1. Differs from the paper: clip, momentum and decay can be set; all are off by default.
-"""
+"""FedAvg, and the local training that most methods share."""
 
 from __future__ import annotations
 
@@ -14,13 +10,34 @@ from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, 
 from motet.vec import Vec
 
 
-class FedAvg(Method):
-    lr: Positive = 0.1  # local learning rate (eta)
-    epochs: Count = 1  # local epochs a round (E)
+class LocalSGD(Method):
+    """The settings of local training by stochastic gradient descent. No method by itself: it has no round."""
+
     batch: Count = 16  # examples in a local step (B)
-    momentum: Share = 0.0  # of local steps; forgotten between rounds
+    momentum: Share = 0.0  # momentum of local steps; it starts at zero in every round
     decay: NotNegative = 0.0  # weight decay
-    clip: NotNegative = 0.0  # longest gradient allowed; 0 = any
+    clip: NotNegative = 0.0  # largest length of a gradient; longer ones are cut to it; 0 = no limit
+
+    def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
+        """The one training loop, with this method's settings unless `how` says otherwise."""
+        usual = {
+            "batch": self.batch,
+            "momentum": self.momentum,
+            "decay": self.decay,
+            "clip": self.clip or None,
+        }
+        return descend(loss, w, data, **usual | how)
+
+
+class FedAvg(LocalSGD):
+    """FedAvg: all clients train the same model on their own data, and the server takes the mean.
+
+    McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    Algorithm 1. Differs from the paper: momentum, decay and clip can be set; all are off by default.
+    """
+
+    lr: Positive = 0.1  # local learning rate (eta)
+    epochs: Count = 1  # local epochs in a round (E)
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))
@@ -30,13 +47,4 @@ class FedAvg(Method):
         return self.descend(self.task.loss, w, data), keep
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
-        """The one training loop, with this method's settings unless `how` says otherwise."""
-        usual = {
-            "lr": self.lr,
-            "epochs": self.epochs,
-            "batch": self.batch,
-            "momentum": self.momentum,
-            "decay": self.decay,
-            "clip": self.clip or None,
-        }
-        return descend(loss, w, data, **{**usual, **how})
+        return super().descend(loss, w, data, **{"lr": self.lr, "epochs": self.epochs} | how)

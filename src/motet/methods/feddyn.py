@@ -1,8 +1,4 @@
-"""FedDyn: a regulariser that changes with the rounds, so that local optima meet in the global one.
-
-Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1. A client keeps
-the gradient g_i of its own loss where it last was; the server keeps h, and theta = mean - h / alpha.
-"""
+"""FedDyn: a regulariser that changes from round to round."""
 
 from __future__ import annotations
 
@@ -16,6 +12,12 @@ from motet.vec import Vec
 
 
 class FedDyn(FedAvg):
+    """FedDyn: a regulariser that changes from round to round, so that local optima agree with the global one.
+
+    Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1. A client keeps
+    the gradient g_i of its own loss at its last model; the server keeps h, and theta = mean - h / alpha.
+    """
+
     alpha: Positive = 0.01  # strength of the regulariser
 
     def start(self, turn: Turn) -> Tree | Talk:
@@ -29,8 +31,7 @@ class FedDyn(FedAvg):
         return {"theta": with_statistics_of(mean - h / self.alpha, mean), "h": h}
 
     def global_model(self, s: Tree) -> Vec:
-        theta: Vec = s["theta"]
-        return theta
+        return s["theta"]
 
     def download(self, s: Tree, client: str) -> Tree:
         return s["theta"]
@@ -45,5 +46,4 @@ class FedDyn(FedAvg):
 
     def dynamic(self, u: Vec, batch: Batch, given: tuple[Vec, Vec]) -> Tensor:
         theta, g = given
-        loss: Tensor = self.task.loss(u, batch)
-        return loss - g.dot(u) + self.alpha / 2 * (u - theta).sq()
+        return self.task.loss(u, batch) - g.dot(u) + self.alpha / 2 * (u - theta).sq()

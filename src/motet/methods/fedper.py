@@ -1,11 +1,4 @@
-"""FedPer: the body of the network is shared, the head stays at home.
-
-Arivazhagan et al. 2019, "Federated Learning with Personalization Layers", Algorithms 1 and 2; the
-body is averaged by numbers of examples. With `alternate`, Collins et al. 2021, "Exploiting Shared
-Representations for Personalized Federated Learning" (FedRep), Algorithm 1: first the head is trained
-with the body held still, then the body with the head held still.
-A network of one layer is all head: then this is Local.
-"""
+"""FedPer and FedRep: the body of the network is shared, the head is personal."""
 
 from __future__ import annotations
 
@@ -21,8 +14,17 @@ from motet.vec import Vec
 
 
 class FedPer(FedAvg):
-    alternate: bool = False  # train head and body one after the other, as FedRep does
-    head_epochs: Count = 5  # alternate: epochs of the head; the body has `epochs`
+    """FedPer: the body of the network is shared, the head is personal and never sent.
+
+    Arivazhagan et al. 2019, "Federated Learning with Personalization Layers", Algorithms 1 and 2; the
+    body is averaged by numbers of examples. With `alternate`, Collins et al. 2021, "Exploiting Shared
+    Representations for Personalized Federated Learning" (FedRep), Algorithm 1: first the head is trained
+    with the body fixed, then the body with the head fixed.
+    A network of one layer is all head: then this is local training.
+    """
+
+    alternate: bool = False  # train first the head and then the body, as FedRep does
+    head_epochs: Count = 5  # only with alternate: epochs of the head; the body has `epochs`
 
     def start(self, turn: Turn) -> Tree | Talk:
         return self.task.w0.drop(self.task.head)
@@ -42,8 +44,7 @@ class FedPer(FedAvg):
         return self.descend(self.with_rest, body, data, given=head), head
 
     def with_rest(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
-        loss: Tensor = self.task.loss(Vec(rest | part), batch)
-        return loss
+        return self.task.loss(Vec(rest | part), batch)
 
     def personal(self, body: Vec, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(body | head))

@@ -1,9 +1,4 @@
-"""FedProx: as FedAvg, with a pull towards the global model while training at home.
-
-Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithm 2.
-Differs from the paper: every client does the same number of epochs, and replies are weighted by
-numbers of examples instead of sampling clients with those probabilities.
-"""
+"""FedProx: FedAvg with a pull towards the global model."""
 
 from __future__ import annotations
 
@@ -16,12 +11,18 @@ from motet.vec import Vec
 
 
 class FedProx(FedAvg):
-    mu: NotNegative = 0.01  # strength of the pull
+    """FedProx: FedAvg with a pull towards the global model during local training.
+
+    Li et al. 2020, "Federated Optimization in Heterogeneous Networks", Algorithm 2.
+    Differs from the paper: every client does the same number of epochs, and replies are weighted by
+    numbers of examples instead of sampling clients with those probabilities.
+    """
+
+    mu: NotNegative = 0.01  # strength of the pull towards the global model
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         return self.descend(self.near, w, data, given=w), keep
 
     def near(self, u: Vec, batch: Batch, w: Vec) -> Tensor:  # h_k(w; w^t) of the paper
-        loss: Tensor = self.task.loss(u, batch)
-        return loss + self.mu / 2 * (u - w).sq()
+        return self.task.loss(u, batch) + self.mu / 2 * (u - w).sq()

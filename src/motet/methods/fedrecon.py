@@ -1,10 +1,4 @@
-"""FedRecon: heads are rebuilt at home from scratch whenever they are needed; nobody keeps anything.
-
-Singhal et al. 2021, "Federated Reconstruction: Partially Local Federated Learning", Algorithm 1.
-Half of a client's examples (support) rebuild the head with the body held still, the other half
-(query) train the body with the head held still; to predict, the head is rebuilt on all examples.
-Differs from the paper: examples are halved one by one, not by batches.
-"""
+"""FedRecon: clients rebuild the head of the network whenever they need it."""
 
 from __future__ import annotations
 
@@ -21,9 +15,19 @@ from motet.vec import Vec
 
 
 class FedRecon(FedAvg):
-    recon_lr: Positive = 0.5  # learning rate of the rebuilding
-    recon_epochs: Count = 10  # epochs over the support half
-    server_lr: Positive = 1.0  # how far the server goes to the mean of the replies (eta_s)
+    """FedRecon: each client rebuilds the head of the network from its start whenever it needs it, and keeps nothing.
+
+    Singhal et al. 2021, "Federated Reconstruction: Partially Local Federated Learning", Algorithm 1.
+    One half of a client's examples (support) rebuilds the head with the body fixed, the other half
+    (query) trains the body with the head fixed. To predict, the head is rebuilt on all examples.
+    Differs from the paper: examples are halved one by one, not by batches.
+    """
+
+    recon_lr: Positive = 0.5  # learning rate of the head while it is rebuilt
+    recon_epochs: Count = 10  # epochs of the head over the support half
+    server_lr: Positive = (
+        1.0  # step of the server towards the mean of the replies (eta_s); 1 = it takes the mean
+    )
 
     def start(self, turn: Turn) -> Tree | Talk:
         if not self.task.body:
@@ -54,8 +58,7 @@ class FedRecon(FedAvg):
         return self.descend(self.with_rest, blank, data, given=body, **how)
 
     def with_rest(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
-        loss: Tensor = self.task.loss(Vec(rest | part), batch)
-        return loss
+        return self.task.loss(Vec(rest | part), batch)
 
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))

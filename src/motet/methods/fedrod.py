@@ -1,12 +1,4 @@
-"""Fed-ROD: one body, a generic head that pretends classes were balanced, and a personal head on top.
-
-Chen & Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification",
-the linear variant. The generic head g and the body f learn from cross-entropy with log n_c added to
-the scores (balanced softmax); the personal head h_i learns the rest, with f and g held still. The
-server averages f and g; h_i starts as a copy of g's start and stays at home.
-A network of one layer has no body: the heads then see the examples themselves. Targets that are
-numbers have no classes to balance.
-"""
+"""Fed-ROD: a shared body, a generic head for balanced classes, and a personal head."""
 
 from __future__ import annotations
 
@@ -25,24 +17,31 @@ _ABSENT = -1e9  # the logarithm of no example, kept finite
 
 
 class FedROD(FedAvg):
+    """Fed-ROD: a shared body, a generic head that is trained as if classes were balanced, and a personal head on top.
+
+    Chen & Chao 2022, "On Bridging Generic and Personalized Federated Learning for Image Classification",
+    the linear variant. The generic head g and the body f learn from cross-entropy with log n_c added to the
+    scores (balanced softmax). The personal head h_i learns the rest, with f and g fixed. The
+    server averages f and g; h_i starts as a copy of g's start and is never sent.
+    A network of one layer has no body: the heads then see the examples themselves. Targets that are
+    numbers have no classes to balance.
+    """
+
     def join(self, data: Data) -> Tree:
         return self.task.w0.pick(self.task.head)
 
     @verb
     def train(self, w: Vec, h: Vec, data: Data) -> tuple[Tree, Tree]:
-        both = Vec(w | {f"own {k}": v for k, v in h.items()})
-        both = self.descend(self.two_losses, both, data, given=self.prior(data))
-        return both.pick(w), Vec({k: both[f"own {k}"] for k in h})
+        both = self.descend(self.two_losses, Vec.join(w=w, h=h), data, given=self.prior(data))
+        w, h = both.split("w", "h")
+        return w, h
 
     def two_losses(self, both: Vec, batch: Batch, prior: Tensor) -> Tensor:
-        w = Vec({k: v for k, v in both.items() if not k.startswith("own ")})
-        h = Vec({k: both[f"own {k}"] for k in self.task.head})
+        w, h = both.split("w", "h")
         generic, z = self.task.predict_from(w, batch.x)
         personal = generic.detach() + self.task.top(h, z.detach())
-        losses = self.task.per_example_loss(generic + prior, batch.y) + self.task.per_example_loss(
-            personal, batch.y
-        )
-        return batch.mean(losses)
+        loss = self.task.per_example_loss
+        return batch.mean(loss(generic + prior, batch.y) + loss(personal, batch.y))
 
     def prior(self, data: Data) -> Tensor:
         """log n_c of this client."""
@@ -56,5 +55,4 @@ class FedROD(FedAvg):
 
     def both_heads(self, w: Vec, h: Vec, x: Tensor) -> Tensor:
         generic, z = self.task.predict_from(w, x)
-        scores: Tensor = generic + self.task.top(h, z)
-        return scores
+        return generic + self.task.top(h, z)

@@ -1,8 +1,4 @@
-"""FineTune: FedAvg's model, trained on at home before it is used.
-
-The plainest personalisation there is; Yu et al. 2020, "Salvaging Federated Learning by Local
-Adaptation", study it and its kin. Nothing but FedAvg's replies leaves a client.
-"""
+"""FineTune: FedAvg, and each client trains the global model further before it uses it."""
 
 from __future__ import annotations
 
@@ -18,7 +14,13 @@ from motet.vec import Vec
 
 
 class FineTune(FedAvg):
-    tune: Count = 5  # epochs trained on at home
+    """FineTune: FedAvg, and each client trains the global model further on its own examples before it uses it.
+
+    A baseline of ours, the simplest personalisation; Yu et al. 2020, "Salvaging Federated Learning by Local
+    Adaptation", study it and related methods. Only FedAvg's replies leave a client.
+    """
+
+    tune: Count = 5  # epochs of further training
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, self.descend(self.task.loss, w, data, epochs=self.tune))

@@ -1,8 +1,4 @@
-"""Local: each client alone. The bar that a federation must clear for every client.
-
-Nothing leaves a client. A client trains in the rounds that it attends; one that never attended
-has the weights that everyone starts from.
-"""
+"""Local: each client trains alone."""
 
 from __future__ import annotations
 
@@ -18,6 +14,13 @@ from motet.vec import Vec
 
 
 class Local(FedAvg):
+    """Local: each client trains alone.
+
+    A baseline of ours: what a federation must improve on for every client. Nothing leaves a client. Training is that
+    of FedAvg (McMahan et al. 2017, Algorithm 1). A client trains in the rounds that it attends; one that never attended
+    has the weights that everyone starts from.
+    """
+
     def start(self, turn: Turn) -> Tree | Talk:
         return ()
 

@@ -1,9 +1,4 @@
-"""SCAFFOLD: FedAvg with control variates that take the drift of local training away.
-
-Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-Algorithm 1, option II. The correction c - c_i enters as a linear term of the loss, so that clip and
-momentum see the corrected gradient. Differs from the paper: an epoch's last batch may be smaller.
-"""
+"""SCAFFOLD: FedAvg with control variates."""
 
 from __future__ import annotations
 
@@ -20,6 +15,13 @@ from motet.vec import Vec
 
 
 class Scaffold(FedAvg):
+    """SCAFFOLD: FedAvg with control variates that correct the drift of local training.
+
+    Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+    Algorithm 1, option II. The correction c - c_i enters as a linear term of the loss, so that clip and
+    momentum see the corrected gradient. Differs from the paper: an epoch's last batch may be smaller.
+    """
+
     server_lr: Positive = 1.0  # global step size (eta_g)
 
     def start(self, turn: Turn) -> Tree | Talk:
@@ -32,8 +34,7 @@ class Scaffold(FedAvg):
         return {"x": s["x"] + self.server_lr * dy, "c": s["c"] + share * dc}
 
     def global_model(self, s: Tree) -> Vec:
-        x: Vec = s["x"]
-        return x
+        return s["x"]
 
     def download(self, s: Tree, client: str) -> Tree:
         return s["x"]
@@ -50,8 +51,7 @@ class Scaffold(FedAvg):
         return (y - x, fresh - ci), fresh
 
     def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:
-        loss: Tensor = self.task.loss(y, batch)
-        return loss + drift.dot(y)
+        return self.task.loss(y, batch) + drift.dot(y)
 
     def trained_model(self, s: Tree, reply: Tree, ci: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, s["x"] + reply[0])

@@ -1,13 +1,14 @@
-"""What players of a game see and choose: how good a model is, a move, and what a move stands for.
+"""What the players of a game see and choose: scores of models, actions, and what actions stand for.
 
 What clients do is safe under vmap. Knows models, examples, and agents with actions in [-1, 1]. Does not
-know what is played for.
+know what a player is rewarded for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,39 +18,39 @@ from motet.client import Batch, Data, Task, metric_sums
 from motet.parts import agents
 from motet.vec import Vec, unstack
 
+Tree = dict[str, Any]
 _AT_ONCE = 8  # models scored together
 
 
-def outlook(task: Task, predict: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
-    """Loss and accuracy of a predictor; for numbers, 1 / (1 + loss) stands in for the accuracy."""
+def loss_and_accuracy(task: Task, predict: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
+    """Of a predictor on some examples, (2,); where targets are numbers, 1 / (1 + loss) stands for the accuracy."""
     sums = metric_sums(task, predict, batch)
     loss = sums["loss"] / sums["n"]
     share = sums["right"].sum() / sums["n"] if task.kind == "classes" else 1 / (1 + loss)
     return torch.stack([loss, share])
 
 
-def outlook_at_home(task: Task, w: Vec, data: Data) -> Tensor:
-    """Of a model on the client's validation examples, or on those it trains on where it has no others."""
+def local_loss_and_accuracy(task: Task, w: Vec, data: Data) -> Tensor:
+    """Of a model on the client's validation examples, or on its training examples where it has no others."""
     val, train = data.val, data.all
     live = torch.cat([val.live, train.live * (val.live.sum() == 0)])
     batch = Batch(torch.cat([val.x, train.x]), torch.cat([val.y, train.y]), live)
-    return outlook(task, task.at_home(partial(task.predict, w), data), batch)
+    return loss_and_accuracy(task, task.at_home(partial(task.predict, w), data), batch)
 
 
 def accuracies(task: Task, models: Vec, batch: Batch) -> Tensor:
     """Of stacked models (many, …) on the same examples: (many,)."""
 
     def one(w: Vec) -> Tensor:
-        return outlook(task, partial(task.predict, w), batch)[1]
+        return loss_and_accuracy(task, partial(task.predict, w), batch)[1]
 
     if task.dense and task.stackable:
-        found: Tensor = vmap(one, chunk_size=_AT_ONCE)(models)
-        return found
+        return torch.as_tensor(vmap(one, chunk_size=_AT_ONCE)(models))
     many = len(next(iter(models.values())))
     return torch.stack([one(w) for w in unstack(models, many)])
 
 
-def every(batch: Batch, most: int) -> Batch:
+def evenly_spaced(batch: Batch, most: int) -> Batch:
     """At most so many of the examples, evenly spaced; all of them if `most` is 0."""
     step = max(1, -(-len(batch) // most)) if most else 1
     return Batch(batch.x[::step], batch.y[::step], batch.live[::step])
@@ -60,23 +61,43 @@ def move(
     last: tuple[Tensor, Tensor, Tensor],
     now: Tensor,
     seed: Tensor | int,
-    settings: agents.AgentSettings,
+    spec: agents.AgentSpec,
     since: int = 0,
 ) -> tuple[Tensor, agents.Agent]:
-    """A player's action: remember which state the last (state, action, reward) led to, learn, and act on it.
+    """A player's next action. `last` is the last (state, action, reward), `now` the state that it led to:
+    remember it, learn, and act on `now`.
 
-    Moves are remembered once `since` of them have been made and forgotten.
+    The first `since` + 1 calls remember nothing: there is no transition yet.
     """
     (state, action, reward), when = last, agent["acted"] > since
-    reward, agent = agents.surprise(agent, reward, settings, when)
+    reward, agent = agents.relative_reward(agent, reward, spec, when)
     agent = agents.remember(agent, state, action, reward, now, when)
-    return agents.act(agents.learn(agent, seed, settings), now, seed, settings)
+    return agents.act(agents.learn(agent, seed, spec), now, seed, spec)
 
 
-def seated(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int] | None:
-    """Who has which of `many` seats: newcomers get free ones or those of players who left; None if too few.
+def initial_leader(spec: agents.AgentSpec, seed: Tensor) -> Tree:
+    """What a leader keeps before its first action: its agent, the last state, action and reward, and the state
+    that they led to."""
+    s, a, r = torch.zeros(spec.states), torch.zeros(spec.actions), torch.zeros(())
+    return {"agent": agents.initial(spec, seed), "s": s, "a": a, "r": r, "now": s.clone()}
 
-    >>> seated({"a": 0, "b": 1}, {"b", "c"}, 2)
+
+def lead(me: Tree, bonus: Tensor, seed: Tensor, spec: agents.AgentSpec) -> tuple[Tensor, Tree]:
+    """A leader's action, and what it keeps. The last action has earned a bonus since.
+
+    The first action is not remembered: there was no state before it.
+    """
+    last = me["s"], me["a"], me["r"] + bonus
+    a, agent = move(me["agent"], last, me["now"], seed, spec, since=1)
+    return a, me | {"agent": agent, "s": me["now"], "a": a}
+
+
+def assign_seats(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int] | None:
+    """Which of `many` positions in a state or action belongs to which player; None if there are too few.
+
+    Newcomers get free seats; where these are too few, the seats of players who have left are free too.
+
+    >>> assign_seats({"a": 0, "b": 1}, {"b", "c"}, 2)
     {'b': 1, 'c': 0}
     """
     new = sorted(players - set(seats))
@@ -88,26 +109,26 @@ def seated(seats: dict[str, int], players: Set[str], many: int) -> dict[str, int
     return seats | dict(zip(new, free, strict=False))
 
 
-def onto(action: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+def rescale(action: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     """[-1, 1] onto low … high, affinely.
 
-    >>> onto(torch.tensor([-1.0, 0.0, 1.0]), 1, 20).tolist()
+    >>> rescale(torch.tensor([-1.0, 0.0, 1.0]), 1, 20).tolist()
     [1.0, 10.5, 20.0]
     """
     return low + (action + 1) / 2 * (high - low)
 
 
 def shares(action: Tensor, floor: float = 0.0) -> Tensor:
-    """[-1, 1]^n onto the simplex: in proportion to (a + 1) / 2, or to what that is between `floor` and 1.
+    """An action in [-1, 1]^n as n weights that sum to one: in proportion to the action on the scale floor … 1.
 
     >>> shares(torch.tensor([0.0, 1.0])).tolist(), shares(torch.tensor([-1.0, 1.0]), 0.25).tolist()
     ([0.3333333333333333, 0.6666666666666666], [0.2, 0.8])
     """
-    u = onto(action.double(), floor, 1)
-    u = u if float(u.detach().sum()) > 0 else torch.ones_like(u)  # whoever wants nobody gets everybody
+    u = rescale(action.double(), floor, 1)
+    u = u if float(u.detach().sum()) > 0 else torch.ones_like(u)  # nobody has weight: all have the same
     return u / u.sum()
 
 
-def mixture(models: Vec, p: Tensor) -> Vec:
-    """Of stacked models (many, …), the mean with weights p."""
+def weighted_mean(models: Vec, p: Tensor) -> Vec:
+    """Of stacked models (many, …), sum p_i w_i."""
     return models.map(lambda v, _: torch.tensordot(p, v.to(p.dtype), dims=1).to(v.dtype))

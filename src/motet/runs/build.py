@@ -28,7 +28,7 @@ from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights as stored
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
-from motet.settings import fields_of
+from motet.settings import fields_of, with_objects
 
 _MEMORIES = 60_000  # largest replay memory of an agent whose recipe leaves it open
 
@@ -139,7 +139,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
-    return method_class(recipe["method"]["name"])(task, **recipe.options("method"))
+    found = method_class(recipe["method"]["name"])
+    return found(task, **with_objects(found, recipe.options("method")))
 
 
 def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
@@ -150,8 +151,9 @@ def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
         name = nets.default_net(federated.kind, federated.shape, symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
-    if settings["method"].get("memory") == 0:  # by default it holds the whole run
-        settings["method"]["memory"] = min(_MEMORIES, recipe.train.rounds)
+    agent = settings["method"].get("agent", {})
+    if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
+        agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
 
 

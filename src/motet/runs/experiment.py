@@ -9,6 +9,9 @@ recipe.toml holds
   it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
 expected.json holds the paper's numbers by row and column.
 
+A row may name a method that only this paper's experiments need: `name = "experiments.page.published:PublishedPAGE"`
+is the class in experiments/page/published.py, wherever the command is given.
+
 Two Python files may lie in the same folder (show.py also in the folder above, for all experiments of a paper):
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
   and returns lines to print;
@@ -20,6 +23,7 @@ Knows how an experiment is written down and run. Does not know how results are s
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -177,6 +181,8 @@ def find(name: str) -> Experiment:
     if name not in names():
         raise RecipeError(unknown("experiment", name, names()))
     folder = experiments_folder() / name
+    if (root := str(experiments_folder().parent)) not in sys.path:
+        sys.path.append(root)  # for rows whose method is a class in experiments/
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"
     numbers = json.loads(expected.read_text()) if expected.exists() else {}
@@ -234,7 +240,9 @@ def run_in_process(planned: Planned, base: Path) -> Done:
     """`motet run` of one recipe in a process of its own; its error message is the failure."""
     folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
     command = [sys.executable, "-m", "motet.cli.main", "run", str(recipe), "--out", str(folder), "--quiet"]
-    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    paths = [os.environ.get("PYTHONPATH", ""), str(experiments_folder().parent)]
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=there)
     if ended.returncode == 130:
         raise KeyboardInterrupt
     said = [line for line in ended.stderr.splitlines() if line.strip()]

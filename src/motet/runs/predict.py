@@ -25,6 +25,7 @@ from motet.data.new_rows import NewRows
 from motet.data.table_files import read
 from motet.runs.recipe import method_class
 from motet.runs.run import RunError
+from motet.settings import with_objects
 from motet.vec import Vec
 from motet.wire import unpack
 
@@ -133,7 +134,8 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     owner: Any = task
     if call != "predict":
         method = facts["method"]
-        owner = method_class(method["name"])(task, **{k: v for k, v in method.items() if k != "name"})
+        found = method_class(method["name"])
+        owner = found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
     f = getattr(owner, call)
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 

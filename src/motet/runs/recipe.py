@@ -33,7 +33,7 @@ from motet.runs.sections import (
     StartSettings,
     TrainSettings,
 )
-from motet.settings import Field, checked, fields_of, import_named
+from motet.settings import Field, checked, dotted, fields_of, import_named, with_objects
 from motet.text import unknown
 
 Settings = dict[str, Any]
@@ -109,8 +109,11 @@ class Recipe:
     def digest(self) -> str:
         """All values, a line for each section."""
 
-        def line(part: Settings) -> str:
-            return "  ".join(f"{k}={toml_value(v)}" for k, v in part.items())
+        def line(part: Settings, prefix: str = "") -> str:
+            values = {prefix + k: v for k, v in part.items()}
+            return "  ".join(
+                line(v, f"{k}.") if isinstance(v, dict) else f"{k}={toml_value(v)}" for k, v in values.items()
+            )
 
         lines = [f"{section:<7} {line(self[section])}" for section in SECTIONS]
         return "\n".join([f"seed    {self.seed}", *lines])
@@ -171,9 +174,18 @@ def merge(into: Settings, extra: Mapping[str, Any]) -> None:
         if isinstance(value, dict):
             into.setdefault(key, {})
             if isinstance(into[key], dict):
-                into[key].update(value)
+                _merge_tables(into[key], value)
                 continue
         into[key] = value
+
+
+def _merge_tables(into: Settings, extra: Mapping[str, Any]) -> None:
+    """Nested tables are merged too, so that method.agent.tau=0.1 leaves the agent's other settings as they are."""
+    for key, value in extra.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge_tables(into[key], value)
+        else:
+            into[key] = deepcopy(value)
 
 
 # ---- checking ----
@@ -207,12 +219,37 @@ def check_section(section: str, part: Settings, wrong: list[str]) -> Settings:
     except (RecipeError, DataError, nets.NetError) as e:
         wrong.append(str(e))
         return dict(part)
+    part, known = flat(section, part, known, wrong), dotted(known)
     out: Settings = {"name": name} if name is not None else {}
     given = {k: v for k, v in part.items() if name is None or k != "name"}
     renamed = {before: now for (where, before), now in RENAMED.items() if where == section}
     values, problems = checked(given, known, section, name or "", renamed)
     wrong += problems
-    return out | values
+    for key, value in values.items():
+        merge_dotted(out, key, value)
+    return out
+
+
+def flat(section: str, part: Settings, known: dict[str, Field], wrong: list[str]) -> Settings:
+    """A section's values, with those of nested settings under dotted names (agent.gamma)."""
+    found: Settings = {}
+    for key, value in part.items():
+        if key not in known or not known[key].inner:
+            found[key] = value
+        elif isinstance(value, dict):
+            found |= {f"{key}.{k}": v for k, v in value.items()}
+        else:
+            example = next(iter(known[key].inner))
+            wrong.append(f"{section}.{key} is {value!r}; it must be a table, say {section}.{key}.{example}=…")
+    return found
+
+
+def merge_dotted(out: Settings, name: str, value: Any) -> None:
+    """Put a value where its dotted name says: agent.gamma into the table `agent`."""
+    *tables, last = name.split(".")
+    for table in tables:
+        out = out.setdefault(table, {})
+    out[last] = value
 
 
 def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Field]]:
@@ -245,6 +282,10 @@ def impossible(s: Settings) -> list[str]:
         wrong.append("train.patience, engine.chunk and engine.workers must be 0 or more")
     if s["train"]["by"] == "global" and s["method"]["name"] == "local":
         wrong.append("train.by is global, and the method local has no global model\nhint: train.by=personal")
+    try:
+        with_objects(method_class(s["method"]["name"]), s["method"])
+    except ValueError as e:  # a nested setting refuses its own values
+        wrong.append(f"method: {e}")
     return wrong + impossible_guard(GuardSettings(**s["guard"]))
 
 
@@ -315,14 +356,24 @@ def to_toml(settings: Settings, command: str) -> str:
     for section in SECTIONS:
         part = settings[section]
         _, known = known_fields(section, part)
-        rows = [
-            (k, toml_value(v), known[k].comment if k in known else comment_on(section))
-            for k, v in part.items()
-        ]
-        wide = max((len(f"{k} = {v}") for k, v, _ in rows), default=0)
-        lines += ["", f"[{section}]"]
-        lines += [f"{k} = {v}".ljust(wide) + f"  # {c}" if c else f"{k} = {v}" for k, v, c in rows]
+        lines += toml_table(section, part, known)
     return "\n".join(lines) + "\n"
+
+
+def toml_table(name: str, part: Settings, known: dict[str, Field], about: str = "") -> list[str]:
+    """A section, or the table of a nested setting below it."""
+    tables = {k: v for k, v in part.items() if isinstance(v, dict)}
+    rows = [
+        (k, toml_value(v), known[k].comment if k in known else comment_on(name))
+        for k, v in part.items()
+        if k not in tables
+    ]
+    wide = max((len(f"{k} = {v}") for k, v, _ in rows), default=0)
+    lines = ["", f"[{name}]" + (f"  # {about}" if about else "")]
+    lines += [f"{k} = {v}".ljust(wide) + f"  # {c}" if c else f"{k} = {v}" for k, v, c in rows]
+    for key, table in tables.items():
+        lines += toml_table(f"{name}.{key}", table, known[key].inner, known[key].comment)
+    return lines
 
 
 def comment_on(section: str) -> str:
