@@ -1,82 +1,238 @@
 """motet: a model of its own for every client, learned from all of them, while data stay at home.
 
+This module is the public interface; everything else may move. Nothing heavy is imported before it is used.
+
 >>> import motet
->>> run = motet.run(method="fedavg", data="digits", rounds=20)      # doctest: +SKIP
->>> motet.compare(["ditto", "finetune"], data="digits").table       # doctest: +SKIP
+>>> sorted(name for name in motet.__all__ if name.islower())[:4]
+['average', 'bounds_of', 'collect', 'compare']
+
+- Train: `run`, `compare`, `verify`; what they give back: `Run`, `Comparison`, `RoundEnd`, `Model`.
+- Write a method: `Method`, `verb`, `average`, `collect`, `Ask`, `Turn`, `Vec`, `Data`, `Batch`, `Task`, `descend`;
+  for its settings `Positive`, `NotNegative`, `Count`, `Share`; the methods there are: `methods`.
+- Bring data by a function: `FederatedData`, `Pool`, `Column`.
+- Stack models of others: `StackedClassifier`, `StackedRegressor`, `gains`.
+- Publish a model and use those of others: `publish`, `Published`, `Feature`, `feature_defaults`, `Privacy`, `Limits`,
+  `save_published`, `load_published`, `predict_published`; private models: `DPLogistic`, `DPNetwork`,
+  `DPBoostingClassifier`, `DPBoostingRegressor`, `bounds_of`.
+- Catch errors: `MotetError` and its tree in `errors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Run", "compare", "run", "verify"]
+# A second thread waits: drawing initial weights and recording steps change global state of torch.
+_one_at_a_time = threading.RLock()
 
 if TYPE_CHECKING:
+    from motet import errors, methods
+    from motet.client import Batch, Column, Data, Task, descend
+    from motet.core import Ask, Count, Method, NotNegative, Positive, Share, Turn, average, collect, verb
+    from motet.data.federated import FederatedData, Pool
+    from motet.errors import MotetError
+    from motet.guard.private_models.dp_boosting import DPBoostingClassifier, DPBoostingRegressor
+    from motet.guard.private_models.dp_network import DPLogistic, DPNetwork
+    from motet.guard.private_models.ranges import bounds_of
+    from motet.published import Feature, Limits, Privacy, Published, publish
+    from motet.published import defaults as feature_defaults
+    from motet.published import predict as predict_published
+    from motet.published.folder import load_all as load_published
+    from motet.published.folder import save as save_published
     from motet.report.comparison import Comparison
+    from motet.runs.callback import RoundEnd
+    from motet.runs.predict import Model
     from motet.runs.run import Run
+    from motet.stacking.estimators import StackedClassifier, StackedRegressor, gains
+    from motet.vec import Vec
+
+__all__ = [
+    "Ask",
+    "Batch",
+    "Column",
+    "Comparison",
+    "Count",
+    "DPBoostingClassifier",
+    "DPBoostingRegressor",
+    "DPLogistic",
+    "DPNetwork",
+    "Data",
+    "Feature",
+    "FederatedData",
+    "Limits",
+    "Method",
+    "Model",
+    "MotetError",
+    "NotNegative",
+    "Pool",
+    "Positive",
+    "Privacy",
+    "Published",
+    "RoundEnd",
+    "Run",
+    "Share",
+    "StackedClassifier",
+    "StackedRegressor",
+    "Task",
+    "Turn",
+    "Vec",
+    "average",
+    "bounds_of",
+    "collect",
+    "compare",
+    "descend",
+    "errors",
+    "feature_defaults",
+    "gains",
+    "load_published",
+    "methods",
+    "predict_published",
+    "publish",
+    "run",
+    "save_published",
+    "verb",
+    "verify",
+]
+
+_PLACES = {
+    "motet.client": "Batch Column Data Task descend",
+    "motet.core": "Ask Count Method NotNegative Positive Share Turn average collect verb",
+    "motet.data.federated": "FederatedData Pool",
+    "motet.errors": "MotetError",
+    "motet.guard.private_models.dp_boosting": "DPBoostingClassifier DPBoostingRegressor",
+    "motet.guard.private_models.dp_network": "DPLogistic DPNetwork",
+    "motet.guard.private_models.ranges": "bounds_of",
+    "motet.published": "Feature Limits Privacy Published publish",
+    "motet.report.comparison": "Comparison",
+    "motet.runs.predict": "Model",
+    "motet.runs.callback": "RoundEnd",
+    "motet.runs.run": "Run",
+    "motet.stacking.estimators": "StackedClassifier StackedRegressor gains",
+    "motet.vec": "Vec",
+}
+_RENAMED = {  # name: its module, and what it is called there
+    "feature_defaults": ("motet.published", "defaults"),
+    "load_published": ("motet.published.folder", "load_all"),
+    "predict_published": ("motet.published", "predict"),
+    "save_published": ("motet.published.folder", "save"),
+}
 
 
-def run(recipe: str | Path | None = None, *, out: str | Path | None = None, **settings: Any) -> Run:
-    """Run one method on one federation, or go on with a run that was stopped.
+def run(
+    recipe: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    on_round: Callable[[RoundEnd], object] | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> Run:
+    """Run one method on one federation, or continue a run that was stopped.
 
-    `settings` are a recipe's sections (`method={"name": "fedavg", "lr": 0.05}`), a section's name
-    alone (`data="digits"`), a function or class of your own (`data=my_load`, `method=MyMethod`),
-    `seed`, and for short any value of the section train (`rounds=20`).
+    Args:
+        recipe: a TOML file to start from; the keywords change it.
+        out: the run's folder; one named after the run below `runs/` by default.
+        on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
+        progress: show the rounds on stderr.
+        **settings: `method`, `data` and `net` by name or as Python objects, `seed`, any setting of theirs or
+            of the section train (`rounds=20`, `lr=0.05`), or whole sections as dicts.
+
+    Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)`
+    arrays, of frames or of torch Datasets by client, or a function. A net may be a name, an nn.Module class,
+    a function `(shape, outputs) -> Module`, or a module. A method may be a name or a class.
+
+    Data given as objects are copied into motet's cache (the folder MOTET_CACHE), where `verify` finds them.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = motet.run(method="ditto", data="wine", rounds=2, lr=0.1, out=folder)
+    ...     done.summary["rounds"], done.facts["status"]
+    (2, 'done')
     """
-    from motet.runs import recipe as recipes
     from motet.runs.build import forget_data
-    from motet.runs.run import run as go
+    from motet.runs.callback import Callback
+    from motet.runs.from_python import recipe_of
+    from motet.runs.run import run as run_recipe
 
-    forget_data()
-    return go(recipes.read(recipe, more=_sections(settings)), out)
+    with _one_at_a_time, _shown(progress) as bars:
+        forget_data()
+        made = recipe_of(recipe, settings)
+        return run_recipe(made, out, Callback(on_round, bars.observer(made)))
 
 
 def compare(
-    methods: Sequence[str] = (),
+    methods: Sequence[Any] = (),
     *,
     recipe: str | Path | None = None,
     seeds: Sequence[int] = (0,),
     base: str | Path = "runs",
+    on_round: Callable[[RoundEnd], object] | None = None,
+    progress: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Run several methods, and local and fedavg to measure them against, on one federation."""
+    """Run several methods, and local and fedavg to measure them against, on one federation.
+
+    `methods` are names or classes, six standard ones by default; the other arguments are those of `run`. A
+    setting of the methods goes to all that have it (`lr=0.1`); one for a single method is given in a dict
+    under its name (`fedprox={"mu": 0.1}`). Runs that are done already are used as they are.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = motet.compare(["finetune"], data="wine", rounds=1, base=folder)
+    ...     sorted(found.table["method"])
+    ['fedavg', 'finetune', 'local']
+    """
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
     from motet.runs.build import forget_data
+    from motet.runs.callback import Callback
+    from motet.runs.from_python import method_name, sections
 
-    forget_data()
-    plan = comparing.plan(recipe, (), methods or comparing.STANDARD, seeds, _sections(settings))
-    return Comparison(comparing.compare(plan, base))
+    with _one_at_a_time, _shown(progress) as bars:
+        forget_data()
+        names = [method_name(m) for m in methods] or list(comparing.STANDARD)
+        plan = comparing.plan(
+            None, (), names, seeds, sections(recipe, settings, (*names, *comparing.REFERENCES))
+        )
+        return Comparison(
+            comparing.compare(plan, base, lambda *which: Callback(on_round, bars.observer(*which)))
+        )
 
 
 def verify(folder: str | Path) -> list[str]:
-    """Run a finished run again; what differs, which should be nothing."""
+    """Run a finished run again; what differs, which should be nothing.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     motet.verify(motet.run(data="wine", rounds=1, out=folder).folder)
+    []
+    """
     from motet.runs.build import forget_data
-    from motet.runs.run import verify as again
+    from motet.runs.run import verify as verify_folder
 
-    forget_data()
-    return again(folder)
+    with _one_at_a_time:
+        forget_data()
+        return verify_folder(folder)
 
 
-def _sections(settings: dict[str, Any]) -> dict[str, Any]:
-    from motet.runs.sections import TrainSettings
-    from motet.settings import fields_of
+def _shown(progress: bool) -> Any:
+    from motet.cli.progress import Progress
 
-    for section, value in settings.items():
-        if callable(value):  # a function or class of one's own is named as in a recipe
-            settings[section] = f"{value.__module__}:{value.__qualname__}"
-    short = {k: settings.pop(k) for k in list(settings) if k in fields_of(TrainSettings)}
-    if short:
-        settings["train"] = settings.get("train", {}) | short
-    return settings
+    return Progress(quiet=not progress)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Run":
-        from motet.runs.run import Run
+    if name in ("errors", "methods"):
+        return import_module(f"motet.{name}")
+    module = next((m for m, names in _PLACES.items() if name in names.split()), None)
+    module, inside = (module, name) if module else _RENAMED.get(name, (None, name))
+    if module is None:
+        raise AttributeError(f"module 'motet' has no attribute {name!r}")
+    return getattr(import_module(module), inside)
 
-        return Run
-    raise AttributeError(f"module 'motet' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

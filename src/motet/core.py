@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar, dataclass_transform, overload
 
+from motet.errors import MotetError
+
 Client = str
 Tree = Any  # nested dicts, lists and tuples of tensors, numbers, text and bytes; () is nothing
 Verb = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]  # (sent, keep, data) -> (reply, keep)
@@ -168,9 +170,9 @@ class Engine(Protocol):
         """The answer to one ask: a mean, or every reply."""
 
 
-class NoReply(Exception):
+class NoReply(MotetError):
     """Nobody, or too few, answered an ask."""
 
 
-class MethodUnfit(ValueError):
+class MethodUnfit(MotetError, ValueError):
     """A method that cannot work on the task it was given; says why, and what would do."""

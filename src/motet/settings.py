@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from motet.text import nearest, unknown
 
+SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
     ">= 0": lambda v: v >= 0,
@@ -129,8 +131,11 @@ def _comments(thing: Any) -> dict[str, str]:
     except (OSError, TypeError):
         return {}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
-    node = ast.parse(source).body[0]
+    try:
+        said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+        node = ast.parse(source).body[0]
+    except (SyntaxError, tokenize.TokenError):  # the source of a lambda is a line around it
+        return {}
     found = {}
     for name, first, last in _spans(node):
         lines = [said[i] for i in range(first, last + 1) if i in said]
@@ -198,6 +203,8 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
     """The function that `module:function` names; modules of the current folder are found too."""
+    if spec.startswith(SESSION):
+        return _of_this_session(spec, error)
     module_name, _, name = spec.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -215,3 +222,14 @@ def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
         mine = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise error(f"the module {module_name!r} has no function {name!r}.\nhint: {nearest(name, mine)}")
     return found  # type: ignore[no-any-return]
+
+
+def _of_this_session(spec: str, error: type[ValueError]) -> Callable[..., Any]:
+    if spec not in known_here:
+        name = spec.removeprefix(SESSION).rpartition("-")[0]
+        raise error(
+            f"{name} was defined in a notebook or script, and this process does not have it ({spec}).\n"
+            "hint: run the code that defines it and give the object to motet.run or motet.compare first; "
+            f"or put it into a module, and name it module:{name}"
+        )
+    return known_here[spec]  # type: ignore[no-any-return]

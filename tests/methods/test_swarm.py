@@ -433,7 +433,7 @@ def test_a_run_writes_down_that_losses_were_lost_and_goes_on(tmp_path: Path) -> 
     ]
     words += [f"method.loss={__name__}:not_for_large_numbers", "method.alpha=4.0", "method.particles=5"]
     done = run(read(None, words), tmp_path / "run")
-    events = done._store.frame("events")
+    events = done.events
     said = events[events["kind"] == "note"]["text"].tolist()
     assert done.facts["status"] == "done" and any("losses were not finite" in s for s in said)
 

@@ -18,6 +18,7 @@ from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
 from motet.cli.reproduce_command import reproduce_command
+from motet.errors import MotetError, Stopped
 
 EPILOG = """
 try:
@@ -41,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; the last checkpoint is intact, and the same command continues from it")
         return 130
-    except Exception as e:
-        if type(e).__name__ == "Stopped":
-            say(f"{e}; the same command continues from there")
-            return 130
-        if args.trace or not expected(e):
+    except Stopped as e:
+        say(f"{e}; the same command continues from there")
+        return 130
+    except (MotetError, FileNotFoundError) as e:  # anything else is a bug, and shows where it happened
+        if args.trace:
             raise
         say(f"error: {e}")
         return 2
@@ -60,25 +61,6 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     if words:
         args.words = [*args.words, *words]
     return args
-
-
-def expected(e: Exception) -> bool:
-    """Errors that are meant for people; anything else is a bug and shows where it happened."""
-    mine = (
-        "RecipeError",
-        "RunError",
-        "DataError",
-        "NetError",
-        "FederationError",
-        "PolicyError",
-        "EncryptedStateError",
-    )
-    named = any(c.__name__ in mine for c in type(e).__mro__)
-    return (
-        named
-        or (isinstance(e, FileNotFoundError | ValueError) and "hint:" in str(e))
-        or type(e) is FileNotFoundError
-    )
 
 
 def parser() -> argparse.ArgumentParser:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from motet.client.activations import overheard
 from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
+from motet.errors import UsageError
 from motet.vec import Vec
 
 Kind = Literal["classes", "numbers"]
@@ -84,7 +85,7 @@ class Task:
         """The same task with another network, always the same one for a name."""
         if name not in self._others:
             if self.build is None:
-                raise ValueError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
+                raise UsageError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
             self._others[name] = Task(self.build(name), self.kind, self.outputs, self.scale, self.pixels)
         return self._others[name]
 
@@ -285,21 +286,21 @@ def last_layer(net: nn.Module) -> tuple[str, ...]:
 def check_net(net: nn.Module) -> None:
     for name, module in net.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise ValueError(
+            raise UsageError(
                 f"layer {name!r} of the network is a {type(module).__name__}, which motet does not train: "
                 "it draws from a global generator.\nhint: use weight decay (method.decay) instead"
             )
         if isinstance(module, _NORMS) and getattr(net, "statistics", None) not in POLICIES:
-            raise ValueError(
+            raise UsageError(
                 f"layer {name!r} of the network is a {type(module).__name__}, and it is not said whose "
                 f"statistics it uses.\nhint: set the network's attribute statistics to one of "
                 f"{', '.join(POLICIES)} (see motet.client.batchnorm), or use GroupNorm or LayerNorm"
             )
     if not any(True for _ in net.parameters()):
-        raise ValueError("the network has no parameters to train")
+        raise UsageError("the network has no parameters to train")
     norms = {f"{k}." for k, m in net.named_modules() if isinstance(m, _NORMS)}
     if buffers := [k for k, _ in net.named_buffers() if not k.startswith(tuple(norms)) or not norms]:
-        raise ValueError(
+        raise UsageError(
             f"the network has buffers ({', '.join(buffers)}), and a buffer is neither shared nor kept.\n"
             "hint: make it a parameter, or a plain attribute if it never changes"
         )

@@ -15,6 +15,7 @@ import torch
 
 from motet.client import Batch, ClientData, Column, LazyRows
 from motet.client.task import Kind, Pixels
+from motet.errors import MotetError
 
 __all__ = ["DataError", "FederatedData", "Pixels", "Pool", "Scaler", "refuse"]
 
@@ -23,7 +24,7 @@ LOCAL = 3  # the first three stay with clients; proxy and server test set are th
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-class DataError(ValueError):
+class DataError(MotetError, ValueError):
     """Something is wrong with the data or with what was asked of them."""
 
 

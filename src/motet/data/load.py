@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from motet.data import in_memory, splits, targets
 from motet.data import sets as datasets
-from motet.data import splits, targets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
 from motet.data.partition import Common, partition
@@ -36,6 +36,8 @@ def source(name: str) -> Callable[..., Any]:
     """The function that reads the data; its parameters with a default are the data's own options."""
     if name in names():
         return importlib.import_module(f"{datasets.__name__}.{name}").load  # type: ignore[no-any-return]
+    if name.startswith(in_memory.GIVEN):
+        return in_memory.source(name)  # type: ignore[no-any-return]
     if is_path(name):
         return importlib.import_module(f"motet.data.{reader_of(name)}").load  # type: ignore[no-any-return]
     if ":" in name:
@@ -67,7 +69,7 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
 def is_path(name: str) -> bool:
     """Whether the name says where data lie: a file, a folder, or a place at Hugging Face."""
     return (
-        name.startswith(_HUB)
+        name.startswith((_HUB, in_memory.GIVEN))
         or name.endswith(_FILES)
         or Path(name).is_dir()
         or (":" not in name and "/" in name)

@@ -18,6 +18,7 @@ from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop, Part, all_finite, name_of
+from motet.errors import MotetError
 from motet.vec import stack
 from motet.wire import WireError
 
@@ -25,7 +26,7 @@ Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client
 """Carries letters; brings back the replies that came, and why the others did not."""
 
 
-class TooFew(Exception):
+class TooFew(MotetError):
     """Fewer sites answered than a round needs; the round does not count, and can be tried again."""
 
 

@@ -20,12 +20,13 @@ from motet.core import Ask, Client, Method, NoReply, Tree, Turn, is_verb
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.mean import ReplyMean, RunningMean
+from motet.errors import MotetError
 from motet.vec import leaves, stack
 
 Part = Literal["val", "test"]
 
 
-class VerbFailed(Exception):
+class VerbFailed(MotetError):
     """A verb failed at a client; says which, where and when."""
 
 

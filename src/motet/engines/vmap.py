@@ -30,6 +30,7 @@ from motet.core import Ask, Client, Method, Tree, Turn, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import Job, evaluate, evaluate_trained, evaluation_request, personal_model
 from motet.engines.loop import Loop, Part, VerbFailed, all_finite
+from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
 _CACHE = 256 << 20  # bytes of stacked examples that are remembered between rounds
@@ -59,7 +60,7 @@ class Vmap(Loop):
 
     def begin(self, method: Method, turn: Turn) -> None:
         if not method.task.stackable:
-            raise ValueError(
+            raise UsageError(
                 f"the engine vmap stacks clients and pads them, and the network's statistics are "
                 f"{method.task.statistics}: padding would be in them.\n"
                 "hint: engine.name=threads, or net.norm=group, or net.statistics=shared"

@@ -19,6 +19,7 @@ from torch import nn
 from motet.client import seed_of
 from motet.client.task import Kind
 from motet.nets import normalisation as norms
+from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
 from motet.settings import checked, fields_of, import_named
 from motet.text import nearest
@@ -34,7 +35,7 @@ def names() -> list[str]:
 def source(name: str) -> Callable[..., Any]:
     """The function that builds a net; its parameters with a default are its options."""
     if ":" in name:
-        return import_named(name, NetError)
+        return builder(import_named(name, NetError))
     if name not in _found():
         raise NetError(f"there is no net {name!r}.\nhint: {nearest(name, names())}; or module:function")
     return _found()[name]

@@ -11,13 +11,14 @@ from typing import Literal
 
 from torch import nn
 
+from motet.errors import MotetError
 from motet.text import nearest
 
 Shape = tuple[int, ...]
 STEMS = ("cifar", "imagenet")
 
 
-class NetError(ValueError):
+class NetError(MotetError, ValueError):
     """A network that cannot be built as asked."""
 
 

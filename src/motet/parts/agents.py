@@ -25,6 +25,7 @@ from torch.func import grad
 from torch.nn.functional import linear
 
 from motet.client.data import hashes
+from motet.errors import UsageError
 from motet.vec import Vec
 
 # Tensors, and for each network a Vec of rows: now (weights), target (weights of the target network), m and v (Adam).
@@ -71,7 +72,7 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.state_layers <= len(self.critic):
-            raise ValueError(
+            raise UsageError(
                 f"agent.state_layers is {self.state_layers} and the critic has {len(self.critic)} hidden layers, "
                 f"so it would never see the action.\nhint: state_layers must be 0 to {len(self.critic)}"
             )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from motet.errors import MotetError
 from motet.published import fields
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _LONG = 200  # letters of a name
 LONGEST = 16 << 20  # bytes of a manifest
 
 
-class ModelRefused(ValueError):
+class ModelRefused(MotetError, ValueError):
     """A model or manifest that is not used; the message names the client it came from."""
 
     def __init__(self, client: str, reason: str) -> None:

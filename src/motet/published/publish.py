@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from motet.errors import UsageError
 from motet.published.convert import at_home, convert, keeps_rows, steps
 from motet.published.manifest import (
     Feature,
@@ -68,7 +69,7 @@ def publish(
 
 def _check_rows_stay(model: Any, client: str) -> None:
     if kept := keeps_rows(model):
-        raise ValueError(
+        raise UsageError(
             f"a published {kept} of client {client} would contain rows that it was trained on"
             "\nhint: publish another kind of model, or pass rows_may_leave=True if these rows may be read by all"
         )
@@ -92,7 +93,7 @@ def _same(model: Any, made: Published, x: np.ndarray) -> None:
     home = at_home(model, x, made.manifest.task, made.manifest.classes)
     off = float(np.max(np.abs(away - home) / np.maximum(1, np.abs(home)), initial=0))
     if not off <= _ROUGH:
-        raise ValueError(
+        raise UsageError(
             f"a published {made.manifest.family} would answer otherwise than the model: off by {off:.2g}"
             "\nhint: a fault of the converter; publish another kind of model"
         )
@@ -106,7 +107,7 @@ def _acceptable(made: Published) -> Published:
     try:
         refuse(made)
     except ModelRefused as e:
-        raise ValueError(
+        raise UsageError(
             f"a {made.manifest.family} cannot be published: {e.reason}\nhint: publish another kind of model"
         ) from e
     return made

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from motet.errors import UsageError
 from motet.runs.store import Store
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class ReportedRun:
 def read(folders: Sequence[Path]) -> list[ReportedRun]:
     """The runs in these folders, in the order given, named so that every row of a table is one experiment."""
     if not folders:
-        raise ValueError("no runs given\nhint: name the folders of one or more runs")
+        raise UsageError("no runs given\nhint: name the folders of one or more runs")
     runs = [_read(Path(folder)) for folder in folders]
     return [replace(run, label=label) for run, label in zip(runs, _labels(runs), strict=True)]
 
@@ -190,7 +191,7 @@ def check_comparable(runs: Sequence[ReportedRun]) -> None:
     for what in ("data", "metric"):
         found = sorted({str(run.facts[what]) for run in runs if run.facts.get(what) is not None})
         if len(found) > 1:
-            raise ValueError(
+            raise UsageError(
                 f"these runs cannot be compared: their {what} differs ({', '.join(found)})\n"
                 f"hint: make one report for each {what}"
             )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from motet.errors import UsageError
 from motet.report import survey_text as words
 from motet.report.html import SORTING, policy, template
 from motet.report.survey_figure import caption, png_of, svg_of
@@ -18,7 +19,7 @@ SUFFIXES = (".png", ".svg", ".html")
 def check(to: Path) -> None:
     """Refuse a file that we cannot write, before anything is counted."""
     if to.suffix.lower() not in SUFFIXES:
-        raise ValueError(
+        raise UsageError(
             f"{to} ends in {to.suffix or 'nothing'}; expected {', '.join(SUFFIXES)}\n"
             f"hint: --to {to.with_suffix('.html')} writes a page with the picture and the table"
         )

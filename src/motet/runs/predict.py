@@ -8,7 +8,7 @@ Knows models' files and tables. Does not know runs, nor where a model came from.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ from motet.client import Task
 from motet.core import Tree
 from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
-from motet.data.table_files import read
+from motet.data.table_files import SourceTable, read
+from motet.errors import RunError
 from motet.runs.recipe import method_class
-from motet.runs.run import RunError
 from motet.settings import with_objects
 from motet.vec import Vec
 from motet.wire import unpack
@@ -37,23 +37,45 @@ _SLICE = 4096  # rows predicted at once
 
 @dataclass(frozen=True)
 class Model:
-    """A predictor of raw rows, and what its file says of it."""
+    """A saved model: it predicts raw rows, and says in `facts` what it was trained on."""
 
     facts: dict[str, Any]
-    predict: Callable[[Tensor], Tensor]  # rows to class scores, or to numbers in the target's own unit
+    scores: Callable[[Tensor], Tensor]  # rows to class scores, or to numbers in the target's own unit
     standardise: bool = True  # whether rows are to be standardised first; ONNX files do so themselves
 
     @property
     def columns(self) -> list[str]:
         return list(self.facts["columns"])
 
+    def predict(self, rows: Any, *, missing: str = "refuse") -> pd.DataFrame:
+        """A prediction for each row of a frame or array; for classes, also how likely each of them is.
+
+        A frame's columns are found by name; the target need not be among them. `missing="mean"` fills empty
+        cells with training means.
+        """
+        if self.columns and not isinstance(rows, np.ndarray):
+            return self.table(self.rows_of(SourceTable(rows, [Path("frame")], [len(rows)]), missing).values())
+        shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
+        found = np.asarray(rows)
+        if found.shape[1:] != shape:
+            raise DataError(f"examples have the shape {found.shape[1:]}; this model expects {shape}")
+        return self.table(found)
+
+    def rows_of(self, table: SourceTable, missing: str) -> NewRows:
+        """A table's rows in this model's columns."""
+        if not self.columns:
+            raise RunError(
+                f"this model takes examples of shape {tuple(self.facts['shape'])}, not rows of a table"
+            )
+        return NewRows(table, self.columns, self.facts.get("absent", ()), missing == "mean")
+
     def table(self, rows: np.ndarray) -> pd.DataFrame:
-        """A prediction for each row; for classes, also how likely each of them is."""
+        """Predictions for rows in this model's columns."""
         import pandas as pd
 
         x = torch.from_numpy(self.ready(rows))
         with torch.no_grad():
-            scores = torch.cat([self.predict(part) for part in x.split(_SLICE)]).double()
+            scores = torch.cat([self.scores(part) for part in x.split(_SLICE)]).double()
         if self.facts["kind"] == "numbers":
             return pd.DataFrame({"prediction": scores.reshape(-1).numpy()})
         names = self.facts["classes"]
@@ -62,11 +84,16 @@ class Model:
         return found.assign(**{f"p({name})": chances[:, i] for i, name in enumerate(names)})
 
     def ready(self, rows: np.ndarray) -> np.ndarray:
-        """Filled with what is usual, and standardised."""
+        """Empty cells filled with training means, and all columns standardised."""
         inputs = self.facts["inputs"]
         mean, std = (np.asarray(inputs.get(k, v)) for k, v in (("mean", 0.0), ("std", 1.0)))
         rows = np.where(np.isnan(rows), mean, rows)
         return ((rows - mean) / std if self.standardise else rows).astype(np.float32)
+
+    def __repr__(self) -> str:
+        f = self.facts
+        whose = f"client {f['client']}" if f.get("client") else "global"
+        return f"Model({whose}, {f.get('method', {}).get('name')} on {f.get('data')})"
 
 
 # ---- the model's file ----
@@ -83,8 +110,6 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
     wanted = ("kind", "classes", "columns", "shape", "inputs", "target", "net", "seed")
     if absent := [k for k in wanted if k not in facts]:
         raise RunError(f"{path} is a model of an earlier motet: it does not say its {', '.join(absent)}")
-    if not facts["columns"]:
-        raise RunError(f"{path} takes examples of shape {tuple(facts['shape'])}, not rows of a table")
     if path.suffix == ".onnx":
         return Model(facts, onnx_predictor(path), standardise=False)
     words = [facts["net"]["name"], str(facts.get("method", {}).get("name", ""))]
@@ -107,7 +132,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
     if not isinstance(facts, dict):
         raise RunError(f"{path} was not written by motet: it does not describe its model")
-    return facts, trees_of(weights)
+    return facts, [Vec(weights)]
 
 
 def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
@@ -129,6 +154,8 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
         nets.build(net["name"], options, tuple(facts["shape"]), outputs, kind, facts["seed"]), kind, outputs
     )
     call, target = facts.get("call", "predict"), facts["target"]
+    if len(trees) == 1 and isinstance(trees[0], Vec) and set(trees[0]) != set(task.w0):
+        trees = trees_of(trees[0])
     if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
         raise RunError(f"{path} is not a single network, and does not say which function uses its parts")
     owner: Any = task
@@ -140,7 +167,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 
 
-def trees_of(weights: dict[str, Tensor]) -> list[Vec]:
+def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
     """Weights by name; where there are several trees, names start with the tree's number."""
     if not all(k.split(".", 1)[0].isdigit() for k in weights):
         return [Vec(weights)]
@@ -178,7 +205,7 @@ def predict(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predictions for a file's rows, in their order, and what a person should know of them."""
     found = open_model(model, trust=trust)
-    rows = NewRows(read(table), found.columns, found.facts.get("absent", ()), missing == "mean")
+    rows = found.rows_of(read(table), missing)
     try:
         return found.table(rows.values()), rows.notes
     except DataError as e:

@@ -25,6 +25,7 @@ from motet.core import Method
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
+from motet.errors import MotetError
 from motet.runs.sections import (
     PLAIN,
     EngineSettings,
@@ -40,7 +41,7 @@ Settings = dict[str, Any]
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
-class RecipeError(ValueError):
+class RecipeError(MotetError, ValueError):
     """What is wrong with a recipe, all of it at once."""
 
 

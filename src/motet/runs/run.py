@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +26,8 @@ from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
 from motet.engines.loop import VerbFailed
 from motet.engines.single_threaded import single_threaded
+from motet.errors import RunError as RunError
+from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
@@ -35,13 +37,7 @@ from motet.runs.trainer import Observer, Trainer
 if TYPE_CHECKING:
     import pandas as pd
 
-
-class RunError(Exception):
-    """A run that cannot start, go on or end; what it had is still there."""
-
-
-class Stopped(Exception):
-    """The run was stopped by the user; the same command continues it."""
+    from motet.runs.predict import Model
 
 
 class NoProgress:
@@ -58,38 +54,75 @@ class NoProgress:
 
 
 class Run:
-    """A run's folder, for reading."""
+    """A run's folder, for reading.
+
+    >>> import motet, numpy as np, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     done = motet.run(method="finetune", data="wine", rounds=1, out=folder)
+    ...     done.model("client-00").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
+    (2, 4)
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._store = Store(self.folder)
+        Store(self.folder).close()  # says so if the folder is no run
 
     @property
     def facts(self) -> dict[str, Any]:
-        return self._store.facts()
+        with closing(Store(self.folder)) as store:  # a new one each time: any thread may read
+            return store.facts()
+
+    def _table(self, name: str) -> pd.DataFrame:
+        with closing(Store(self.folder)) as store:
+            return store.frame(name)
 
     @property
     def scores(self) -> pd.DataFrame:
         """Every score of every client: round, part, side, client, n and the metrics."""
-        return self._store.frame("scores")
+        return self._table("scores")
 
     @property
     def rounds(self) -> pd.DataFrame:
-        return self._store.frame("rounds")
+        return self._table("rounds")
 
     @property
     def clients(self) -> pd.DataFrame:
-        return self._store.frame("clients")
+        return self._table("clients")
 
     @property
     def traffic(self) -> pd.DataFrame:
-        return self._store.frame("traffic")
+        return self._table("traffic")
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """What happened, in words: started, resumed, refused replies, notes of the method."""
+        return self._table("events")
 
     @property
     def test(self) -> pd.DataFrame:
         """The reported test scores, one row per client and side."""
         frame = self.scores
         return frame[frame["part"] == "test"].drop(columns=["part"]).reset_index(drop=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run in numbers; each side's score is the mean of the clients' reported test scores."""
+        f, members = self.facts, self.clients.query("seen == 1")["client"]
+        rows = self.test[self.test["client"].isin(members)]
+        means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
+        said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | means
+
+    def model(self, client: str) -> Model:
+        """A client's personal model, or `global`: an object with `predict`."""
+        from motet.runs.export import model_file
+        from motet.runs.predict import open_model
+
+        return open_model(model_file(self.folder, client), trust=True)
+
+    def predict(self, client: str, rows: Any) -> pd.DataFrame:
+        """What a client's personal model says of new rows, a frame or an array as the data were."""
+        return self.model(client).predict(rows)
 
     def __repr__(self) -> str:
         f = self.facts
@@ -302,7 +335,8 @@ def verify(folder: str | Path, observer: Observer | None = None) -> list[str]:
     given = Recipe(old.facts["settings"])
     with tempfile.TemporaryDirectory() as again:
         new = run(given, again, observer)
-        return differences(old._store, new._store)
+        with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
+            return differences(before, after)
 
 
 def differences(old: Store, new: Store) -> list[str]:

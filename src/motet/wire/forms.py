@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from motet.errors import MotetError
+
 DEEP = 64  # how deep a tree may nest
 
 
-class WireError(ValueError):
+class WireError(MotetError, ValueError):
     """A tree that cannot be sent, or bytes that are no message."""
 
 

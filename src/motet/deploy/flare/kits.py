@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from motet.errors import MotetError
+
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
 CONDUCTOR = "motet.deploy.flare.server_entry.ServerJob"
@@ -41,7 +43,7 @@ _RIGHTS = {
 }
 
 
-class FederationError(Exception):
+class FederationError(MotetError):
     """Something about a federation of organisations is not as it must be; says what would be right."""
 
 

@@ -14,13 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from motet.engines.letters import Label
+from motet.errors import MotetError
 from motet.files import write_atomically
 
 _NONCE = 12  # bytes that make every encryption a different one
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
 
 
-class EncryptedStateError(ValueError):
+class EncryptedStateError(MotetError, ValueError):
     """Something in the safe cannot be read."""
 
 

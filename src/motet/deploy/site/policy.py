@@ -18,17 +18,18 @@ from typing import Any, Literal
 
 from motet.core import Count
 from motet.engines.letters import Letter
+from motet.errors import MotetError
 from motet.settings import fields_of
 from motet.text import unknown
 
 Names = tuple[str, ...]
 
 
-class RefusedByPolicy(Exception):
+class RefusedByPolicy(MotetError):
     """Something that a site does not do, with the reason."""
 
 
-class PolicyError(ValueError):
+class PolicyError(MotetError, ValueError):
     """A policy that cannot be read; all that is wrong with it at once."""
 
 

@@ -1,0 +1,209 @@
+"""Data given as Python objects: frames, arrays and torch Datasets.
+
+They are written once into the cache, under a name made of their content (`given:table-…`, `given:arrays-…`),
+so that a run can be continued and verified in another process. Only the owner of the cache may read the files.
+Knows objects and files. Does not know what columns mean (user_table.py). No error shows a value.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Mapping
+from functools import wraps
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from motet.data import user_table
+from motet.data.federated import DataError, refuse
+from motet.data.files.array_cache import home, writable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GIVEN = "given:"
+_CELLS = (str, int, float, bool, np.generic)
+
+
+def keep(data: Any, client: str = "") -> dict[str, Any]:
+    """Write the data into the cache; the recipe's section that reads them again.
+
+    `client` is the column that will name the client of each row where a dict of frames is given.
+    """
+    data = data.to_pandas() if hasattr(data, "to_pandas") else data
+    if _is_frame(data):
+        return {"name": _keep_table(data)}
+    if not isinstance(data, Mapping) or not data:
+        raise DataError(
+            f"data is {a_type(data)}; expected a name or path, a frame, a dict of frames, (x, y) arrays or torch "
+            "Datasets by client, or a function\nhint: data={'east': (x, y), 'west': (x, y)}"
+        )
+    if twice := len(data) - len(set(map(str, data))):
+        raise DataError(f"{twice} clients have the same name as another one")
+    if all(map(_is_frame, data.values())):
+        return {"name": _keep_table(_joined(data, client or "client")), "client": client or "client"}
+    return {"name": _keep_arrays({str(k): _pair(str(k), v) for k, v in data.items()})}
+
+
+def source(name: str) -> Any:
+    """The function that reads what was kept under this name."""
+    return load_table if name.startswith(f"{GIVEN}table-") else load_arrays
+
+
+@wraps(user_table.load)
+def load_table(name: str, **options: Any) -> Any:
+    return user_table.load(str(_found(name, ".parquet")), **options)
+
+
+def load_arrays(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    with np.load(_found(name, ".npz"), allow_pickle=False) as kept:
+        clients = kept["clients"].tolist()
+        return {c: (kept[f"x{i}"], kept[f"y{i}"]) for i, c in enumerate(clients)}
+
+
+# ---- files ----
+
+
+def _file(name: str, ending: str) -> Path:
+    return home() / "given" / f"{name.removeprefix(GIVEN)}{ending}"
+
+
+def _found(name: str, ending: str) -> Path:
+    if not (file := _file(name, ending)).exists():
+        raise DataError(
+            f"the data {name} were given as Python objects, and their copy {file} is not there.\n"
+            "hint: give the same objects to motet.run or motet.compare again; MOTET_CACHE names the cache"
+        )
+    return file
+
+
+def _write(name: str, ending: str, content: bytes) -> str:
+    """Put a file in place in one go, for its owner's eyes only, unless it is there already."""
+    file = _file(name, ending)
+    if not file.exists():
+        draft = writable(file.parent) / f"{file.name}.{os.getpid()}.part"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+            f.write(content)
+        os.replace(draft, file)
+    return name
+
+
+# ---- frames ----
+
+
+def _is_frame(data: Any) -> bool:
+    pandas = sys.modules.get("pandas")  # whoever has a frame has imported it
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
+def _joined(frames: Mapping[Any, pd.DataFrame], client: str) -> pd.DataFrame:
+    """One frame of all rows, with a column for the client."""
+    import pandas as pd
+
+    every = list(dict.fromkeys(c for f in frames.values() for c in f.columns))
+    wrong = [
+        f"the frame of client {k} lacks {', '.join(map(repr, lacking))}, which other frames have"
+        for k, f in frames.items()
+        if (lacking := [c for c in every if c not in f.columns])
+    ]
+    if client in every:
+        wrong.append(f"the frames have a column {client!r} already\nhint: name another one with client=")
+    refuse(wrong)
+    return pd.concat([f[every].assign(**{client: str(k)}) for k, f in frames.items()], ignore_index=True)
+
+
+def _keep_table(frame: pd.DataFrame) -> str:
+    import pandas as pd
+
+    frame = frame.reset_index(drop=True).set_axis([str(c).strip() for c in frame.columns], axis=1)
+    if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
+        raise DataError(f"the frame has several columns called {', '.join(twice)}")
+    if frame.empty:
+        raise DataError(f"the frame has {len(frame)} rows and {len(frame.columns)} columns; it is empty")
+    loose = [c for c in frame.columns if frame[c].dtype == object]
+    refuse(
+        [
+            f"column {c!r} holds {t}; expected numbers, truth values or text"
+            for c in loose
+            if (t := _odd(frame[c]))
+        ]
+    )
+    frame = frame.assign(**{c: frame[c].map(str, na_action="ignore") for c in loose})
+    digest = sha256(repr([(c, str(t)) for c, t in frame.dtypes.items()]).encode())
+    digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+    content = io.BytesIO()
+    frame.to_parquet(content)
+    return _write(f"{GIVEN}table-{digest.hexdigest()[:16]}", ".parquet", content.getvalue())
+
+
+def _odd(column: pd.Series) -> str:
+    """The type of the first value that no cell of a table can hold, "" if there is none."""
+    return next((type(v).__name__ for v in column.dropna() if not isinstance(v, _CELLS)), "")
+
+
+# ---- arrays and Datasets ----
+
+
+def _keep_arrays(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
+    arrays = {"clients": np.array(list(pairs))}
+    for i, (x, y) in enumerate(pairs.values()):
+        arrays |= {f"x{i}": x, f"y{i}": y}
+    digest = sha256()
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    return _write(f"{GIVEN}arrays-{digest.hexdigest()[:16]}", ".npz", content.getvalue())
+
+
+def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
+    """One client's examples and targets as arrays."""
+    if not isinstance(given, tuple | list):
+        given = _examples(client, given)
+    if len(given) != 2:
+        raise DataError(f"client {client} has {a_type(given)} of {len(given)}; expected a pair (x, y)")
+    x, y = (_array(client, part, values) for part, values in zip("xy", given, strict=True))
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"x of client {client} holds {x.dtype.name}; expected numbers")
+    return x.astype(np.float32), y.astype(str) if y.dtype.kind in "OS" else y
+
+
+def _examples(client: str, dataset: Any) -> tuple[list[Any], list[Any]]:
+    """All examples of a torch Dataset, read once."""
+    if (
+        not hasattr(dataset, "__getitem__")
+        and not hasattr(dataset, "__iter__")
+        or isinstance(dataset, str | Mapping)
+    ):
+        raise DataError(
+            f"client {client} has {a_type(dataset)}; expected (x, y) arrays, a frame or a torch Dataset"
+        )
+    if _is_frame(dataset):
+        raise DataError(
+            f"client {client} has a frame, and other clients have something else; expected frames for all"
+        )
+    items = [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
+    if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
+        raise DataError(f"the Dataset of client {client} must give pairs (x, y)")
+    return [_array(client, "x", x) for x, _ in items], [_array(client, "y", y) for _, y in items]
+
+
+def _array(client: str, part: str, values: Any) -> np.ndarray:
+    values = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError(
+            f"{part} of client {client} holds values of different shapes; expected one array"
+        ) from None
+
+
+def a_type(thing: Any) -> str:
+    """The type of an object in words; its value is not shown."""
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,0 +1,118 @@
+"""The errors that are meant for people. Each says what is wrong, what was given, what would be right.
+
+    MotetError
+    ├── RecipeError          a recipe or a keyword that is wrong; all faults at once (also ValueError)
+    ├── DataError            data that cannot be read or used (also ValueError)
+    ├── NetError             a network that cannot be built as asked (also ValueError)
+    ├── MethodUnfit          a method that cannot work on this task (also ValueError)
+    ├── RunError             a run that cannot start, continue or end
+    ├── Stopped              a run that was stopped; the same call continues it
+    ├── NoReply              nobody, or too few clients, answered an ask
+    │   └── AllRefused       clients answered, and no reply can be used (also VerbFailed)
+    ├── VerbFailed           a verb failed at a client
+    ├── TooFew               fewer sites answered than a round needs
+    ├── ModelRefused         a published model that is not used (also ValueError)
+    ├── WireError            bytes that are no message, or a tree that cannot be sent (also ValueError)
+    ├── FederationError      something is wrong with a federation of organisations
+    │   └── Unreachable      the server of a federation does not answer
+    ├── PolicyError          a site's policy that cannot be read (also ValueError)
+    ├── RefusedByPolicy      something that a site's policy forbids
+    ├── EncryptedStateError  a site's encrypted state that cannot be read (also ValueError)
+    └── UsageError           any other value that cannot be used where it was given (also ValueError)
+
+Every class lives beside the code that raises it and is found here by its name:
+
+>>> import motet
+>>> try:
+...     motet.run(data="digitz", rounds=1)
+... except motet.errors.RecipeError as e:
+...     print(str(e).splitlines()[0])
+there is no data set 'digitz'.
+>>> issubclass(motet.errors.DataError, motet.MotetError)
+True
+
+Knows names and where they live. Imports nothing until an error is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from motet.core import MethodUnfit, NoReply
+    from motet.data.federated import DataError
+    from motet.deploy.flare.admin import Unreachable
+    from motet.deploy.flare.kits import FederationError
+    from motet.deploy.site.encrypted_state import EncryptedStateError
+    from motet.deploy.site.policy import PolicyError, RefusedByPolicy
+    from motet.engines.flare import TooFew
+    from motet.engines.loop import AllRefused, VerbFailed
+    from motet.nets.layers import NetError
+    from motet.published.manifest import ModelRefused
+    from motet.runs.recipe import RecipeError
+    from motet.wire.forms import WireError
+
+__all__ = [
+    "AllRefused",
+    "DataError",
+    "EncryptedStateError",
+    "FederationError",
+    "MethodUnfit",
+    "ModelRefused",
+    "MotetError",
+    "NetError",
+    "NoReply",
+    "PolicyError",
+    "RecipeError",
+    "RefusedByPolicy",
+    "RunError",
+    "Stopped",
+    "TooFew",
+    "Unreachable",
+    "UsageError",
+    "VerbFailed",
+    "WireError",
+]
+
+_PLACES = {
+    "motet.core": "MethodUnfit NoReply",
+    "motet.data.federated": "DataError",
+    "motet.deploy.flare.admin": "Unreachable",
+    "motet.deploy.flare.kits": "FederationError",
+    "motet.deploy.site.encrypted_state": "EncryptedStateError",
+    "motet.deploy.site.policy": "PolicyError RefusedByPolicy",
+    "motet.engines.flare": "TooFew",
+    "motet.engines.loop": "AllRefused VerbFailed",
+    "motet.nets.layers": "NetError",
+    "motet.published.manifest": "ModelRefused",
+    "motet.runs.recipe": "RecipeError",
+    "motet.wire.forms": "WireError",
+}
+
+
+class MotetError(Exception):
+    """An error meant for people: its message says what is wrong and what would be right."""
+
+
+class RunError(MotetError):
+    """A run that cannot start, continue or end; what it had is still there."""
+
+
+class Stopped(MotetError):
+    """Somebody stopped the run; the same command continues it."""
+
+
+class UsageError(MotetError, ValueError):
+    """A value that cannot be used where it was given."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _PLACES.items():
+        if name in names.split():
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'motet.errors' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

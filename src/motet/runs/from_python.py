@@ -1,0 +1,193 @@
+"""From the keywords of motet.run and motet.compare to a recipe's sections.
+
+Data, networks and methods may be Python objects; they get names here. A setting may be given by its name alone
+(`rounds=20`, `lr=0.1`) if one section has it. Messages name types of objects, never their values: an object
+may hold data.
+Knows Python objects and what can be set. Does not run anything.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from motet import nets
+from motet.core import Method
+from motet.data import in_memory, own_code
+from motet.data.federated import DataError
+from motet.nets.given import copies_of
+from motet.runs import recipe as recipes
+from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
+from motet.runs.sections import PLAIN
+from motet.settings import Field, fields_of
+from motet.text import unknown
+
+Known = dict[str, dict[str, Field]]  # what can be set, by section
+_SHORT = ("train", "method", "data", "net")  # sections whose settings may be given by their name alone
+_SCALARS = (str, int, float, bool, type(None))
+# Words of other libraries that are not near enough to ours to be guessed.
+_ELSEWHERE = {
+    "algorithm": "method",
+    "batch_size": "batch",
+    "dataset": "data",
+    "label": "target",
+    "learning_rate": "lr",
+    "local_epochs": "epochs",
+    "model": "net",
+    "network": "net",
+    "num_clients": "clients",
+    "num_rounds": "rounds",
+    "n_clients": "clients",
+    "n_rounds": "rounds",
+    "random_state": "seed",
+    "weight_decay": "decay",
+}
+
+
+def recipe_of(recipe: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
+    """A checked recipe from a file and keywords."""
+    return recipes.check(sections(recipe, settings))
+
+
+def sections(recipe: str | Path | None, settings: Mapping[str, Any], methods: Sequence[str] = ()) -> Settings:
+    """The sections of a recipe, for one method or for several that are compared."""
+    found: Settings = recipes.parse_file(Path(recipe)) if recipe is not None else {}
+    whole = (*SECTIONS, "seed", *(recipes.method_names() if methods else ()))
+    given = {k: section_of(k, v, settings) for k, v in settings.items() if k in whole}
+    recipes.merge(found, given)
+    known = known_settings(found, methods)
+    wrong = [w for section in given for w in unfit(section, found[section], known)]
+    for key, value in settings.items():
+        if key not in whole:
+            wrong += place(found, key, value, known)
+    if wrong:
+        raise RecipeError("\n".join(wrong))
+    return found
+
+
+def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
+    """A section as a recipe has it; objects are named."""
+    named: dict[str, Callable[[Any], Settings]] = {
+        "data": lambda v: data_section(v, settings.get("client")),
+        "net": lambda v: {"name": net_name(v)},
+        "method": lambda v: {"name": method_name(v)},
+    }
+    if section not in named:
+        return str(value) if isinstance(value, Path) else value
+    if not _is_settings(value):
+        return named[section](value)
+    return value | named[section](value["name"]) if "name" in value else value
+
+
+def _is_settings(value: Any) -> bool:
+    """Whether a dict holds settings; a dict of data holds arrays, frames or the like."""
+
+    def plain(v: Any) -> bool:
+        return isinstance(v, _SCALARS) or (
+            isinstance(v, list | tuple) and all(isinstance(i, _SCALARS) for i in v)
+        )
+
+    return isinstance(value, dict) and all(plain(v) for k, v in value.items() if k != "name")
+
+
+# ---- objects ----
+
+
+def data_section(data: Any, client: Any = None) -> Settings:
+    """The section of data given by name, as a function, or as an object that is written into the cache."""
+    if isinstance(data, str | Path):
+        return {"name": str(data)}
+    if inspect.isfunction(data):
+        return {"name": own_code.name_of(data)}
+    return in_memory.keep(data, client if isinstance(client, str) else "")
+
+
+def net_name(net: Any) -> str:
+    """The name of a network: a module, or a class or function that builds one."""
+    if isinstance(net, str):
+        return net
+    if isinstance(net, nn.Module):
+        return own_code.register(net, type(net).__name__, copies_of(net))
+    if inspect.isfunction(net) or (inspect.isclass(net) and issubclass(net, nn.Module)):
+        return own_code.name_of(net)
+    raise RecipeError(
+        f"net is {_type(net)}; expected a name, a torch.nn.Module, a class of such, or a function (shape, outputs)"
+    )
+
+
+def method_name(method: Any) -> str:
+    """The name of a method: that of its file if it is motet's, else where its class is found."""
+    if isinstance(method, str):
+        return method
+    if not (inspect.isclass(method) and issubclass(method, Method)):
+        raise RecipeError(
+            f"a method is {_type(method)}; expected a name or a class that inherits from motet.Method"
+        )
+    package, _, file = method.__module__.rpartition(".")
+    return file if package == "motet.methods" else own_code.name_of(method)
+
+
+# ---- settings by their name alone ----
+
+
+def known_settings(found: Settings, methods: Sequence[str]) -> Known:
+    """What can be set in each section, for the data, network and methods that were chosen."""
+    known = {section: fields_of(kind) for section, kind in PLAIN.items()}
+    for section in ("data", "net", "method"):
+        part = found.get(section, {})
+        parts = [{"name": m} for m in methods] if section == "method" and methods else [part]
+        try:
+            fields = [recipes.known_fields(section, p)[1] for p in parts]
+        except (DataError, nets.NetError) as e:
+            raise RecipeError(str(e)) from None
+        known[section] = {k: f for one in fields for k, f in one.items()}
+    return known
+
+
+def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
+    """Put a keyword into the one section that has a setting of this name; what is wrong with it."""
+    places = [section for section in _SHORT if key in known[section]]
+    if len(places) > 1:
+        say = " or ".join(f"{section}={{{key!r}: …}}" for section in places)
+        return [f"{key} is a setting of {' and of '.join(places)}\nhint: say {say}"]
+    if not places:
+        words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
+        near = _ELSEWHERE.get(key)
+        return [
+            f"unknown keyword {key}\nhint: did you mean {near!r}?"
+            if near in words
+            else unknown("keyword", key, words)
+        ]
+    part = found.setdefault(places[0], {})
+    part[key] = str(value) if isinstance(value, Path) else value
+    return unfit(places[0], {key: part[key]}, known)
+
+
+def unfit(section: str, part: Any, known: Known) -> list[str]:
+    """Objects where settings belong, in words that do not show them; the rest is checked with the recipe."""
+    if isinstance(part, str) or (section == "seed" and isinstance(part, _SCALARS)):
+        return []
+    if not isinstance(part, dict):
+        return [
+            f"{section} is {_type(part)}; it must be {'a whole number' if section == 'seed' else 'a dict'}"
+        ]
+    fields = known.get(section, {})
+    return [
+        w for key, value in part.items() if key in fields and (w := _unfit_value(key, value, fields[key]))
+    ]
+
+
+def _unfit_value(key: str, value: Any, field: Field) -> str:
+    if isinstance(value, _SCALARS):
+        return ""
+    _, problem = field.check(value if isinstance(value, list | tuple) else object())
+    return f"{key} is {_type(value)}; {problem.partition('; ')[2]}" if problem else ""
+
+
+def _type(thing: Any) -> str:
+    size = f" of {len(thing)}" if isinstance(thing, list | tuple) else ""
+    return in_memory.a_type(thing) + size
