@@ -72,9 +72,10 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
 }
 
 
-# what every room may import but the first ones, which know nothing of ours, and methods, which know no files
+# what every room may import but the first ones, which know nothing of ours, and methods, which know no files;
+# errors everybody may import
 SHARED = {"text", "files", "settings"}
-ALONE = {"core", "vec", "client", "text", "files", "settings", "methods"}
+ALONE = {"core", "vec", "client", "parts", "errors", "text", "files", "settings", "methods"}
 
 
 def room_of(path: Path) -> str:

@@ -24,6 +24,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from motet.text import nearest, unknown
 
+SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
+known_here: dict[str, Any] = {}  # such code, by name
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
     ">= 0": lambda v: v >= 0,

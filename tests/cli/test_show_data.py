@@ -17,7 +17,7 @@ def test_the_table_goes_to_stdout_without_escape_codes_and_talk_to_stderr(capsys
     assert main(DIGITS) == 0
     said = capsys.readouterr()
     assert all(f"client-{i}" in said.out for i in range(5)) and "\x1b" not in said.out
-    assert "no row lies with two clients" in said.out
+    assert "no row is held by two clients" in said.out
     assert "next:  motet compare data=digits data.clients=5" in said.err and "next" not in said.out
 
 
@@ -51,7 +51,7 @@ def test_a_persons_csv_with_a_shared_row_and_a_leak_is_reported(tmp_path: Path, 
     words = [f"data={tmp_path / 'd.csv'}", "data.target=y", "data.client=where", "data.unseen=0"]
     assert main(["data", "show", *words]) == 0
     out = capsys.readouterr().out
-    assert "2 lie with two clients or more, 2 of them with the same target; 2 clients" in out
+    assert "2 are held by two clients or more, 2 of them with the same target; 2 clients" in out
     assert "test rows equal one that their own client trains on" in out and "(most: north " in out
 
 

@@ -107,7 +107,7 @@ def test_sentences_count_what_is_wrong() -> None:
     }
     facts = dict(federation_words.facts(plain))
     assert facts["equal rows"].startswith(
-        "1,200 lie with two clients or more, 0 of them with the same target; "
+        "1,200 are held by two clients or more, 0 of them with the same target; "
     )
     assert "2 clients (most: a 700, b 500); only clients with the same columns" in facts["equal rows"]
     assert facts["leaks"] == (
@@ -120,7 +120,7 @@ def test_sentences_count_what_is_wrong() -> None:
 
 def test_sentences_say_that_nothing_is_wrong() -> None:
     facts = dict(federation_words.facts(few()))
-    assert facts["equal rows"] == "no row lies with two clients" and facts["missing"] == "no cell was empty"
+    assert facts["equal rows"] == "no row is held by two clients" and facts["missing"] == "no cell was empty"
     assert (
         facts["leaks"] == "no test row equals one that its client trains on"
         and facts["server"] == "holds no rows"

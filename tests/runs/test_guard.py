@@ -80,7 +80,7 @@ def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -
     html = page.write(tables.read([done.folder]), tmp_path / "report.html").read_text()
     for text in (shown, html):
         assert "The server saw every reply, because guard.mean = median." in text
-        assert "A rehearsal: 2 clients were made to send updates with their sign flipped" in text
+        assert "Simulated attack: 2 clients were made to send updates with their sign flipped" in text
 
 
 def test_runs_with_another_mean_or_attack_are_rows_of_their_own(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from motet.cli.show_data import show_command
 
 
 def data_commands(add: Add) -> None:
-    """The group of commands, hung up at the front door."""
-    within = group(add, "data", "get data sets, see which are here, and who holds what")
-    p = within("fetch", do_fetch, "download data sets, or read them from a folder, and keep them decoded")
+    """Adds the commands of `motet data`."""
+    within = group(add, "data", "get data sets, list them, and show what each client holds")
+    p = within(
+        "fetch", do_fetch, "download data sets, or read their files from a folder, and store them decoded"
+    )
     p.add_argument("names", nargs="+", metavar="NAME", help="see `motet data list`")
-    p.add_argument("--from", dest="source", metavar="FOLDER", help="read the files there, without a network")
-    within("list", do_list, "the data sets there are, and which of them are here")
+    p.add_argument("--from", dest="source", metavar="FOLDER", help="read files here, without downloading")
+    within("list", do_list, "list data sets, and which of them are on this machine")
     show_command(within)
 
 
@@ -42,10 +44,10 @@ def do_fetch(args: Any) -> None:
     problems = []
     for name in args.names:
         try:
-            with watching() as watch:
-                folder = cache.fetch(name, Path(args.source).expanduser() if args.source else None, watch)
+            with download_progress() as on_bytes:
+                folder = cache.fetch(name, Path(args.source).expanduser() if args.source else None, on_bytes)
             print(f"{name}  {megabytes(cache.size_of(folder))}  {folder}", flush=True)
-        except DataError as e:  # the others may still be had
+        except DataError as e:  # go on with the others
             problems.append(str(e))
     refuse(problems)
     say(f"\nnext:  motet compare data={args.names[0]}")
@@ -73,8 +75,8 @@ def megabytes(size: int) -> str:
 
 
 @contextmanager
-def watching() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar for each file on stderr, or a line for each where nobody watches."""
+def download_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar for each file in a terminal, otherwise a line for each on stderr."""
     if not sys.stderr.isatty():
         said: set[str] = set()
 

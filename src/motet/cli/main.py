@@ -1,4 +1,4 @@
-"""The command line. Data go to stdout, talk goes to stderr.
+"""The command line. Data go to stdout, messages to stderr.
 
 Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
 """
@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
-        say("interrupted; the last checkpoint is intact, the same command goes on from it")
+        say("interrupted; the last checkpoint is intact, and the same command continues from it")
         return 130
     except Stopped as e:
-        say(f"{e}; the same command goes on from there")
+        say(f"{e}; the same command continues from there")
         return 130
     except (MotetError, FileNotFoundError) as e:  # anything else is a bug, and shows where it happened
         if args.trace:
@@ -66,7 +66,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="motet",
-        description="A model of its own for every client, learned from all of them, while data stay at home.",
+        description="Personalised federated learning: a model for every client, trained by all of them.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,13 +87,17 @@ WORDS = "recipe.toml | section.name=value"
 
 def running(add: Add) -> None:
     """The commands that train."""
-    p = add("run", do_run, "run one method, or go on with a run that was stopped")
+    p = add("run", do_run, "run one method, or continue a run that was stopped")
     p.add_argument("words", nargs="*", metavar=WORDS, help="see `motet recipe`")
-    p.add_argument("--out", metavar="FOLDER", help="where the run is kept (default: runs/…)")
+    p.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="the run's folder (default: runs/DATA-METHOD-seedN-…)",
+    )
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
-    p = add("compare", do_compare, "run several methods on one federation, and print one table")
+    p = add("compare", do_compare, "run several methods on the same data, and print one table")
     p.add_argument("words", nargs="*", metavar=WORDS, help="as for run")
     p.add_argument(
         "--methods", metavar="A,B,…", help="default: local, fedavg, fedprox, ditto, finetune, centralised"
@@ -102,11 +106,11 @@ def running(add: Add) -> None:
         "--seeds", default=[0], type=numbers, metavar="0,1,…", help="one run for each (default: 0)"
     )
     p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
-    p.add_argument("--report", metavar="FILE", help="where the HTML report goes")
+    p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
-    p = add("verify", do_verify, "run a finished run again, and compare every bit")
+    p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")
 
 
@@ -119,25 +123,27 @@ def numbers(text: str) -> list[int]:
 
 def reading(add: Add) -> None:
     """The commands that show what there is."""
-    p = add("show", do_show, "what a run found")
+    p = add("show", do_show, "show the results of a run")
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
     p.add_argument("--json", action="store_true", help="as JSON")
 
     p = add("report", do_report, "write the HTML report of one or more runs")
     p.add_argument("runs", nargs="+", help="runs' folders")
-    p.add_argument("--to", default="report.html", metavar="FILE")
+    p.add_argument("--to", default="report.html", metavar="FILE", help="default: report.html")
 
-    p = add("export", do_export, "a client's personal model as a file of its own")
+    p = add("export", do_export, "write a client's personal model to a file")
     p.add_argument("run", help="a run's folder")
     p.add_argument("client", help="a client's name, or `global` for the global model")
-    p.add_argument("--format", choices=("safetensors", "onnx"), default="safetensors")
+    p.add_argument(
+        "--format", choices=("safetensors", "onnx"), default="safetensors", help="default: safetensors"
+    )
     p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
 
     p = add("recipe", do_recipe, "print a recipe with every value explained")
     p.add_argument("words", nargs="*", metavar=WORDS)
 
-    add("list", do_list, "the methods, data sets and networks there are")
+    add("list", do_list, "list methods, data sets and networks")
 
 
 # ---- commands ----
@@ -228,7 +234,7 @@ def do_verify(args: Any) -> int:
         differences = verify(args.run, progress.observer(None))
     if differences:
         print("\n".join(differences))
-        say(f"{args.run} does not come out the same again")
+        say(f"{args.run} gives other results when it is run again")
         return 1
     print(f"{args.run}: every checkpoint, kept tree and score is the same, bit for bit")
     return 0

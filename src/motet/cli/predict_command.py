@@ -1,4 +1,4 @@
-"""The command `motet predict`: a saved model, used on new rows where it lies.
+"""The command `motet predict`: apply a saved model to new rows.
 
 Everything heavy is imported when the command needs it, so that `motet --help` answers at once.
 """
@@ -13,12 +13,15 @@ from motet.cli.command import Add, say
 
 
 def predict_command(add: Add) -> None:
-    p = add("predict", do_predict, "use a saved model on the rows of a file")
+    p = add("predict", do_predict, "apply a saved model to the rows of a file")
     p.add_argument("table", metavar="new.csv", help="a .csv or .parquet file with the model's columns")
     p.add_argument("--model", required=True, metavar="FILE", help="a .safetensors or .onnx file of motet's")
     p.add_argument("--to", metavar="FILE", help="where predictions go, as CSV (default: stdout)")
     p.add_argument(
-        "--missing", choices=("refuse", "mean"), default="refuse", help="what becomes of empty cells"
+        "--missing",
+        choices=("refuse", "mean"),
+        default="refuse",
+        help="empty cells: refuse them, or fill in the mean (default: refuse)",
     )
     p.add_argument("--trust", action="store_true", help="import the modules that the model's file names")
 

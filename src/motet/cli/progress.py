@@ -1,4 +1,4 @@
-"""Live progress on stderr: rounds, both scores, time left. One line per run where nobody watches."""
+"""Progress on stderr: rounds, both scores, time left; without a terminal, one line for each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """A place on the screen for one run after another."""
+    """The display that several runs share, one after another."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
@@ -42,7 +42,7 @@ class Progress:
             self.live.stop()
 
     def say_once(self, text: str) -> None:
-        """Something to know before the rounds begin, not said again for the next run."""
+        """A line before the first round, not repeated for the next run."""
         if not self.quiet and text not in self.said:
             self.said.add(text)
             if self.live:
@@ -73,7 +73,7 @@ class RunProgress:
         if self.screen.live:
             self.bar = self.screen.live.add_task(name, total=rounds, completed=self.first, scores="")
         elif not self.screen.quiet:
-            again = f", going on after round {self.first}" if self.first else ""
+            again = f", continued after round {self.first}" if self.first else ""
             clients = len(trainer.federated.clients_data)
             engine = f"{trainer.choice.name} engine"
             say(f"{self.place}{name}: {clients} clients, {rounds} rounds, {engine}{again}")

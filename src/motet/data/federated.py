@@ -1,6 +1,6 @@
-"""A federation's data: rows before they are dealt (Pool), and every client's home after (FederatedData).
+"""Federated data: all rows before they are partitioned (Pool), and every client's share after (FederatedData).
 
-Knows arrays, names and parts. Does not know where rows come from or how they are dealt.
+Knows arrays, names and parts. Does not know where rows come from or how they are partitioned.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def refuse(problems: list[str]) -> None:
 
 @dataclass
 class Pool:
-    """Rows before they are dealt to clients."""
+    """All rows, before they are partitioned among clients."""
 
     x: np.ndarray  # (N, ...) float32; float64 that becomes float32 after scaling; uint8: pixels or symbols
     y: np.ndarray  # (N,) int64 index of a class, or a float
@@ -49,7 +49,7 @@ class Pool:
     owner: np.ndarray | None = None  # (N,) each row's client: a name, or an index into `names`
     names: tuple[str, ...] = ()  # of the clients, if `owner` holds indices
     part: np.ndarray | None = (
-        None  # (N,) words or numbers of PARTS, -1: to be cut; the server's have an owner too
+        None  # (N,) words or numbers of PARTS; -1: not decided yet; the server's rows have an owner too
     )
     proxy: Rows | None = None  # what the server holds from the start
     server_test: Rows | None = None  # a global test set
@@ -58,7 +58,7 @@ class Pool:
     pixels: Pixels | None = None  # x holds bytes of images (N, channels, height, width), to be normalised so
     augment: bool = False  # images are shifted and mirrored at random in training
     exact: bool = False  # numbers stay float64, and targets in their own unit
-    digest: str = ""  # of x and y, where somebody knows it already
+    digest: str = ""  # of x and y, where it is known already
     notes: list[str] = field(default_factory=list)
 
     def problems(self) -> list[str]:
@@ -127,7 +127,7 @@ class Scaler:
 
 @dataclass
 class FederatedData:
-    """Every client's home; all rows live in one array, of which the homes hold views or places."""
+    """Every client's data. All rows are in one array; clients hold views of it, or row numbers."""
 
     name: str
     clients_data: dict[str, ClientData]  # clients that take part, sorted by name
@@ -150,7 +150,7 @@ class FederatedData:
     digest: str = ""  # of all rows, where it is known
 
     def fingerprint(self) -> str:
-        """sha256 of all values, names and parts: a run that goes on can tell that its data changed."""
+        """sha256 of all values, names and parts: a run that is continued notices that its data changed."""
         digest = hashlib.sha256()
         columns = [(c.name, c.kind) for c in self.columns]
         digest.update(json.dumps([self.kind, self.classes, columns, self.scale, self.offset]).encode())

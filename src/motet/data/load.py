@@ -1,6 +1,6 @@
-"""Finding data by name: a built-in set, a person's file, folder or function, or a set of Hugging Face.
+"""Finding data by name: a built-in set, a user's file, folder or function, or a set of Hugging Face.
 
-Knows names and options. Does not know what is in the data, nor how they are dealt.
+Knows names and options. Does not know what is in the data, nor how clients get their share.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def source(name: str) -> Callable[..., Any]:
 
 
 def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
-    """Every client's data. An option that several know is the data set's, then the split's."""
+    """Every client's data. Of options with the same name, the data set's counts first, then the split's."""
     f = source(name)
     own, common, given = fields_of(f), fields_of(DataSettings), options or {}
     split = given.get("split", {**common, **own}["split"].default)
@@ -77,7 +77,7 @@ def is_path(name: str) -> bool:
 
 
 def reader_of(path: str) -> str:
-    """The module that reads what lies there."""
+    """The module that reads this file, folder or set."""
     if path.startswith(_HUB):
         return "huggingface"
     return "image_folders" if holds_images(Path(path).expanduser()) else "user_table"
@@ -89,7 +89,7 @@ def as_pool(found: Any, name: str) -> Pool:
         return found
     if not isinstance(found, dict) or not found:
         raise DataError(
-            f"{name} returned {type(found).__name__}; expected a Pool, a Federation, "
+            f"{name} returned {type(found).__name__}; expected a Pool, a FederatedData, "
             "or a dict {client: (x, y)} that is not empty"
         )
     refuse(_bad_clients(found))

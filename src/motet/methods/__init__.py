@@ -19,17 +19,21 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    files = {file.replace("_", ""): file for file in _files()}  # PAGEPrivate is in page_private.py
-    file = name if name in files.values() else files.get(name.lower())
-    if file is None:
+    file = next((f for f in _files() if _plain(f) == _plain(name)), "")
+    if not file:
         raise AttributeError(f"there is no method {name}\nhint: there are {', '.join(_files())}")
     module = import_module(f"{__name__}.{file}")
     return module if name == file else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    modules = {file.replace("_", ""): import_module(f"{__name__}.{file}") for file in _files()}
-    return sorted(name for file, m in modules.items() for name in vars(m) if name.lower() == file)
+    modules = {file: import_module(f"{__name__}.{file}") for file in _files()}
+    return sorted(name for file, m in modules.items() for name in vars(m) if _plain(name) == _plain(file))
+
+
+def _plain(name: str) -> str:
+    """Case and underscores do not count: page_private.py holds PAGEPrivate."""
+    return name.replace("_", "").lower()
 
 
 def _files() -> list[str]:

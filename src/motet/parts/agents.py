@@ -71,7 +71,7 @@ class AgentSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.state_layers <= len(self.critic):
-            raise ValueError(
+            raise UsageError(
                 f"agent.state_layers is {self.state_layers} and the critic has {len(self.critic)} hidden layers, "
                 f"so it would never see the action.\nhint: state_layers must be 0 to {len(self.critic)}"
             )

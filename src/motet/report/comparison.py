@@ -38,7 +38,7 @@ class Comparison:
         return tables.by_client(self.runs)
 
     def report(self, to: str | Path | None = None) -> Path:
-        """Write the one-file HTML report, beside the runs by default."""
+        """Write the HTML report, one file, by default into the folder of the runs."""
         return html.write(self.runs, Path(to) if to else self.folders[0].parent / f"{self.name}.html")
 
     @property

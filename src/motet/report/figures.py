@@ -29,13 +29,10 @@ INK = "#010203"  # becomes currentColor
 PALETTE = ("#0077BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow
 GREY = "#808080"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-DOTS, COLUMNS, LABELS, LEVELS = (
-    200,
-    60,
-    40,
-    12,
-)  # most dots in a row, clients and labels in a chart, bubble sizes
-NAMED = 40  # most dots that have their names beside them
+DOTS = 200  # most dots in a row
+COLUMNS, LABELS = 60, 40  # most clients and labels in a chart
+LEVELS = 12  # sizes of bubbles
+NAMED = 40  # most dots that are drawn with their names
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "motet", "text.parse_math": False, "axes.unicode_minus": True,
     "font.family": ["sans-serif"], "font.size": 9.0,
@@ -45,12 +42,12 @@ STYLE: dict[Any, Any] = {
     "grid.color": INK, "grid.alpha": 0.12, "grid.linewidth": 0.6, "axes.linewidth": 0.6,
     "legend.frameon": False, "axes.titlesize": 9.0, "figure.dpi": 72,
 }  # fmt: skip
-Look = tuple[str, str]  # colour, marker
+MethodStyle = tuple[str, str]  # colour, marker
 Size = tuple[float, float]  # inches
 Draw = Callable[["Figure"], None]
 
 
-def looks(labels: Sequence[str]) -> dict[str, Look]:
+def styles_of(labels: Sequence[str]) -> dict[str, MethodStyle]:
     """A colour and a marker for each method: references grey or ink, the others along the palette."""
     reference = {ALONE: (GREY, "o"), UPPER_BOUND: (INK, "D")}
     plain = [name for name in labels if name.split(" ")[0] not in reference]
@@ -62,36 +59,42 @@ def looks(labels: Sequence[str]) -> dict[str, Look]:
 
 
 def over_rounds(
-    past: pd.DataFrame, reported: dict[str, list[int]], look: dict[str, Look], metric: str, better: int
+    past: pd.DataFrame,
+    reported: dict[str, list[int]],
+    styles: dict[str, MethodStyle],
+    metric: str,
+    better: int,
 ) -> str:
     """Validation score over rounds: solid is personal, dashed is global, a mark where models are reported."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name in (n for n in look if n in set(past["method"])):
+        for name in (n for n in styles if n in set(past["method"])):
             for side, dashes in (("global", (0, (3, 2))), ("personal", "-")):
                 line = past[(past["method"] == name) & (past["side"] == side)]
                 if len(line):
                     _line(
-                        axes, line, look[name], dashes, reported.get(name, []) if side == "personal" else []
+                        axes, line, styles[name], dashes, reported.get(name, []) if side == "personal" else []
                     )
         axes.set(xlabel="round", ylabel=f"validation {unit(metric)}, mean over clients")
         axes.set_ylim(*_window(past, better))
         _percent(axes.yaxis, metric)
         _whole_numbers(axes)
-        _line_legend(axes, [n for n in look if n in set(past["method"])], look)
+        _line_legend(axes, [n for n in styles if n in set(past["method"])], styles)
 
     return svg(draw, (WIDE, 3.8), f"Validation {metric} over rounds for each method")
 
 
-def each_client(clients: pd.DataFrame, labels: Sequence[str], look: dict[str, Look], metric: str) -> str:
+def each_client(
+    clients: pd.DataFrame, labels: Sequence[str], styles: dict[str, MethodStyle], metric: str
+) -> str:
     """Every client's personal test score, a dot each (evenly spaced ranks of many), a line at the mean."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for row, name in enumerate(labels):
             scores = clients[name].dropna().sort_values()
-            colour, marker = look.get(name, (GREY, "o"))
+            colour, marker = styles.get(name, (GREY, "o"))
             shown = evenly(list(scores), DOTS)
             axes.scatter(shown, [row + _jitter(i) for i in range(len(shown))],
                          s=16, c=colour, marker=marker, alpha=0.8, linewidths=0, clip_on=False)  # fmt: skip
@@ -109,7 +112,7 @@ def each_client(clients: pd.DataFrame, labels: Sequence[str], look: dict[str, Lo
 
 
 def gains(
-    clients: pd.DataFrame, names: Sequence[str], look: dict[str, Look], metric: str, better: int
+    clients: pd.DataFrame, names: Sequence[str], styles: dict[str, MethodStyle], metric: str, better: int
 ) -> str:
     """What each client gains over training alone, smallest first: filled bars gain, hollow bars lose."""
     alone, order = clients.attrs["alone"], clients.sort_values("train", kind="stable")
@@ -118,7 +121,7 @@ def gains(
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(names), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for axes, name in zip(panels, names, strict=True):
-            _gain_bars(axes, (order[name] - order[alone]) * better, look[name][0])
+            _gain_bars(axes, (order[name] - order[alone]) * better, styles[name][0])
             axes.set_title(short(name, 60), loc="left")
             axes.set_ylabel("points gained" if metric == "accuracy" else f"{metric} saved")
             _percent(axes.yaxis, metric)
@@ -129,8 +132,8 @@ def gains(
     )
 
 
-def holdings(run: ReportedRun) -> str:
-    """Who holds what: clients x labels, a bubble's area is the number of training rows; else bars of rows."""
+def client_rows(run: ReportedRun) -> str:
+    """Training rows by client and label, as the area of a bubble; bars of rows where the target is a number."""
     rows = run.clients.assign(key=run.clients["client"].map(natural)).sort_values("key")
     rows = rows.iloc[evenly(list(range(len(rows))), COLUMNS)]
     counts = _counts(rows, [str(c) for c in run.facts.get("classes") or []])
@@ -188,13 +191,13 @@ def _window(past: pd.DataFrame, better: int) -> tuple[float | None, float | None
         return None, None
     top, middle = float(late.max()), float(late.median())
     low = max(float(late.min()), top - 4 * (top - middle)) if top > middle else float(late.min())
-    room = 0.06 * (top - low) or 0.05 * abs(top) or 0.05
-    ends = (low - room) * better, (top + room) * better
+    margin = 0.06 * (top - low) or 0.05 * abs(top) or 0.05
+    ends = (low - margin) * better, (top + margin) * better
     return min(ends), max(ends)
 
 
-def _line(axes: Axes, line: pd.DataFrame, look: Look, dashes: Any, reported: Sequence[int]) -> None:
-    colour, marker = look
+def _line(axes: Axes, line: pd.DataFrame, style: MethodStyle, dashes: Any, reported: Sequence[int]) -> None:
+    colour, marker = style
     thin = dashes != "-"
     axes.plot(line["round"], line["score"], color=colour, linestyle=dashes, linewidth=1.0 if thin else 1.6,
               alpha=0.8 if thin else 1.0)  # fmt: skip
@@ -203,11 +206,11 @@ def _line(axes: Axes, line: pd.DataFrame, look: Look, dashes: Any, reported: Seq
               markeredgecolor=INK, markeredgewidth=0.8, zorder=5)  # fmt: skip
 
 
-def _line_legend(axes: Axes, names: Sequence[str], look: dict[str, Look]) -> None:
+def _line_legend(axes: Axes, names: Sequence[str], styles: dict[str, MethodStyle]) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=look[n][0], marker=look[n][1], markersize=5, linewidth=1.6) for n in names
+        Line2D([], [], color=styles[n][0], marker=styles[n][1], markersize=5, linewidth=1.6) for n in names
     ]
     handles += [
         Line2D([], [], color=INK, linewidth=1.6),

@@ -88,7 +88,7 @@ def _better_alone(alone: Sequence[str], many: int) -> str:
 
 
 def remarks(runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
-    """Sentences that belong beside the finding: margins, chance, bounds, and what is missing."""
+    """Sentences that follow the finding: margins, chance, bounds, and what is missing."""
     rivals = _rivals(table)
     metric = table.attrs["metric"]
     found = [

@@ -1,7 +1,7 @@
 """One HTML file about one run or many, worth sending to a colleague.
 
 Self-contained: no request leaves the page, and its own policy forbids any. All text from stores is
-escaped by the template. The same runs give the same bytes. Knows jinja2 and the other files of this room.
+escaped by the template. The same runs give the same bytes. Knows jinja2 and the other files of report/.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def render(runs: Sequence[ReportedRun], title: str | None = None) -> str:
 
 
 def template(name: str) -> Any:
-    """A page of this room, with our filters; what it is given is escaped."""
+    """A template of this folder, with our filters; all values are escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -103,7 +103,7 @@ def _title(runs: Sequence[ReportedRun]) -> str:
 
 
 def _with_global(runs: Sequence[ReportedRun], clients: pd.DataFrame) -> pd.DataFrame:
-    """Of a single run, the global model's score beside the personal one; of many there is no room for it."""
+    """Of a single run, also the global model's score; with several runs the table would get too wide."""
     clients.attrs["columns"] = list(clients.attrs["labels"])
     if len(runs) == 1 and len(runs[0].of("global")) and len(clients):
         clients["global model"] = runs[0].of("global").reindex(clients.index)
@@ -145,19 +145,19 @@ def _pictures(
     runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame
 ) -> list[dict[str, str]]:
     """Title, caption and SVG of each picture that these runs have numbers for."""
-    look = figures.looks(list(table["method"]))
+    styles = figures.styles_of(list(table["method"]))
     return [
-        *_picture_of_rounds(runs, look, table.attrs["metric"]),
-        *_picture_of_clients(table, clients, look),
-        *_picture_of_gains(table, clients, look),
+        *_picture_of_rounds(runs, styles, table.attrs["metric"]),
+        *_picture_of_clients(table, clients, styles),
+        *_picture_of_gains(table, clients, styles),
         *_picture_of_groups(runs),
-        *_picture_of_holdings(runs[0]),
+        *_picture_of_client_rows(runs[0]),
         *(picture for run in runs for picture in trust.picture(run)),
     ]
 
 
 def _picture_of_rounds(
-    runs: Sequence[ReportedRun], look: dict[str, figures.Look], metric: str
+    runs: Sequence[ReportedRun], styles: dict[str, figures.MethodStyle], metric: str
 ) -> list[dict[str, str]]:
     past = history(runs)
     if not len(past):
@@ -171,12 +171,12 @@ def _picture_of_rounds(
         "model. A marker is on each round whose models are reported; rounds are counted from 0. "
         "Early rounds may lie outside."
     )
-    svg = figures.over_rounds(past, reported, look, metric, runs[0].better)
+    svg = figures.over_rounds(past, reported, styles, metric, runs[0].better)
     return [{"title": "Validation over rounds", "caption": caption, "svg": svg}]
 
 
 def _picture_of_clients(
-    table: pd.DataFrame, clients: pd.DataFrame, look: dict[str, figures.Look]
+    table: pd.DataFrame, clients: pd.DataFrame, styles: dict[str, figures.MethodStyle]
 ) -> list[dict[str, str]]:
     labels = _columns(table, clients)
     if not labels:
@@ -187,12 +187,12 @@ def _picture_of_clients(
     caption = (
         f"Each dot is a client's own model on its own test rows; the line is the mean over all clients.{few}"
     )
-    svg = figures.each_client(clients, labels, look, table.attrs["metric"])
+    svg = figures.each_client(clients, labels, styles, table.attrs["metric"])
     return [{"title": "Every client", "caption": caption, "svg": svg}]
 
 
 def _picture_of_gains(
-    table: pd.DataFrame, clients: pd.DataFrame, look: dict[str, figures.Look]
+    table: pd.DataFrame, clients: pd.DataFrame, styles: dict[str, figures.MethodStyle]
 ) -> list[dict[str, str]]:
     alone, rivals = clients.attrs["alone"], clients.attrs["rivals"]
     names = [name for name in table["method"] if name in rivals and name != alone][:MOST_PANELS]
@@ -205,7 +205,7 @@ def _picture_of_gains(
         f"Test score against training alone, for {' and '.join(names)}; filled bars gain, hollow bars lose. "
         f"Clients from few training rows to many (rows in brackets).{few}"
     )
-    svg = figures.gains(clients, names, look, table.attrs["metric"], table.attrs["better"])
+    svg = figures.gains(clients, names, styles, table.attrs["metric"], table.attrs["better"])
     return [{"title": "Who gains, who loses", "caption": caption, "svg": svg}]
 
 
@@ -227,7 +227,7 @@ def _picture_of_groups(runs: Sequence[ReportedRun]) -> list[dict[str, str]]:
     return [{"title": "Groups of clients", "caption": caption, "svg": figures.groups(some)}]
 
 
-def _picture_of_holdings(run: ReportedRun) -> list[dict[str, str]]:
+def _picture_of_client_rows(run: ReportedRun) -> list[dict[str, str]]:
     if not len(run.clients):
         return []
     many, unseen = len(run.clients), bool((run.clients["seen"] == 0).any())
@@ -239,7 +239,7 @@ def _picture_of_holdings(run: ReportedRun) -> list[dict[str, str]]:
     caption += f" Only the {figures.LABELS} most frequent labels are drawn." * (
         len(run.facts.get("classes") or []) > figures.LABELS
     )
-    return [{"title": "Who holds what", "caption": caption, "svg": figures.holdings(run)}]
+    return [{"title": "Who holds what", "caption": caption, "svg": figures.client_rows(run)}]
 
 
 # ---- how it was done ----
@@ -279,7 +279,7 @@ def _spread(seen: Sequence[pd.DataFrame], part: str) -> dict[str, Any]:
 
 
 def _recipe(run: ReportedRun) -> dict[str, Any]:
-    """A run's recipe, and its folder's name; the way to the folder is nobody else's business."""
+    """A run's recipe, and its folder's name; the path to the folder is private."""
     text, folder = str(run.facts.get("recipe", "")), run.folder.name
     return {
         "label": run.label,

@@ -1,4 +1,4 @@
-"""Our numbers beside a paper's: one table as text or Markdown.
+"""Our numbers and a paper's in one table, as text or Markdown.
 
 Knows plain data: rows with values by seed, and what a paper prints. Does not run anything.
 """

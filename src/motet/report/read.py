@@ -1,6 +1,6 @@
-"""Runs as a report sees them: what the store says, and a name for each row of a table.
+"""Runs as a report sees them: what the store holds, and a name for each row of a table.
 
-Knows the store's tables, and which settings of a recipe tell two runs of one method apart.
+Knows the store's tables, and by which settings of a recipe two runs of one method differ.
 Does not know how runs are made. Validation scores are averaged over clients while reading,
 because with many clients they are by far the largest table.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UPPER_BOUND = "centralised"  # all rows in one place: a bound to compare with, not a competitor
 ALONE = "local"  # training alone
-TELLING = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
+EXPERIMENT = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,9 @@ def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
         found.append(f"The server saw every reply, because guard.mean = {facts.get('guard')}.")
     if who := facts.get("attackers"):
         does = {"nan": "nan", "zero": "zeros", "flip": "updates with their sign flipped"}
-        sent = does.get(facts.get("attack", ""), "lies")
+        sent = does.get(facts.get("attack", ""), "false replies")
         are = "1 client was" if len(who) == 1 else f"{len(who):,} clients were"
-        found.append(f"A rehearsal: {are} made to send {sent} (guard.attack); all clients are scored.")
+        found.append(f"Simulated attack: {are} made to send {sent} (guard.attack); all clients are scored.")
     refused = events.loc[events["kind"] == "refused", "text"]
     if len(refused):
         many = "1 reply was" if len(refused) == 1 else f"{len(refused):,} replies were"
@@ -160,9 +160,9 @@ def _labels(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _settings(run: ReportedRun) -> dict[str, Any]:
-    """`section.name: value` of the telling sections; seed, engine and saving make no other experiment."""
+    """`section.name: value` of these sections; another seed, engine or saving is the same experiment."""
     recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
-    parts = {s: recipe[s] for s in TELLING if isinstance(recipe.get(s), dict)}
+    parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items()}
     flat |= _guard(recipe.get("guard", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}

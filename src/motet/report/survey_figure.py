@@ -1,7 +1,7 @@
-"""The picture of a federation: what every client holds, how much of it, and how unlike all others.
+"""The picture of a survey: the labels and sizes of every client, and how far it is from all others.
 
-Few classes are stacked bars, many are a matrix of shares, numbers are boxes. Shares are told by five
-strengths of one colour, which survive print without colours and pages with a dark ground. Knows
+Few classes are stacked bars, many are a matrix of shares, numbers are boxes. Shares are drawn in five
+strengths of one colour, which stay readable in grey print and on dark pages. Knows
 matplotlib and the plain figures of a survey (dicts and lists). Does not know how they were counted.
 """
 
@@ -61,7 +61,7 @@ def drawing(survey: Plain) -> tuple[Draw, Size]:
         what.set_yticks([r.at for r in rows], [r.name for r in rows], fontsize=6.5 if small else 8.5)
         what.set_ylim(rows[-1].at + 0.6, -0.6)
         for axes in (what, sizes, apart):
-            axes.grid(axis="y", visible=small and way(survey) == "matrix")  # leads the eye to far fields
+            axes.grid(axis="y", visible=small and way(survey) == "matrix")  # helps to follow a row
             axes.tick_params(left=False, labeltop=small)
             separate(axes, rows)
         figure.legend(handles=keys + keys_of_sizes, loc="outside lower left", ncols=9, fontsize=8,
@@ -71,7 +71,7 @@ def drawing(survey: Plain) -> tuple[Draw, Size]:
 
 
 def placed(survey: Plain) -> list[ClientRow]:
-    """All clients together, those that take part, and the unseen ones; with room in between."""
+    """All clients together, those that take part, and the unseen ones; with space in between."""
     rows, at = [ClientRow("all clients", 0.0, survey)], 1.5
     for client in evenly(ordered(survey), MOST):
         at += 0.5 * (client["unseen"] and not rows[-1].unseen and len(rows) > 1)

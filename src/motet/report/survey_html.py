@@ -1,6 +1,6 @@
-"""A federation as a file: a picture (.png, .svg), or a page with picture, sentences and table (.html).
+"""A survey of clients' data as a file: a picture (.png, .svg), or a page with picture, text and table (.html).
 
-The page is self-contained, as all our pages are. Knows the other files of this room.
+The page is self-contained: it loads nothing. Knows the figures of a survey. Does not know how they were counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def check(to: Path) -> None:
 
 
 def save(survey: Plain, to: Path, command: str = "") -> Path:
-    """Write what the file's suffix says; `command` is how a page tells to make it again."""
+    """Write a picture or a page, by the file's suffix; the page shows `command` as the way to make it again."""
     check(to)
     to.parent.mkdir(parents=True, exist_ok=True)
     match to.suffix.lower():

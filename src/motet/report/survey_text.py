@@ -1,4 +1,4 @@
-"""A federation in words and tables: one line for each client, and what there is to say of all of them.
+"""A survey of clients' data as text: one line for each client, and sentences about all of them.
 
 Knows the plain figures of a survey (dicts and lists). Does not know how they were counted, nor pictures.
 """
@@ -14,7 +14,7 @@ from motet.report.text import WIDTH, short, three_digits
 
 Plain = dict[str, Any]
 Cell = Callable[[Plain], str]
-MOST = 30  # clients in a terminal, if nobody asks for all
+MOST = 30  # clients shown in a terminal, unless all are asked for
 SPARKS = "▁▂▃▄▅▆▇█"
 MOST_SPARKS = 20  # labels that are drawn as little bars
 APART = "set apart by (in sd)"
@@ -30,7 +30,7 @@ def ordered(survey: Plain) -> list[Plain]:
 
 
 def columns(survey: Plain) -> dict[str, Cell]:
-    """What is told of each client, by the heading it stands under."""
+    """Headings of the table of clients, and what each shows."""
     found: dict[str, Cell] = {
         "client": lambda c: c["client"] + " *" * c["unseen"],
         "train": lambda c: f"{c['train']:,}",
@@ -59,12 +59,12 @@ def feature_columns(survey: Plain) -> dict[str, Cell]:
     return found
 
 
-def set_apart(client: Plain, room: int = 1000) -> str:
-    """As many columns as there is room for, the most unlike first."""
+def set_apart(client: Plain, width: int = 1000) -> str:
+    """As many columns as fit into the width, the most unlike first."""
     parts = [f"{d['column']} {d['away']:+.1f}" for d in client["apart"]]
-    while len(parts) > 1 and len(", ".join(parts)) > room:
+    while len(parts) > 1 and len(", ".join(parts)) > width:
         parts.pop()
-    return short(", ".join(parts), room)
+    return short(", ".join(parts), width)
 
 
 def labels(client: Plain) -> str:
@@ -103,7 +103,7 @@ def brightness(client: Plain) -> str:
 
 
 def facts(survey: Plain) -> list[tuple[str, str]]:
-    """What there is to say of the federation: a name and a sentence each."""
+    """A name and a sentence for each thing that is known of all clients together."""
     found = [
         ("clients", of_clients(survey)),
         ("features", of_features(survey)),
@@ -136,12 +136,12 @@ def of_features(survey: Plain) -> str:
         "other": f"numbers of shape {shape}",
     }[survey["features"]]
     if survey["kind"] == "numbers":
-        return f"{what}; the target is a number, told in {len(survey['labels'])} bins of equal shares"
+        return f"{what}; the target is a number, counted in {len(survey['labels'])} bins of equal size"
     return f"{what}; {len(survey['labels']):,} classes"
 
 
 def of_entropy(survey: Plain) -> str:
-    return f"{of_range(survey['entropy'])} bits; {100 * survey['evenness']['mean']:.0f} % of the largest there is"
+    return f"{of_range(survey['entropy'])} bits; {100 * survey['evenness']['mean']:.0f} % of the largest possible"
 
 
 def of_range(figure: Plain) -> str:
@@ -157,8 +157,8 @@ def of_shared(duplicates: Plain) -> str:
     sets = duplicates["column_sets"]
     kin = f"; only clients with the same columns are compared ({sets} sets of columns)" if sets > 1 else ""
     if not some["rows"]:
-        return f"no row lies with two clients{kin}"
-    return f"{some['rows']:,} lie with two clients or more, {of_found(some, exact)}{kin}"
+        return f"no row is held by two clients{kin}"
+    return f"{some['rows']:,} are held by two clients or more, {of_found(some, exact)}{kin}"
 
 
 def of_leaks(duplicates: Plain) -> str:
@@ -215,9 +215,9 @@ def _table(clients: Sequence[Plain], cells: dict[str, Cell], width: int) -> Any:
     from rich.text import Text
 
     texts = {name: [short(cell(c), 24) for c in clients] for name, cell in cells.items() if name != APART}
-    room = width - sum(max(map(len, [name, *some])) + 2 for name, some in texts.items()) - 2
-    if APART in cells and room >= len(APART):
-        texts[APART] = [set_apart(c, room) for c in clients]
+    left = width - sum(max(map(len, [name, *some])) + 2 for name, some in texts.items()) - 2
+    if APART in cells and left >= len(APART):
+        texts[APART] = [set_apart(c, left) for c in clients]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in texts:
         table.add_column(name, justify="left" if name in LEFT else "right", no_wrap=True, overflow="ellipsis")

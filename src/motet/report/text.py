@@ -150,8 +150,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     if summary["server_test"] is not None:
         lines.append(
             (
-                "server_test",
-                f"{score(summary['server_test'], m)}, the global model on the federation's own test set",
+                "server",
+                f"{score(summary['server_test'], m)}, the global model on the server's own test set",
             )
         )
     lines.append(("cost", _cost(summary)))

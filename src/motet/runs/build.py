@@ -30,7 +30,7 @@ from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
 
-_MEMORIES = 60_000  # the most that an agent can remember unless it is told otherwise
+_MEMORIES = 60_000  # largest replay memory of an agent whose recipe leaves it open
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def fingerprint_of(recipe: Recipe) -> str:
 
 
 def forget_data() -> None:
-    """Read data anew when they are next asked for: they may have changed."""
+    """Read data again when they are next needed: files may have changed."""
     _federated.cache_clear()
 
 
@@ -144,16 +144,14 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 
 
 def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe, with what it leaves open: a network that fits these examples, agents' memory."""
+    """A copy of the recipe with a network that suits these examples and a size of agents' replay memory."""
     settings = json.loads(json.dumps(recipe.settings))
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         settings["net"] = {"name": name} | options | {"weights": recipe.weights}
     agent = settings["method"].get("agent", {})
-    if (
-        isinstance(agent, dict) and agent.get("capacity") == 0
-    ):  # its memory holds the whole run, up to a limit
+    if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
 
@@ -162,7 +160,7 @@ def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
 
 
 def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> None:
-    """Refuse, before anything is written, a guard that the cohort is too small for."""
+    """Refuse, before anything is written, a robust mean that needs a larger cohort."""
     if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
         try:
             check_krum(cohort_size(recipe.train.cohort, len(clients_data)), recipe.guard.hostile)
@@ -185,7 +183,7 @@ def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
 
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
-    """What makes a mean of replies, as the recipe has it."""
+    """The aggregation that the recipe asks for."""
     if guard.mean == "mean":
         return RunningMean
     robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)

@@ -1,4 +1,4 @@
-"""Several methods and seeds on one federation. Runs that are already done are used as they are."""
+"""Several methods and seeds on the same data. Runs that are already done are used as they are."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def compare(
     """Run them all, and return their folders. One that fails says so, and the others go on."""
     folders = []
     for i, recipe in enumerate(recipes_):
-        watching = observer(recipe, i, len(recipes_)) if observer else None
-        folder, failure = run_one(recipe, base, watching)
+        shown = observer(recipe, i, len(recipes_)) if observer else None
+        folder, failure = run_one(recipe, base, shown)
         if failure and failed:
             failed(recipe, failure)
         folders.append(folder)

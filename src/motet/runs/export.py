@@ -36,7 +36,7 @@ def model_file(folder: Path, client: str) -> Path:
     if not path.exists():
         if run.facts["status"] != "done":
             raise RunError(
-                f"{folder} is not done yet; models are written at the end.\nhint: motet run goes on with it"
+                f"{folder} is not done yet; models are written at the end.\nhint: motet run continues it"
             )
         if not models.exists():
             raise RunError(f"{folder} has no models.\nhint: run it with save.models=all")

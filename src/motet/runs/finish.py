@@ -1,6 +1,7 @@
-"""The end of a run: test examples are scored once, newcomers are met, models are written.
+"""The end of a run: test scores, scores of clients never seen in training, models with their cards.
 
-All of it can be done again: a run that is killed here ends the same when it goes on.
+Every step can be repeated: a run that is killed here ends with the same results when it is continued.
+Knows a trained run and its folder. Does not know how results are shown.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ def newcomers(trainer: Trainer, best: Best) -> None:
 
 
 def evaluate_server_test(trainer: Trainer, best: Best) -> None:
-    """The global model on the federation's own test set, where there is one."""
+    """The global model on the server's own test set, where there is one."""
     server_test, model = trainer.federated.server_test, trainer.method.global_model(best.state)
     if server_test is None or model is None:
         return
     if trainer.task.statistics == "local":
-        trainer.store.event("note", "no exam: statistics are local, and the global model has none of its own")
+        trainer.store.event(
+            "note", "no server test: batch statistics are local, and the global model has none"
+        )
         return
     sums = metric_sums(trainer.task, lambda x: trainer.task.predict(model, x), server_test.take())
     stacked = {k: v[None] for k, v in sums.items()}
@@ -78,7 +81,7 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
 
 
 def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
-    """Clients' models go into models/, the global one beside it, so that no client's name can clash with it."""
+    """Clients' models go into models/, the global one into the run's folder, where no client's name can clash."""
     (folder / "models").mkdir(exist_ok=True)
     scores = test_scores(trainer, best.round)
     model = trainer.method.global_model(best.state)
@@ -94,7 +97,7 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
 
 
 def calls(trainer: Trainer, best: Best, client: str) -> str:
-    """The name of the function that a personal model's trees belong to: `predict` of the task, or the method's."""
+    """The function that a personal model's trees are arguments of: `predict` of the task, or one of the method."""
     method, evaluator = trainer.method, trainer.evaluator
     if type(method).personal is Method.personal:
         return "predict"
@@ -112,7 +115,7 @@ def named(tree: Tree) -> dict[str, Tensor]:
 
 
 def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Leaves with the names that lead to them; several Vecs are told apart by their places."""
+    """Leaves with the path of names that leads to each."""
     if isinstance(tree, dict | list | tuple):
         for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
             yield from _walk(value, (*path, str(key)))
@@ -167,7 +170,7 @@ def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
 
 
 def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """A safetensors file and a model card beside it, each put in place in one go."""
+    """A safetensors file and its model card, each written atomically."""
     from safetensors.torch import save
 
     write_atomically(path.with_name(path.name + ".safetensors"), save(tensors, {"motet": json.dumps(facts)}))
@@ -177,9 +180,7 @@ def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -
 def card(f: dict[str, Any]) -> str:
     """A model card that a person can read."""
     method = ", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name")
-    whose = (
-        f"the personal model of client {f['client']}" if f["client"] else "the global model of the federation"
-    )
+    whose = f"the personal model of client {f['client']}" if f["client"] else "the global model"
     lines = [
         f"# {whose[0].upper()}{whose[1:]}",
         "",
@@ -203,5 +204,5 @@ def card(f: dict[str, Any]) -> str:
         lines.append(
             "- On its own test examples: " + ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items()) + "."
         )
-    lines += ["", "It knows only what this federation held. It was not tested on anybody else's examples."]
+    lines += ["", "It was trained on these clients' data, and was not tested on anybody else's."]
     return "\n".join(lines) + "\n"

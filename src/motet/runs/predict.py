@@ -131,7 +131,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     except (SafetensorError, ValueError, OSError) as e:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
     if not isinstance(facts, dict):
-        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+        raise RunError(f"{path} was not written by motet: it does not describe its model")
     return facts, [Vec(weights)]
 
 
@@ -146,7 +146,7 @@ def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 
 
 def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Callable[[Tensor], Tensor]:
-    """What the file's trees and the function that it names make together."""
+    """The function that the file names, applied to the file's trees."""
     net, kind = facts["net"], facts["kind"]
     options = {k: v for k, v in net.items() if k not in ("name", "weights")}
     outputs = len(facts["classes"]) or 1
@@ -157,7 +157,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     if len(trees) == 1 and isinstance(trees[0], Vec) and set(trees[0]) != set(task.w0):
         trees = trees_of(trees[0])
     if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
-        raise RunError(f"{path} is not a single network, and does not say what its parts make together")
+        raise RunError(f"{path} is not a single network, and does not say which function uses its parts")
     owner: Any = task
     if call != "predict":
         method = facts["method"]
@@ -168,7 +168,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
 
 
 def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
-    """Several trees out of one file, where their names have numbers in front."""
+    """Weights by name; where there are several trees, names start with the tree's number."""
     if not all(k.split(".", 1)[0].isdigit() for k in weights):
         return [Vec(weights)]
     many = max(int(k.split(".", 1)[0]) for k in weights) + 1
@@ -179,7 +179,7 @@ def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
 def onnx_facts(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     props = onnx_session(path).get_modelmeta().custom_metadata_map
     if "motet" not in props:
-        raise RunError(f"{path} was not written by motet: it does not say what it is a model of")
+        raise RunError(f"{path} was not written by motet: it does not describe its model")
     facts: dict[str, Any] = json.loads(props["motet"])
     return facts, ()
 

@@ -161,7 +161,7 @@ def parse_word(word: str) -> Settings:
     except tomllib.TOMLDecodeError:
         value = text
     if value != value:
-        value = text  # TOML has the number nan, which is nobody's setting; the word is one of an attack
+        value = text  # nan is a number in TOML; here it is the name of an attack
     for part in reversed(key.strip().split(".")):
         value = {part: value}
     return dict(value)

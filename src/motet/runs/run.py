@@ -134,7 +134,7 @@ def run(
     observer: Observer | None = None,
     base: str | Path = "runs",
 ) -> Run:
-    """Run a recipe in a folder (one named after it, by default), or go on with what the folder holds."""
+    """Run a recipe in a folder (by default one named after it), or continue the run that the folder holds."""
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         check_data(resolved, facts)
         if facts["status"] != "done":
             store.set_facts(status="running", failure="")
-            store.event("resumed", "going on")
+            store.event("resumed", "continued from the last checkpoint")
             store.commit()
         return
     federated, why = resolved.federated, resolved.choice.why
@@ -196,13 +196,13 @@ def write_down(
 
 
 def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
-    """Write down what the server learns beyond what the method asks for, and who is hostile in a rehearsal."""
+    """Write down what the server learns beyond what the method asks for, and who attacks."""
     attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
     store.set_facts(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
     if learns:
         store.event("learns", learns)
     if attackers:
-        store.event("rehearsal", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
+        store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
 
 
 def check_data(resolved: Resolved, facts: Mapping[str, Any]) -> None:
@@ -281,7 +281,7 @@ def writable(folder: Path) -> Iterator[None]:
             raise
         raise RunError(
             f"cannot write to {folder}: {e}.\n"
-            "The last checkpoint is intact.\nhint: make room, then give the same command to go on"
+            "The last checkpoint is intact.\nhint: free some space, then give the same command to continue"
         ) from e
 
 

@@ -2,7 +2,7 @@
 
 Rounds, scores of every client, traffic, events and checkpoints go into one transaction, so that
 a kill at any moment leaves all of a round or nothing of it. Numbers are buffered until `commit`.
-Readers (reports, the dashboard) may look at it while it is written. Knows SQL. Imports no torch.
+Reports may read it while it is written. Knows SQL. Imports no torch.
 """
 
 from __future__ import annotations

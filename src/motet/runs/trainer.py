@@ -133,7 +133,7 @@ class Trainer:
         return sorted(sorted(clients, key=lambda c: seed_of(self.recipe.seed, "cohort", number, c))[:many])
 
     def write_events(self, before: Tree) -> None:
-        """What the engine left out in a round, and what the method says of it."""
+        """Log replies that were left out of the round, and the method's own line."""
         self.write_refusals(self.engine.refused)
         if said := self.method.log(before, self.state):
             self.store.event("note", f"round {self.number}: {said}")
@@ -164,8 +164,8 @@ class Trainer:
             self.keeps.mark_best()
 
     def score_after_training(self, before: Tree) -> None:
-        """Score the models that left clients in this round. Their test scores are written down for the
-        round that would be reported, and replace those of the one before; nothing else looks at them."""
+        """Score clients' models right after local training. Test scores are kept only for the round that
+        would be reported now; nothing is chosen by them."""
         turn = self.turn(self.number)
         asks = training(self.method, before, turn)
         if not asks or self.pooled:
@@ -219,7 +219,7 @@ class Trainer:
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
-        # What takes long to save is saved less often: at most a thirtieth of the time goes into it.
+        # A slow checkpoint is written less often: it takes at most a thirtieth of the time.
         self.next_save = now + max(
             self.recipe.save.checkpoint, 30 * (now - began) if self.recipe.save.checkpoint else 0
         )
@@ -233,7 +233,7 @@ class Trainer:
         if best is not None and score is not None:
             self.best = Best(best, score, unpack(self.store.state(best)))
             self.keeps.best = best
-            facts = self.store.facts()  # a run of an earlier version went by one side
+            facts = self.store.facts()  # runs of earlier versions have no `peaks`
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
             self.last_improvement = facts.get(
                 "last_improvement", facts.get("risen", best)
