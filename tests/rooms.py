@@ -16,7 +16,7 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         "errors knows names of errors, and imports them when asked",
     ),
     "text": (set(), {"torch", "numpy", "pandas"}, "text knows strings only"),
-    "files": (set(), {"torch", "numpy", "pandas"}, "files knows the file system only"),
+    "atomic": (set(), {"torch", "numpy", "pandas"}, "atomic knows the file system only"),
     "settings": ({"text"}, {"torch", "numpy", "pandas"}, "settings knows Python signatures only"),
     "core": (set(), {"torch", "numpy"}, "core knows the standard library and our errors"),
     "vec": (set(), {"ray", "nvflare"}, "vec knows tensors only"),
@@ -74,8 +74,8 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
 
 # what every room may import but the first ones, which know nothing of ours, and methods, which know no files;
 # errors everybody may import
-SHARED = {"text", "files", "settings"}
-ALONE = {"core", "vec", "client", "parts", "errors", "text", "files", "settings", "methods"}
+SHARED = {"text", "atomic", "settings"}
+ALONE = {"core", "vec", "client", "parts", "errors", "text", "atomic", "settings", "methods"}
 
 
 def room_of(path: Path) -> str:

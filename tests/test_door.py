@@ -81,7 +81,6 @@ def test_every_public_function_and_class_explains_itself() -> None:
 def test_methods_are_attributes_by_their_class_and_explain_themselves() -> None:
     from motet.runs.recipe import method_class, method_names
 
-    files = {name.replace("_", ""): name for name in method_names()}
     listed = dir(motet.methods)
     files = {name.replace("_", ""): name for name in method_names()}
     assert sorted(name.lower() for name in listed) == sorted(files)

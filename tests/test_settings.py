@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from motet.files import write_atomically
+from motet.atomic import write_atomically
 from motet.runs.recipe import RecipeError, read
 from motet.settings import checked, fields_of
 

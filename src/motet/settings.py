@@ -87,7 +87,8 @@ def checked(
         if key in today:
             wrong.append(f"unknown setting {name}\nhint: it is now {today[key]!r}")
         elif key not in known:
-            wrong.append(unknown("setting", name, known, key))
+            tables = {k.split(".")[0] for k in known}
+            wrong.append(unknown("setting", name, {*known, *tables}, key))
         elif problem := known[key].check(value)[1]:
             wrong.append(f"{section}.{key} {problem}")
     return {key: f.check(given.get(key, f.default))[0] for key, f in known.items()}, wrong
@@ -199,10 +200,6 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
         return int(value), ""
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"
-
-
-SESSION = "session:"  # names of code that was defined in a notebook or script (data/own_code.py)
-known_here: dict[str, Any] = {}  # such code, by name
 
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:

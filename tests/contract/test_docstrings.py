@@ -16,6 +16,7 @@ def test_a_methods_class_says_which_paper_which_algorithm_and_what_differs(name:
     cls = method_class(name)
     text = cls.__doc__ or ""
     assert not text.startswith(f"{cls.__name__}("), "a dataclass without a docstring"
+    assert text.split("\n")[0].endswith("."), "the first line is a sentence"
     if name not in NO_PAPER:
         assert re.search(r"\b(19|20)\d\d\b", text), "the year of the paper"
         assert re.search(r"Algorithm|[Ss]ection|[Ee]quation|code", text), "which part of the paper"

@@ -6,10 +6,10 @@ from functools import cache
 
 import pytest
 import torch
-from motet.runs.check import fields_of
 from torch import Tensor, nn
 
 from motet.nets import NetError, build, names, source
+from motet.settings import fields_of
 
 ROW, GREY, COLOUR = (7,), (1, 8, 8), (3, 16, 16)
 SHAPES = [(), ROW, (4, 5), GREY, COLOUR, (2, 3, 4, 4)]  # (), (4, 5) and the last are neither rows nor images

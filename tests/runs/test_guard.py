@@ -103,7 +103,7 @@ def test_methods_without_replies_or_clients_are_not_in_the_way_of_a_guard(tmp_pa
 
 
 def test_krum_refuses_a_cohort_that_is_too_small_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"(?s)needs 5 of them.*hint: a larger train.cohort"):
+    with pytest.raises(RecipeError, match=r"(?s)needs at least 5 replies.*hint: a larger train.cohort"):
         run(read(words=[*FEW, "guard.mean=krum", "train.cohort=4"]), tmp_path / "r")
     assert not (tmp_path / "r").exists()
 

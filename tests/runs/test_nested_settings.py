@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from motet import settings as check
 from motet.methods.dapfl import DapFL
 from motet.methods.page import PAGE
 from motet.parts.agents import AgentSettings
-from motet.runs import check, recipe
+from motet.runs import recipe
 from motet.runs.recipe import RecipeError
 
 
@@ -55,10 +56,10 @@ def test_a_recipe_holds_plain_data_and_reads_back_the_same() -> None:
     [
         (
             "method.agent.gama=0.5",
-            "unknown setting method.agent.gama of page\nhint: did you mean agent.gamma?",
+            "unknown setting method.agent.gama of page\nhint: did you mean 'agent.gamma'?",
         ),
-        ("method.gamma=0.5", "hint: did you mean agent.gamma?"),
-        ("method.agnet.gamma=0.5", "unknown setting method.agnet of page\nhint: did you mean agent?"),
+        ("method.gamma=0.5", "hint: did you mean 'agent.gamma'?"),
+        ("method.agnet.gamma=0.5", "unknown setting method.agnet of page\nhint: did you mean 'agent'?"),
         ("method.agent.tau=3", "method.agent.tau is 3.0; it must be 0 to 1"),
         ("method.agent.capacity=-1", "method.agent.capacity is -1; it must be >= 0"),
         ("method.agent=3", "method.agent is 3; it must be a table, say method.agent.actor=…"),

@@ -54,7 +54,7 @@ def text(found: dict[str, Any], everyone: bool) -> str:
     import shutil
 
     from motet.report import survey_text
-    from motet.report.text import WIDTH
+    from motet.report.terminal import WIDTH
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     return survey_text.as_text(found, everyone, max(width, 60))

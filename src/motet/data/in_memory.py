@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from filelock import FileLock
 
+from motet.atomic import write_atomically
 from motet.data import user_table
 from motet.data.federated import DataError, refuse
 from motet.data.files.array_cache import home, writable
-from motet.files import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,6 +16,7 @@ class FedDyn(FedAvg):
 
     Acar et al. 2021, "Federated Learning Based on Dynamic Regularization", Algorithm 1. A client keeps
     the gradient g_i of its own loss at its last model; the server keeps h, and theta = mean - h / alpha.
+    Differs from the paper: the minimum of a client's loss is approached by `epochs` of gradient descent.
     """
 
     alpha: Positive = 0.01  # strength of the regulariser

@@ -16,7 +16,9 @@ from motet.vec import Vec
 
 
 class FedPerC(Grouping, FedAvg):
-    """Yang et al. 2022, "A Federated Model Personalisation Method Based on Sparsity Representation and
+    """FedPerC: clients are clustered by sparsity vectors; a cluster shares the base layers, heads stay local.
+
+    Yang et al. 2022, "A Federated Model Personalisation Method Based on Sparsity Representation and
     Clustering", Algorithm 1.
 
     FedAvg trains a global model W_g. Clients are clustered by k-means of their sparsity vectors, which say how

@@ -25,6 +25,8 @@ class FedROD(FedAvg):
     server averages f and g; h_i starts as a copy of g's start and is never sent.
     A network of one layer has no body: the heads then see the examples themselves. Targets that are
     numbers have no classes to balance.
+    Differs from the paper: both heads have one learning rate, and classes that a client lacks get a large
+    negative number in place of log 0.
     """
 
     def join(self, data: Data) -> Tree:

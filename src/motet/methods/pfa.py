@@ -8,7 +8,9 @@ from motet.parts.grouping import Grouping, updated
 
 
 class PFA(Grouping, FedAvg):
-    """Liu et al. 2021, "PFA: Privacy-preserving Federated Adaptation for Effective Model Personalization".
+    """PFA: clients with similar sparsity vectors go on training the global model in groups.
+
+    Liu et al. 2021, "PFA: Privacy-preserving Federated Adaptation for Effective Model Personalization".
 
     FedAvg trains a global model W_g. Each client sends its sparsity vector, which says how often W_g's
     activations are zero on its examples. Clients with similar vectors form a group, and every group goes on

@@ -28,7 +28,7 @@ from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, in
 
 
 class Swarm(Method):
-    """Particle swarm optimisation of a network's weights, without gradients.
+    """Swarm: particle swarm optimisation of a network's weights, without gradients.
 
     D. Zeng, "Self-adaptive Federated Swarm Intelligence" (undated; its references end in 2021), Algorithms 1 and 2.
     A particle theta is a whole weight vector. In each epoch every particle proposes a step

@@ -25,6 +25,7 @@ from torch.func import grad
 from torch.nn.functional import linear
 
 from motet.client.data import hashes
+from motet.errors import UsageError
 from motet.vec import Vec
 
 # Tensors, and for each network a Vec of rows: now (weights), target (weights of the target network), m and v (Adam).

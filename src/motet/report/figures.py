@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ALONE, UPPER_BOUND, ReportedRun, natural
-from motet.report.text import short, unit
+from motet.report.terminal import short, unit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ALONE, UPPER_BOUND, ReportedRun
 from motet.report.tables import TIE, summary
-from motet.report.text import gain, number, score
+from motet.report.terminal import gain, number, score
 
 if TYPE_CHECKING:
     import pandas as pd

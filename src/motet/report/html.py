@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.report import figures, trust
-from motet.report import text as words
+from motet.report import figures, terminal, trust
 from motet.report.finding import finding, remarks
 from motet.report.read import UPPER_BOUND, ReportedRun
 from motet.report.tables import client_scores, comparison, history, summary
@@ -54,7 +53,7 @@ def render(runs: Sequence[ReportedRun], title: str | None = None) -> str:
     """The whole page as text."""
     table, clients = comparison(runs), _with_global(runs, client_scores(runs))
     text: str = template("report.html").render(
-        title=title or _title(runs), metric=table.attrs["metric"], unit=words.unit(table.attrs["metric"]),
+        title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
         better=table.attrs["better"], sorting=SORTING, policy=policy(),
         finding=finding(table, clients), remarks=remarks(runs, table, clients) + table.attrs["warnings"],
         rows=table.to_dict("records"), troubles=[r for r in table.to_dict("records") if r["trouble"]],
@@ -78,14 +77,14 @@ def template(name: str) -> Any:
         undefined=StrictUndefined,
     )
     environment.filters |= {
-        "score": lambda v, m: _typeset(words.score(v, m)), "gain": lambda v, m: _typeset(words.gain(v, m)),
-        "number": lambda v: _typeset(words.number(v)), "known": lambda v: v is not None and not math.isnan(v),
+        "score": lambda v, m: _typeset(terminal.score(v, m)), "gain": lambda v, m: _typeset(terminal.gain(v, m)),
+        "number": lambda v: _typeset(terminal.number(v)), "known": lambda v: v is not None and not math.isnan(v),
     }  # fmt: skip
     return environment.get_template(name)
 
 
 def _typeset(text: str) -> str:
-    return "–" if text == words.ABSENT else text.replace("-", "−")
+    return "–" if text == terminal.ABSENT else text.replace("-", "−")
 
 
 def policy() -> str:

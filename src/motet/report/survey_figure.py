@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, Size, evenly, png, svg
 from motet.report.survey_text import Plain, ordered
-from motet.report.text import short
+from motet.report.terminal import short
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

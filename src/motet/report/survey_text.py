@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from motet.report.read import natural
-from motet.report.text import WIDTH, short, three_digits
+from motet.report.terminal import WIDTH, short, three_digits
 
 Plain = dict[str, Any]
 Cell = Callable[[Plain], str]

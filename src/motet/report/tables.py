@@ -20,7 +20,7 @@ from motet.report.read import (
     natural,
     read,
 )
-from motet.report.text import as_records, as_text, plain, summary_text
+from motet.report.terminal import as_records, as_text, plain, summary_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, evenly, svg
 from motet.report.read import ReportedRun, natural
-from motet.report.text import short
+from motet.report.terminal import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

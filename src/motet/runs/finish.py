@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from torch import Tensor
 
+from motet.atomic import write_atomically
 from motet.client import metric_sums, metrics_of
 from motet.core import Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
-from motet.files import write_atomically
 from motet.runs.recipe import Recipe
 from motet.runs.trainer import Best, Trainer
 

@@ -19,6 +19,7 @@ from typing import Any
 from filelock import FileLock
 from msgspec.structs import replace
 
+from motet.atomic import write_atomically
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import DataError, FederatedData
@@ -31,7 +32,6 @@ from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
-from motet.files import write_atomically
 from motet.nets import NetError
 from motet.runs.build import build, completed
 from motet.runs.finish import finish

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from motet.atomic import write_atomically
 from motet.data.federated import DataError, FederatedData
 from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
-from motet.files import write_atomically
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, Settings
 

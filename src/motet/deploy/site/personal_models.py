@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from motet.atomic import write_atomically
 from motet.client import ClientTest, metric_sums, metrics_of
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
-from motet.files import write_atomically
 from motet.runs.finish import card, facts_of, named, write_model
 from motet.runs.recipe import Recipe
 from motet.vec import Vec

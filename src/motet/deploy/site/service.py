@@ -27,8 +27,7 @@ from motet.data.federated import DataError, FederatedData
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
-from motet.deploy.site.rows import SiteRows
-from motet.deploy.site.storage import EncryptedState, EncryptedStateError, Ledger
+from motet.deploy.site.storage import EncryptedState, EncryptedStateError, Ledger, SiteRows
 from motet.deploy.site.table import SiteTable
 from motet.engines.evaluate import evaluate, evaluate_trained
 from motet.engines.letters import Label, Letter, Reply
