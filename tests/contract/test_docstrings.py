@@ -19,5 +19,5 @@ def test_a_methods_class_says_which_paper_which_algorithm_and_what_differs(name:
     assert text.split("\n")[0].endswith("."), "the first line is a sentence"
     if name not in NO_PAPER:
         assert re.search(r"\b(19|20)\d\d\b", text), "the year of the paper"
-        assert re.search(r"Algorithm|[Ss]ection|[Ee]quation|code", text), "which part of the paper"
+        assert re.search(r"Algorithm|[Ss]ection|[Ee]quation|variant|code", text), "which part of the paper"
         assert re.search(r"Differs from the paper|As in the paper", text)

@@ -17,9 +17,10 @@ class FedPer(FedAvg):
     """FedPer: the body of the network is shared, the head is personal and never sent.
 
     Arivazhagan et al. 2019, "Federated Learning with Personalization Layers", Algorithms 1 and 2.
-    As in the paper, the body is averaged by numbers of examples. With `alternate`, Collins et al. 2021, "Exploiting Shared
-    Representations for Personalized Federated Learning" (FedRep), Algorithm 1: first the head is trained
-    with the body fixed, then the body with the head fixed (FedRep itself takes the simple mean of bodies).
+    As in the paper, the body is averaged by numbers of examples.
+    With `alternate`, Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated
+    Learning" (FedRep), Algorithm 1: first the head is trained with the body fixed, then the body with the head
+    fixed (FedRep itself takes the simple mean of bodies).
     A network of one layer is all head: then this is local training.
     """
 
