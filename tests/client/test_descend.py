@@ -95,11 +95,23 @@ def padded(d: Data, rows: int) -> Data:
     )
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+WAYS = {
+    "plain": {},
+    "heavy": {"momentum": 0.9, "decay": 0.01},
+    "clip": {"clip": 0.2},
+    "drop": {"drop_last": True},
+}
+
+
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"momentum": 0.9, "decay": 0.01}, {"clip": 0.2}, {"drop_last": True}],
-    ids=["plain", "heavy", "clip", "drop"],
+    ("how", "compiled"),
+    [
+        pytest.param(
+            how, compiled, id=f"{name}-{compiled}", marks=[pytest.mark.long] * (name != "heavy") * compiled
+        )
+        for name, how in WAYS.items()
+        for compiled in (False, True)  # compiling takes most of the time; one way stands for all
+    ],
 )
 def test_stacked_and_padded_clients_are_single_clients(how: dict[str, float], compiled: bool) -> None:
     task, clients = linear_task(), [make(n, seed=n) for n in (1, 4, 12, 23)]

@@ -106,7 +106,13 @@ def test_words_that_do_not_fit_are_refused(tmp_path, options, said):
 
 
 @needs_library
-def test_a_set_that_is_not_there_is_said(tmp_path):
+def test_a_set_that_is_not_there_is_said(tmp_path, monkeypatch):
+    import datasets
+
+    def absent(*_):
+        raise datasets.exceptions.DatasetNotFoundError("nothing-at-all is not on the hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", absent)  # what it raises without a network, some 20 s later
     with pytest.raises(DataError, match="there is no folder"):
         huggingface.load(f"hf:{tmp_path}/nothing")
     with pytest.raises(DataError, match="cannot be read"):

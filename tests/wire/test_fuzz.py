@@ -112,14 +112,12 @@ def walk(value: Any, places: list[tuple[Any, Any]]) -> None:
             walk(value[key], places)
 
 
-def fuzz(seconds: float) -> int:
-    """How many messages were read in the time."""
+def fuzz(messages: int) -> None:
     seed = int(os.environ.get("MOTET_FUZZ_SEED", time.time_ns() % 2**32))
-    dice, many, end = random.Random(seed), 0, time.monotonic() + seconds
-    while time.monotonic() < end:
+    dice = random.Random(seed)
+    for _ in range(messages):
         message = mutated(dice.choice(MESSAGES), dice)
         for reader in READERS:
-            many += 1
             with contextlib.suppress(WireError):
                 try:
                     reader(message)
@@ -127,17 +125,16 @@ def fuzz(seconds: float) -> int:
                     raise
                 except Exception as e:  # noqa: BLE001  whatever it is, it is what this test is for
                     pytest.fail(f"MOTET_FUZZ_SEED={seed}: {type(e).__name__}: {e} from {message!r}")
-    print(f"seed {seed}: {many} messages")
-    return many
+    print(f"seed {seed}: {messages} messages, each for {len(READERS)} readers")
 
 
-def test_half_a_minute_of_hostile_messages_ends_in_wire_errors_and_trees() -> None:
-    assert fuzz(30) > 1000
+def test_hostile_messages_end_in_wire_errors_and_trees() -> None:
+    fuzz(20_000)
 
 
 @pytest.mark.long
-def test_five_minutes_of_hostile_messages_end_in_wire_errors_and_trees() -> None:
-    assert fuzz(300) > 10_000
+def test_millions_of_hostile_messages_end_in_wire_errors_and_trees() -> None:
+    fuzz(3_000_000)
 
 
 # ---- claims ----
