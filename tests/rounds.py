@@ -51,6 +51,3 @@ def after(method: Any, engine: Any, rounds: int, proxy: Batch | None = None) -> 
 
 def apart(a: Vec, b: Vec) -> float:
     return float((a - b).sq().sqrt())
-
-
-evaluate_server_testples = server_examples

@@ -193,7 +193,8 @@ def compare(
 
     with _one_at_a_time, _shown(progress) as bars:
         forget_data()
-        names = [method_name(m) for m in methods] or list(comparing.STANDARD)
+        several = [methods] if isinstance(methods, str) else methods
+        names = [method_name(m) for m in several] or list(comparing.STANDARD)
         plan = comparing.plan(
             None, (), names, seeds, sections(recipe, settings, (*names, *comparing.REFERENCES))
         )

@@ -11,7 +11,10 @@ from motet.client import Batch, Task, metrics_of
 
 def test_batch_statistics_without_a_policy_are_refused_with_a_reason() -> None:
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(ValueError, match="(?s)BatchNorm1d.*not said whose.*hint: .*averaged, local, shared"):
+    with pytest.raises(
+        ValueError,
+        match="(?s)BatchNorm1d.*whose statistics it uses, is not set.*hint: .*averaged, local, shared",
+    ):
         Task(net, "classes", 2)
 
 

@@ -23,7 +23,7 @@ from motet.runs import experiment as experiments
 from motet.runs.build import resolve
 from motet.runs.recipe import method_class, read
 from motet.vec import leaves
-from rounds import TWO, after, apart, evaluate_server_testples, one_number, turn
+from rounds import TWO, after, apart, one_number, server_examples, turn
 
 engines = pytest.mark.parametrize("engine", [Loop, Vmap])
 ONE = Batch.of(torch.tensor([[1.0]]), torch.tensor([1.0]))  # the server's example (1, 1): loss (w - 1)^2
@@ -131,7 +131,7 @@ def test_a_scale_changes_nothing_where_rewards_are_normalised(
     for scale in (1.0, 8.0):
         how = QUICK | {"agent": replace(QUICK["agent"], normalise_rewards=True), "candidates": 3}
         method = PAGE(task, client_scale=scale, server_scale=scale, **how)
-        s = after(method, Loop(clients_data), 6, evaluate_server_testples())
+        s = after(method, Loop(clients_data), 6, server_examples())
         assert s["agent"]["learned"] > 0
         found.append(s)
     assert torch.equal(found[0]["a"], found[1]["a"]) and apart(found[0]["w"], found[1]["w"]) == 0
@@ -159,7 +159,7 @@ def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
     found = []
     for page in (PAGE, PrivatePAGE):
         here = engine(clients_data)
-        s = after(page(task, server_mix=0.5, **QUICK), here, 5, evaluate_server_testples())
+        s = after(page(task, server_mix=0.5, **QUICK), here, 5, server_examples())
         found.append([*leaves(s), *(v for c in clients_data for v in leaves(here.keeps.get(c)))])
     pairs = [[torch.as_tensor(v) for v in pair] for pair in zip(*found, strict=True)]
     assert max(float((p - q).abs().max()) for p, q in pairs if p.numel()) < 1e-6
@@ -167,8 +167,8 @@ def test_private_gives_the_same_numbers_though_only_a_mean_model_is_seen(
 
 def test_private_collects_two_numbers_of_each_client(task: Task, clients_data: dict[str, ClientData]) -> None:
     method, here = PrivatePAGE(task), Loop(clients_data)
-    before = method.start(turn(here, -1, evaluate_server_testples()))
-    talk: Any = method.round(before, turn(here, 0, evaluate_server_testples()))
+    before = method.start(turn(here, -1, server_examples()))
+    talk: Any = method.round(before, turn(here, 0, server_examples()))
     ask = next(talk)
     reply = {"score": torch.tensor(0.5), "f": torch.tensor(1.0)}
     second = talk.send({c: reply for c in ask.to})
@@ -189,14 +189,14 @@ def test_with_ranges_of_one_value_and_equal_weights_it_is_even_fedavg(
     engine: Any, page: type[PAGE], task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     method = page(task, lr_min=0.2, lr_max=0.2, epochs_min=3, epochs_max=3, **EQUAL)
-    fixed = after(method, engine(clients_data), 4, evaluate_server_testples())
+    fixed = after(method, engine(clients_data), 4, server_examples())
     assert apart(fixed["w"], after(Even(task, lr=0.2, epochs=3), engine(clients_data), 4)) < 1e-6
 
 
 @engines
 def test_agents_learn_and_engines_agree(engine: Any, task: Task, clients_data: dict[str, ClientData]) -> None:
     here, loop = engine(clients_data), Loop(clients_data)
-    s, t = (after(PAGE(task, **QUICK), e, 6, evaluate_server_testples()) for e in (here, loop))
+    s, t = (after(PAGE(task, **QUICK), e, 6, server_examples()) for e in (here, loop))
     assert s["agent"]["learned"] == 4 and here.keeps.get("c03")["agent"]["learned"] == 3
     assert apart(s["w"], t["w"]) < 2e-5
 
@@ -205,7 +205,7 @@ def test_actions_are_random_for_good_where_the_warm_up_never_ends(
     task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     here, method = Loop(clients_data), PAGE(task, **QUICK | {"agent": replace(AGENT, warm_up=10**6)})
-    s = after(method, here, 5, evaluate_server_testples())
+    s = after(method, here, 5, server_examples())
     assert s["agent"]["learned"] == 0 and here.keeps.get("c03")["agent"]["learned"] == 0
     assert torch.equal(s["a"], drawn(method.server(24).spec, seed_of(0, 4)))
 
@@ -217,8 +217,8 @@ def test_an_absent_client_weighs_nothing_and_keeps_its_last_accuracy(
         PAGE(task, **QUICK),
         Faulty(Loop(clients_data), lambda c, number: c == "c04" and number == 1),
     )
-    before = after(method, here, 1, evaluate_server_testples())
-    s = play(here, method, before, turn(here, 1, evaluate_server_testples()))
+    before = after(method, here, 1, server_examples())
+    s = play(here, method, before, turn(here, 1, server_examples()))
     assert s["s"][s["seats"]["c04"]] == before["s"][4] != 0 and s["now"][4] == before["now"][4]
     u = torch.stack([(s["a"][k] + 1) / 2 for c, k in s["seats"].items() if c != "c04"])
     models = [here.keeps.get(c)["w"] for c in s["seats"] if c != "c04"]
@@ -233,27 +233,27 @@ def test_a_late_client_gets_a_seat_while_there_are_any(
 ) -> None:
     few = {c: clients_data[c] for c in ("c00", "c01")}
     method = PAGE(task, max_clients=3, **QUICK)
-    s = after(method, Loop(few), 2, evaluate_server_testples())
+    s = after(method, Loop(few), 2, server_examples())
     assert s["seats"] == {"c00": 0, "c01": 1}
     more = Loop(few | {"b00": clients_data["c02"]})
-    s = play(more, method, s, turn(more, 2, evaluate_server_testples()))
+    s = play(more, method, s, turn(more, 2, server_examples()))
     assert s["seats"] == {"c00": 0, "c01": 1, "b00": 2} and s["s"].shape == (3,)
     full = Loop(few | {"b00": clients_data["c02"], "b01": clients_data["c03"]})
     with pytest.raises(
         MethodUnfit, match="has 3 seats for clients, and there are 4.\nhint: method.max_clients=8"
     ):
-        play(full, method, s, turn(full, 3, evaluate_server_testples()))
+        play(full, method, s, turn(full, 3, server_examples()))
     moved = Loop(
         {"c01": clients_data["c01"], "b00": clients_data["c02"], "b01": clients_data["c03"]}
     )  # c00 has left
-    assert play(moved, method, s, turn(moved, 3, evaluate_server_testples()))["seats"]["b01"] == 0
+    assert play(moved, method, s, turn(moved, 3, server_examples()))["seats"]["b01"] == 0
 
 
 def test_who_has_not_trained_yet_has_the_global_model(
     task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     method, here = PAGE(task, **QUICK), Loop(clients_data)
-    s = after(method, here, 1, evaluate_server_testples())
+    s = after(method, here, 1, server_examples())
     data = here.data("c00")
     x = data.x
     assert torch.equal(method.personal(s["w"], method.join(data), data)(x), task.predict(s["w"], x))
@@ -268,8 +268,8 @@ def test_scores_after_training_are_those_of_the_personal_models(
 ) -> None:
     method, here = page(task, **QUICK), engine(clients_data)
     before, now = (
-        after(method, here, 2, evaluate_server_testples()),
-        turn(here, 2, evaluate_server_testples()),
+        after(method, here, 2, server_examples()),
+        turn(here, 2, server_examples()),
     )
     asks = training(method, before, now)
     s = play(here, method, before, now)
@@ -306,7 +306,7 @@ def test_a_candidate_is_a_stride_up_the_slope() -> None:
 
 def test_private_cannot_compare_candidates(task: Task, clients_data: dict[str, ClientData]) -> None:
     with pytest.raises(MethodUnfit, match="sees no models to compare them with.\nhint: method.candidates=1"):
-        after(PrivatePAGE(task, candidates=2), Loop(clients_data), 1, evaluate_server_testples())
+        after(PrivatePAGE(task, candidates=2), Loop(clients_data), 1, server_examples())
 
 
 # ---- classes beside the experiments ----
@@ -315,7 +315,7 @@ def test_private_cannot_compare_candidates(task: Task, clients_data: dict[str, C
 def test_a_budget_bounds_what_a_client_chooses(task: Task, clients_data: dict[str, ClientData]) -> None:
     here = Loop(clients_data)
     method = beside("deadlines:DeadlinePAGE")(task, epochs_max=8, budget=(1, 5, 40))
-    after(method, here, 1, evaluate_server_testples())
+    after(method, here, 1, server_examples())
     most = {c: int(here.keeps.get(c)["most"]) for c in clients_data}
     assert set(most.values()) == {1, 5, 8}
     assert method.ranges(torch.ones(2), {"most": torch.tensor(5)})[1] == 5

@@ -13,7 +13,7 @@ from motet.engines.vmap import Vmap
 from motet.methods.page import PAGE
 from motet.parts import games
 from motet.vec import stack
-from rounds import after, evaluate_server_testples, turn
+from rounds import after, server_examples, turn
 
 
 def test_a_client_sees_its_validation_examplesples_or_else_those_it_trains_on(
@@ -31,7 +31,7 @@ def test_a_client_sees_its_validation_examplesples_or_else_those_it_trains_on(
 
 
 def test_stacked_models_score_as_one_by_one(task: Task, clients_data: dict[str, ClientData]) -> None:
-    here, examples = Vmap(clients_data), evaluate_server_testples(40)
+    here, examples = Vmap(clients_data), server_examples(40)
     after(PAGE(task, epochs_max=3), here, 1, examples)
     models = [here.keeps.get(c)["w"] for c in here.clients]
     alone = [games.loss_and_accuracy(task, partial(task.predict, w), examples)[1] for w in models]
@@ -40,7 +40,7 @@ def test_stacked_models_score_as_one_by_one(task: Task, clients_data: dict[str, 
 
 
 def test_proxy_rows_are_evenly_spaced_and_no_more_than_asked() -> None:
-    examples = evaluate_server_testples(10)
+    examples = server_examples(10)
     assert [len(games.evenly_spaced(examples, most)) for most in (0, 3, 4, 10, 99)] == [10, 3, 4, 10, 10]
     assert torch.equal(games.evenly_spaced(examples, 3).x, examples.x[::4])
 

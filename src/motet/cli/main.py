@@ -100,7 +100,9 @@ def running(add: Add) -> None:
     p = add("compare", do_compare, "run several methods on the same data, and print one table")
     p.add_argument("words", nargs="*", metavar=WORDS, help="as for run")
     p.add_argument(
-        "--methods", metavar="A,B,…", help="default: local, fedavg, fedprox, ditto, finetune, centralised"
+        "--methods",
+        metavar="A,B,…",
+        help="local and fedavg are always added (default: local, fedavg, fedprox, ditto, finetune, centralised)",
     )
     p.add_argument(
         "--seeds", default=[0], type=numbers, metavar="0,1,…", help="one run for each (default: 0)"

@@ -61,7 +61,7 @@ class DescentRule:
         """The direction to step in: the gradient with decay, clipping and momentum."""
         if self.decay:
             g = g + self.decay * weights_of(u)
-        if self.clip is not None:
+        if self.clip:  # 0 and None: any length
             g = g * torch.clamp(self.clip / (g.sq().sqrt() + 1e-12), max=1.0)
         if m is None:
             return g, None

@@ -289,11 +289,12 @@ def check_net(net: nn.Module) -> None:
                 f"layer {name!r} of the network is a {type(module).__name__}, which motet does not train: "
                 "it draws from a global generator.\nhint: use weight decay (method.decay) instead"
             )
-        if isinstance(module, _NORMS) and getattr(net, "statistics", None) not in POLICIES:
+        if isinstance(module, _NORMS) and (policy := getattr(net, "statistics", None)) not in POLICIES:
+            given = "is not set" if policy is None else f"is {policy!r}"
             raise UsageError(
-                f"layer {name!r} of the network is a {type(module).__name__}, and it is not said whose "
-                f"statistics it uses.\nhint: set the network's attribute statistics to one of "
-                f"{', '.join(POLICIES)} (see motet.client.batchnorm), or use GroupNorm or LayerNorm"
+                f"layer {name!r} of the network is a {type(module).__name__}, and the network's attribute "
+                f"statistics, which says whose statistics it uses, {given}.\n"
+                f"hint: set it to one of {', '.join(POLICIES)} (see motet.client.batchnorm), or use GroupNorm or LayerNorm"
             )
     if not any(True for _ in net.parameters()):
         raise UsageError("the network has no parameters to train")

@@ -71,9 +71,16 @@ def perform(
 ) -> tuple[Tree, Tree]:
     """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
     try:
-        return verb(sent, keep, data)
+        return checked_pair(verb(sent, keep, data))
     except _FAILURES as e:
         raise VerbFailed(f"{place(verb, number, client)}: {e}") from e
+
+
+def checked_pair(returned: Any) -> tuple[Tree, Tree]:
+    """What a verb returned, if it is what every verb must return."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError(f"it returned {type(returned).__name__}; a verb must return a pair (reply, keep)")
+    return returned
 
 
 def place(verb: Verb, number: int, client: Client = "") -> str:

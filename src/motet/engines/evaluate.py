@@ -40,6 +40,11 @@ def evaluation_request(method: Method, state: Tree, download: Tree) -> Tree:
 def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
     """The personal model itself as a tree, for saving at the client."""
     own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
+    if not isinstance(own, partial):
+        raise TypeError(
+            f"{type(method).__name__}.personal returned a {type(own).__name__}; it must return "
+            "functools.partial(self.task.predict, weights), which can be saved"
+        )
     return own.args, keep
 
 

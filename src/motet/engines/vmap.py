@@ -18,7 +18,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
-from motet.client.visit import VerbFailed
+from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
@@ -170,10 +170,21 @@ class Vmap(Loop):
         one = partial(verb, letter) if shared else verb
         try:
             with compiled_steps(self.compiled):
-                out = vmap(one, randomness="error")(*args)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+                out = vmap(lambda *given: checked_pair(one(*given)), randomness="error")(*args)
+        except (
+            ArithmeticError,
+            AssertionError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as e:
             who = f"{len(clients)} clients at once, {clients[0]} among them"
-            hint = "hint: engine.name=loop runs clients one by one and names the one that fails"
+            hint = (
+                "hint: a verb may not branch on a tensor (torch.where), and a loss may not close over one (given=); "
+                "@verb(solo=True) allows both. engine.name=loop names the client that fails"
+            )
             raise VerbFailed(f"{self.where(verb)}, {who}: {e}\n{hint}") from e
         reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if padding else out
         return reply, keep

@@ -5,7 +5,7 @@ untrusted models in a child process with limits, and returns why some were refus
 and rows. Does not know who stacks the models, or how they are sent.
 """
 
-from motet.published.defaults import defaults
+from motet.published.feature_defaults import defaults
 from motet.published.limits import Limits
 from motet.published.manifest import Feature, Manifest, ModelRefused, Privacy, Published
 from motet.published.publish import publish

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.report import figures, terminal, trust
+from motet.report import contribution_graph, figures, terminal
 from motet.report.finding import finding, remarks
 from motet.report.read import UPPER_BOUND, ReportedRun
 from motet.report.tables import client_scores, comparison, history, summary
@@ -151,7 +151,7 @@ def _pictures(
         *_picture_of_gains(table, clients, styles),
         *_picture_of_groups(runs),
         *_picture_of_client_rows(runs[0]),
-        *(picture for run in runs for picture in trust.picture(run)),
+        *(picture for run in runs for picture in contribution_graph.picture(run)),
     ]
 
 

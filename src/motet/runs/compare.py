@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
@@ -26,9 +27,14 @@ def plan(
 ) -> list[Recipe]:
     """A recipe for every method and seed. `method.lr=…` is for all that have an lr, `fedprox.mu=…` for one."""
     settings: Settings = recipes.parse_file(Path(source)) if source else {}
-    for word in words:
-        recipes.merge(settings, recipes.parse_word(word))
-    recipes.merge(settings, dict(more or {}))
+    given = [recipes.parse_word(word) for word in words]
+    for part in [*given, dict(more or {})]:
+        recipes.merge(settings, part)
+    if alone := [name for part in [*given, more or {}] if (name := _method_named(part))]:
+        raise RecipeError(
+            f"a comparison runs several methods, and method={alone[0]} names one.\n"
+            f"hint: --methods {alone[0]}, in Python motet.compare([{alone[0]!r}], …)"
+        )
     wanted = list(dict.fromkeys([*methods, *REFERENCES]))
     special = {m: settings.pop(m, {}) for m in recipes.method_names()}
     shared = dict(settings.pop("method", {}))
@@ -38,6 +44,11 @@ def plan(
         everything = {k for fields in known.values() for k in fields}
         raise RecipeError("\n".join(unknown("setting", f"method.{k}", everything, k) for k in stray))
     return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for s in seeds for m in wanted]
+
+
+def _method_named(settings: Mapping[str, Any]) -> str:
+    part = settings.get("method", {})
+    return part if isinstance(part, str) else str(part.get("name", ""))
 
 
 def recipe_for(

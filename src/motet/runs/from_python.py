@@ -154,7 +154,8 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     """Put a keyword into the one section that has a setting of this name; what is wrong with it."""
     places = [section for section in _SHORT if key in known[section]]
     if len(places) > 1:
-        say = " or ".join(f"{section}={{{key!r}: …}}" for section in places)
+        named = {s: found[s]["name"] for s in places if isinstance(found.get(s), dict) and "name" in found[s]}
+        say = " or ".join(f"{s}={{'name': {named.get(s, '…')!r}, {key!r}: …}}" for s in places)
         return [f"{key} is a setting of {' and of '.join(places)}\nhint: say {say}"]
     if not places:
         words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]

@@ -40,7 +40,7 @@ def defaults(
         raise ValueError(f"a table of shape {table.shape} has no {len(kinds)} columns of at least one row")
     columns = [(name, kind, table[:, i].astype(np.float64)) for i, (name, kind) in enumerate(kinds.items())]
     if mechanism == "dp":
-        from motet.published.private_defaults import private_middles
+        from motet.published.private_medians import private_middles
 
         middles: Sequence[float] = private_middles(columns, epsilon, bounds or {})
     else:

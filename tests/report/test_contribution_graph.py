@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from motet.report import trust
+from motet.report import contribution_graph
 from motet.report.html import render
 from motet.report.read import read
 
@@ -23,5 +23,5 @@ def test_who_relies_on_whom_is_drawn_where_a_method_says_so(make: Make) -> None:
 
 def test_of_many_clients_some_are_drawn_and_the_caption_says_so(make: Make) -> None:
     many = {f"c{k}": {"c0": 1.0} for k in range(40)}
-    (picture,) = trust.picture(read([make("stacking", SCORES, record={"trust": many})])[0])
+    (picture,) = contribution_graph.picture(read([make("stacking", SCORES, record={"trust": many})])[0])
     assert "24 of 40 clients are drawn" in picture["caption"] and "<svg" in picture["svg"]
