@@ -142,7 +142,8 @@ def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> EnsembleTree:
             return at
         middle = (low + high) // 2
         nodes.append((0.0, 0, 0, 0.0))
-        nodes[at] = (_before(cuts[middle - 1]), grow(low, middle), grow(middle, high), 0.0)
+        below = float(np.nextafter(cuts[middle - 1], -np.inf))  # a value at the cut goes right
+        nodes[at] = (below, grow(low, middle), grow(middle, high), 0.0)
         return at
 
     nodes.append((np.inf, 1, 0, 0.0))
@@ -152,9 +153,3 @@ def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> EnsembleTree:
     threshold, left, right, value = (np.array(c) for c in zip(*nodes, strict=True))
     features = np.full(len(nodes), feature)
     return EnsembleTree(features, threshold, left, right, np.zeros(len(nodes), bool), value[:, None])
-
-
-def _before(cut: float) -> float:
-    """The largest number of 32 bits below: a value of 32 bits that is below the cut is at most this."""
-    near = np.float32(cut)
-    return float(near if near < cut else np.nextafter(near, np.float32(-np.inf)))
