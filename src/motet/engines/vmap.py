@@ -65,11 +65,9 @@ class Vmap(Loop):
             return super().mean(ask)
         fold = self.fold()
         for clients, replies in self.chunks(ask):
-            fold.add_stacked(replies, self.weights(ask, clients))
+            weights = [self.weight(ask, c) for c in clients]
+            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64))
         return self.folded(ask, fold)
-
-    def weights(self, ask: Ask, clients: list[Client]) -> Tensor:
-        return torch.tensor([self.weight(ask, c) for c in clients], dtype=torch.float64)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         if is_solo(ask.verb):

@@ -129,8 +129,8 @@ def check_for_sites(recipe: Recipe) -> None:
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
     usual, data = DataSettings(), recipe["data"]
-    named = ("split", "features", "unseen", "server_test", "proxy")
-    if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
+    named = ("split", "unseen", "server_test", "proxy")
+    if odd := [k for k in named if data.get(k) != getattr(usual, k)]:
         raise FederationError(
             f"data.{odd[0]} assigns rows to clients, and here every site has its own\n"
             "hint: of data, a federation knows val, test, scale, features, server and target"
