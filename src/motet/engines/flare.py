@@ -14,7 +14,6 @@ from typing import Any
 
 from motet.client.visit import name_of
 from motet.core import Ask, Client, Method, Part, Tree, Turn
-from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, LetterJob, Reply
@@ -41,14 +40,13 @@ class Flare(Loop):
         post: Post,
         run: str = "",
         recipe: Mapping[str, Any] | None = None,
-        keeps: ClientStates | None = None,
         *,
         present: Sequence[Client] | None = None,
         min_replies: int = 1,
         limit: int = 256 << 20,
         expect: ExpectedReplies | None = None,
     ) -> None:
-        super().__init__({}, keeps)
+        super().__init__({})
         self.clients = sorted(clients)
         self.post, self.run, self.recipe = post, run, dict(recipe or {})
         self.min_replies, self.limit, self.expect = min_replies, limit, expect

@@ -49,11 +49,10 @@ def to_onnx(model: Any, features: int) -> Any:
     fitted = getattr(model, "estimators_", [model])
     trees = [_of_forest(t, hasattr(model, "classes_"), hard) for t in fitted]
     node = ensemble(trees, "p", scale=1 / len(trees))
-    if not hasattr(model, "classes_"):
-        return assemble([node], [], features, 1, last="p")
-    if len(model.classes_) == 2:
+    columns = len(getattr(model, "classes_", ["a number"]))
+    if columns == 2:
         return assemble([node, *two_classes("p", "y")], [("one", [1.0])], features, 2)
-    return assemble([node], [], features, len(model.classes_), last="p")
+    return assemble([node], [], features, columns, last="p")
 
 
 def ensemble(

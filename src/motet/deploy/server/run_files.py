@@ -90,14 +90,7 @@ def make_order(
     federation: str, path: str | None, words: list[str], min_sites: int, min_replies: int, timeout: float
 ) -> RunOrder:
     """The order of a recipe; its data are at the sites, and its engine is flare."""
-    given: Settings = {}
-    if path is not None:
-        recipes.merge(given, recipes.parse_file(Path(path)))
-    for word in words:
-        recipes.merge(given, recipes.parse_word(word))
-    data = given.get("data") if isinstance(given.get("data"), dict) else {}
-    given["data"] = {**(data or {}), "name": AT_SITES}
-    recipe = recipes.check(given)
+    recipe = recipes.read(path, words, {"data": AT_SITES})
     check_for_sites(recipe)
     settings = recipe.settings
     if settings["data"]["server"]:
