@@ -152,12 +152,13 @@ def run(
     ...     done.summary["rounds"], done.facts["status"]
     (2, 'done')
     """
+    from motet.cli.progress import Progress
     from motet.runs.build import forget_data
     from motet.runs.callback import Callback
     from motet.runs.from_python import recipe_of
     from motet.runs.run import run as run_recipe
 
-    with _one_at_a_time, _shown(progress) as bars:
+    with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
         made = recipe_of(recipe, settings)
         return run_recipe(made, out, Callback(on_round, bars.observer(made)))
@@ -185,13 +186,14 @@ def compare(
     ...     sorted(found.table["method"])
     ['fedavg', 'finetune', 'local']
     """
+    from motet.cli.progress import Progress
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
     from motet.runs.build import forget_data
     from motet.runs.callback import Callback
     from motet.runs.from_python import method_name, sections
 
-    with _one_at_a_time, _shown(progress) as bars:
+    with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
         several = [methods] if isinstance(methods, str) else methods
         names = [method_name(m) for m in several] or list(comparing.STANDARD)
@@ -217,12 +219,6 @@ def verify(folder: str | Path) -> list[str]:
     with _one_at_a_time:
         forget_data()
         return verify_folder(folder)
-
-
-def _shown(progress: bool) -> Any:
-    from motet.cli.progress import Progress
-
-    return Progress(quiet=not progress)
 
 
 def __getattr__(name: str) -> Any:

@@ -44,6 +44,10 @@ class Ask:
     def sent_to(self, client: Client) -> Tree:
         return self.send if self.each is None else self.each[client]
 
+    def messages(self) -> dict[Client, Tree]:
+        """What each client is sent, in the order of names, whatever the order of the ask."""
+        return {c: self.sent_to(c) for c in sorted(self.to)}
+
 
 def average(
     verb: Verb,

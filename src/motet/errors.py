@@ -39,42 +39,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from motet.client.visit import VerbFailed
-    from motet.core import MethodUnfit, NoReply
-    from motet.data.federated import DataError
-    from motet.deploy.flare.admin import Unreachable
-    from motet.deploy.flare.kits import FederationError
-    from motet.deploy.site.policy import PolicyError, RefusedByPolicy
-    from motet.deploy.site.storage import EncryptedStateError
-    from motet.engines.flare import TooFew
-    from motet.engines.loop import AllRefused
-    from motet.nets.layers import NetError
-    from motet.published.manifest import ModelRefused
-    from motet.runs.recipe import RecipeError
-    from motet.wire.format import WireError
-
-__all__ = [
-    "AllRefused",
-    "DataError",
-    "EncryptedStateError",
-    "FederationError",
-    "MethodUnfit",
-    "ModelRefused",
-    "MotetError",
-    "NetError",
-    "NoReply",
-    "PolicyError",
-    "RecipeError",
-    "RefusedByPolicy",
-    "RunError",
-    "Stopped",
-    "TooFew",
-    "Unreachable",
-    "UsageError",
-    "VerbFailed",
-    "WireError",
-]
+if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
+    from motet.client.visit import VerbFailed as VerbFailed
+    from motet.core import MethodUnfit as MethodUnfit
+    from motet.core import NoReply as NoReply
+    from motet.data.federated import DataError as DataError
+    from motet.deploy.flare.admin import Unreachable as Unreachable
+    from motet.deploy.flare.kits import FederationError as FederationError
+    from motet.deploy.site.policy import PolicyError as PolicyError
+    from motet.deploy.site.policy import RefusedByPolicy as RefusedByPolicy
+    from motet.deploy.site.storage import EncryptedStateError as EncryptedStateError
+    from motet.engines.flare import TooFew as TooFew
+    from motet.engines.loop import AllRefused as AllRefused
+    from motet.nets.layers import NetError as NetError
+    from motet.published.manifest import ModelRefused as ModelRefused
+    from motet.runs.recipe import RecipeError as RecipeError
+    from motet.wire.format import WireError as WireError
 
 _PLACES = {
     "motet.core": "MethodUnfit NoReply",
@@ -91,6 +71,7 @@ _PLACES = {
     "motet.runs.recipe": "RecipeError",
     "motet.wire.format": "WireError",
 }
+__all__ = sorted([*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Stopped", "UsageError"])
 
 
 class MotetError(Exception):
@@ -117,4 +98,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

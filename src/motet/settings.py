@@ -148,10 +148,8 @@ def _comments(thing: Any) -> dict[str, str]:
 def _spans(node: ast.stmt) -> list[tuple[str, int, int]]:
     """(name, first line, last line) of what can be set."""
     if isinstance(node, ast.ClassDef):
-        rows = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-        return [
-            (n.target.id, n.lineno, n.end_lineno or n.lineno) for n in rows if isinstance(n.target, ast.Name)
-        ]
+        rows = [(n.target, n) for n in node.body if isinstance(n, ast.AnnAssign)]
+        return [(t.id, n.lineno, n.end_lineno or n.lineno) for t, n in rows if isinstance(t, ast.Name)]
     if not isinstance(node, ast.FunctionDef):
         return []
     args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def test_a_dry_run_says_what_would_leave_verb_by_verb(source: SiteTable) -> None
 
 
 def test_a_dry_run_is_json_for_machines_and_says_what_would_be_refused(source: SiteTable) -> None:
-    report = json.loads(json.dumps(dry_run(source, Policy(sums=False, rounds=3), "page").json()))
+    report = json.loads(json.dumps(asdict(dry_run(source, Policy(sums=False, rounds=3), "page"))))
     train = next(n for n in report["needs"] if n["verb"] == "train")
     assert train["learn"] == "collect" and train["up"] > 0
     said = " ".join(report["objections"])

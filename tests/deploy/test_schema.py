@@ -79,7 +79,7 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     assert layout.classes == simulated.classes
     assert layout.target == pytest.approx((simulated.offset, simulated.scale))
     for site, service in services.items():
-        here, there = service.federated("r").clients_data[site], simulated.clients_data[site]
+        here, there = service.rows.of("r").clients_data[site], simulated.clients_data[site]
         for part in ("train", "val", "test"):
             a, b = getattr(here, part).take(), getattr(there, part).take()
             assert a.x.shape == b.x.shape and (a.x - b.x).abs().max() < 1e-6
@@ -90,7 +90,7 @@ def test_a_site_that_starts_again_finds_the_layout_that_was_agreed_on(tmp_path: 
     services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     handshake(calls(services), "r")
     again = SiteService("a", tmp_path / "a", services["a"].rows.data, Policy(), b"k" * 32)
-    old, new = (d.federated("r").clients_data["a"].train.take() for d in (services["a"], again))
+    old, new = (d.rows.of("r").clients_data["a"].train.take() for d in (services["a"], again))
     assert torch.equal(old.x, new.x)
     reply = Reply.read(again.answer(Letter("evaluate", "another run", recipe={}).pack()))
     assert "no layout of columns was agreed on for run another run" in reply.refusal
@@ -192,12 +192,12 @@ def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
 def test_columns_that_a_site_does_not_hold_are_zero_there_and_say_so(tmp_path: Path) -> None:
     services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(40, 1).drop(columns=["bp", "sex"])})
     _, layout = handshake(calls(services), "r", "stacking")
-    client_data = services["b"].federated("r").clients_data["b"]
+    client_data = services["b"].rows.of("r").clients_data["b"]
     absent = [c.name for c in client_data.columns if not c.here]
     assert absent == ["sex=f", "sex=m", "bp"]
     at = [c[0] for c in layout.columns].index("bp")
     assert float(client_data.train.x[:, at].abs().max()) == 0
-    train = services["a"].federated("r").clients_data["a"].train.take().x[:, at]
+    train = services["a"].rows.of("r").clients_data["a"].train.take().x[:, at]
     assert abs(float(train.mean())) < 1e-6  # the mean is that of the sites that hold the column
 
 
@@ -263,7 +263,7 @@ def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) ->
     handshake(calls(services), "care 1")
     recipe = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
     checked = check(recipe)
-    method = method_of(checked, task_of(checked, services["a"].federated("care 1")))
+    method = method_of(checked, task_of(checked, services["a"].rows.of("care 1")))
     train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=recipe, send=method.task.w0)
     view = Reply.read(services["a"].answer(train.pack())).tree
     save = Letter("save_model", "care 1", 0, 0, 1, recipe=recipe, send=view, base=(0, 0))

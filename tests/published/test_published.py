@@ -308,7 +308,7 @@ def test_a_manifest_that_lies_about_bytes_is_refused_by_name() -> None:
         (replace(one.manifest, size=1), "says 1"),
     ):
         with pytest.raises(ModelRefused, match=f"client a: .*{words}"):
-            Published.checked(lie.to_json(), one.model, "a")
+            Published.from_tree(Published(lie, one.model).tree(), "a")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -140,13 +141,9 @@ def difference(a: Run, b: Run) -> float:
 def end(kit: Kit, parties: Parties) -> None:
     """Shut down in good order, then make sure."""
     try:
-        admin = AdminSession(kit)
-        try:
+        # A session that stays open has threads that would keep this process alive.
+        with suppress(Unreachable), closing(AdminSession(kit)) as admin:
             admin.shut_down()
             time.sleep(1.0)
-        finally:
-            admin.close()  # its threads would keep this process alive
-    except Unreachable:
-        pass  # they are ended all the same
     finally:
         parties.end()

@@ -19,7 +19,6 @@ from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 
-NAMES = ("auto", "loop", "vmap", "threads")
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
 _CHUNK_BYTES = 256 << 20  # what the clients of one chunk may take together
 _CHUNK_MOST = 128  # larger chunks gain nothing

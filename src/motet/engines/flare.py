@@ -14,13 +14,11 @@ from typing import Any
 
 from motet.client.visit import name_of
 from motet.core import Ask, Client, Method, Part, Tree, Turn
-from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, LetterJob, Reply
-from motet.engines.loop import Loop, all_finite
+from motet.engines.loop import Loop, all_finite, stacked
 from motet.errors import MotetError
-from motet.vec import stack
 from motet.wire import WireError
 
 Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
@@ -42,14 +40,13 @@ class Flare(Loop):
         post: Post,
         run: str = "",
         recipe: Mapping[str, Any] | None = None,
-        keeps: ClientStates | None = None,
         *,
         present: Sequence[Client] | None = None,
         min_replies: int = 1,
         limit: int = 256 << 20,
         expect: ExpectedReplies | None = None,
     ) -> None:
-        super().__init__({}, keeps)
+        super().__init__({})
         self.clients = sorted(clients)
         self.post, self.run, self.recipe = post, run, dict(recipe or {})
         self.min_replies, self.limit, self.expect = min_replies, limit, expect
@@ -68,9 +65,10 @@ class Flare(Loop):
         """Replies that can be used, in the order of names; what is kept at each site has a new label."""
         label = (self.turn.number, self.number)
         self.number += 1
-        sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
         like = self.expect.like(self.method, self.turn, ask) if self.expect else None
-        found = self.call_sites("verb", sent, like, verb=name_of(ask.verb), learn=ask.learn, number=label[1])
+        found = self.call_sites(
+            "verb", ask.messages(), like, verb=name_of(ask.verb), learn=ask.learn, number=label[1]
+        )
         self.check_enough(self.where(ask.verb), len(found), len(ask.to))
         for client, reply in found.items():
             if reply.spoilt or not all_finite(reply.tree):
@@ -95,11 +93,11 @@ class Flare(Loop):
         found = self.call_sites("evaluate", sent, like, part=part)
         there = len(self.present)  # a site whose policy keeps scores back is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
-        return stacked(found)
+        return stacked((c, reply.tree) for c, reply in found.items())
 
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
-        sent = {c: ask.sent_to(c) for c in sorted(ask.to)}
-        return stacked(self.call_sites("evaluate_trained", sent, verb=name_of(ask.verb), part="test"))
+        found = self.call_sites("evaluate_trained", ask.messages(), verb=name_of(ask.verb), part="test")
+        return stacked((c, reply.tree) for c, reply in found.items())
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every site saves its personal model; none of them comes here."""
@@ -145,13 +143,6 @@ class Flare(Loop):
     def lose(self, client: Client, why: str) -> None:
         self.present.discard(client)
         self.away[client] = why
-
-
-def stacked(found: Mapping[Client, Reply]) -> tuple[list[Client], Tree]:
-    """Sums of all who answered, stacked; nothing if nobody did."""
-    if not found:
-        return [], {}
-    return list(found), stack([reply.tree for reply in found.values()])
 
 
 def group_calls(timeout: float) -> Post:

@@ -77,51 +77,42 @@ class Loop:
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
         self.method, self.turn = method, replace(turn, number=turn.number - 1)
-        found = [self.evaluate_after(ask) for ask in asks]
-        names = [c for clients, _ in found for c in clients]
-        return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums in found))
+        return joined(self.evaluate_after(ask) for ask in asks)
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
         self.method, self.turn = method, turn
         views = {c: method.download(state, c) for c in self.clients}
-        yield from self.each(partial(personal_model, method), self.clients, views, self.client_test)
+        yield from self.each(partial(personal_model, method), views, self.client_test)
 
     # ---- how this engine does it ----
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
-        """Replies that can be used, in a fixed order, whatever the order of the ask."""
-        order = sorted(ask.to)
-        sent = {c: ask.sent_to(c) for c in order}
-        yield from self.each(ask.verb, order, sent, self.data, keep_as=ask)
+        """Replies that can be used, in the order of names."""
+        yield from self.each(ask.verb, ask.messages(), self.data, keep_as=ask)
 
     def each(
         self,
         verb: Verb,
-        clients: Iterable[Client],
         sent: Mapping[Client, Tree],
         data: Callable[[Client], Any],
         keep_as: Ask | None = None,
     ) -> Iterator[tuple[Client, Tree]]:
-        """Do one verb at some clients, one after another; what they keep is stored if `keep_as` is given."""
-        for c in clients:
-            reply, keep = self.perform(verb, c, sent[c], self.keep(c), data(c))
+        """Do one verb at those who are sent something, one after another; what they keep is stored if `keep_as`
+        is given."""
+        for c, message in sent.items():
+            reply, keep = self.perform(verb, c, message, self.keep(c), data(c))
             if keep_as is None or self.accepted(keep_as, c, reply, keep):
                 yield c, reply
 
     def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         method = self.method
         sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
-        found = self.each(partial(evaluate, method), self.clients, sent, partial(self.client_test, part=part))
-        names, sums = zip(*found, strict=True)
-        return list(names), stack(list(sums))
+        return stacked(self.each(partial(evaluate, method), sent, partial(self.client_test, part=part)))
 
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
-        order = sorted(ask.to)
-        sent = {c: ask.sent_to(c) for c in order}
         verb, test = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
-        names, sums = zip(*self.each(verb, order, sent, test), strict=True)
-        return list(names), stack(list(sums))
+        return stacked(self.each(verb, ask.messages(), test))
 
     # ---- where things are ----
 
@@ -188,6 +179,18 @@ class Loop:
 
     def where(self, verb: Verb) -> str:
         return place(verb, self.turn.number)
+
+
+def stacked(found: Iterable[tuple[Client, Tree]]) -> tuple[list[Client], Tree]:
+    """Sums of clients, one by one, as one tree; nothing if there are none."""
+    sums = dict(found)
+    return list(sums), stack(list(sums.values())) if sums else {}
+
+
+def joined(found: Iterable[tuple[list[Client], Tree]]) -> tuple[list[Client], Tree]:
+    """Sums of some clients at a time, as one tree."""
+    names, sums = zip(*found, strict=True)
+    return [c for some in names for c in some], pytree.tree_map(lambda *s: torch.cat(s), *sums)
 
 
 def all_finite(tree: Tree) -> bool:

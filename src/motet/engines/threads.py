@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -39,7 +39,6 @@ class Threads(Loop):
     def each(
         self,
         verb: Verb,
-        clients: Iterable[Client],
         sent: Mapping[Client, Tree],
         data: Callable[[Client], Any],
         keep_as: Ask | None = None,
@@ -47,8 +46,8 @@ class Threads(Loop):
         """As in the loop; at most two clients per worker are under way, which bounds memory."""
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
-            for c in clients:
-                ready.append((c, self.pool.submit(self.work, verb, c, sent[c], self.keep(c), data)))
+            for c, message in sent.items():
+                ready.append((c, self.pool.submit(self.work, verb, c, message, self.keep(c), data)))
                 if len(ready) >= 2 * self.workers:
                     yield from self.finished(*ready.popleft(), keep_as)
             while ready:

@@ -7,7 +7,7 @@ changes nothing. Knows stacking and padding. Does not know what any verb does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
-from motet.engines.loop import Loop, all_finite
+from motet.engines.loop import Loop, all_finite, joined
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
@@ -65,11 +65,9 @@ class Vmap(Loop):
             return super().mean(ask)
         fold = self.fold()
         for clients, replies in self.chunks(ask):
-            fold.add_stacked(replies, self.weights(ask, clients))
+            weights = [self.weight(ask, c) for c in clients]
+            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64))
         return self.folded(ask, fold)
-
-    def weights(self, ask: Ask, clients: list[Client]) -> Tensor:
-        return torch.tensor([self.weight(ask, c) for c in clients], dtype=torch.float64)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         if is_solo(ask.verb):
@@ -81,14 +79,9 @@ class Vmap(Loop):
     def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
         if is_solo(self.method.personal):
             return super().evaluate_clients(state, part)
-        method, names, sums = self.method, [], []
-        views = {c: method.download(state, c) for c in self.clients}
-        for clients, got, _ in self.stacked(
-            partial(_evaluate, method, state), self.clients, _shared(views), views, part
-        ):
-            names += clients
-            sums.append(got)
-        return names, pytree.tree_map(lambda *s: torch.cat(s), *sums) if len(sums) > 1 else sums[0]
+        views = {c: self.method.download(state, c) for c in self.clients}
+        verb = partial(_evaluate, self.method, state)
+        return joined(found[:2] for found in self.stacked(verb, views, _shared(views), part))
 
     def personal_models(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
         if is_solo(method.personal):
@@ -96,24 +89,20 @@ class Vmap(Loop):
             return
         self.method, self.turn = method, turn
         views = {c: method.download(state, c) for c in self.clients}
-        for clients, models, _ in self.stacked(
-            partial(personal_model, method), self.clients, _shared(views), views, "val"
-        ):
+        for clients, models, _ in self.stacked(partial(personal_model, method), views, _shared(views), "val"):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
 
     def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
         if is_solo(ask.verb):
             return super().evaluate_after(ask)
         verb = partial(evaluate_trained, self.method, ask.verb)
-        found = list(self.stacked(verb, ask.to, ask.each is None, ask, "test"))
-        names = [c for clients, _, _ in found for c in clients]
-        return names, pytree.tree_map(lambda *s: torch.cat(s), *(sums for _, sums, _ in found))
+        return joined(found[:2] for found in self.stacked(verb, ask.messages(), ask.each is None, "test"))
 
     # ---- chunks ----
 
     def chunks(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
         """The stacked replies that can be used, chunk by chunk; what their clients keep is stored."""
-        for clients, replies, keeps in self.stacked(ask.verb, ask.to, ask.each is None, ask):
+        for clients, replies, keeps in self.stacked(ask.verb, ask.messages(), ask.each is None):
             if not all_finite(replies):
                 yield from self.picked(ask, clients, replies, keeps)
                 continue
@@ -133,15 +122,13 @@ class Vmap(Loop):
             yield [c for c, _ in found], stack([reply for _, reply in found])
 
     def stacked(
-        self, verb: Verb, to: Iterable[Client], shared: bool, sent: Any, part: Part | None = None
+        self, verb: Verb, sent: Mapping[Client, Tree], shared: bool, part: Part | None = None
     ) -> Iterator[tuple[list[Client], Tree, Tree]]:
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
-        wanted = set(to)
-        order = [c for c in self.by_size if c in wanted]
-        message = sent.sent_to if isinstance(sent, Ask) else sent.__getitem__
+        order = [c for c in self.by_size if c in sent]
         for first in range(0, len(order), self.chunk):
             clients = order[first : first + self.chunk]
-            letter = message(clients[0]) if shared else stack([message(c) for c in clients])
+            letter = sent[clients[0]] if shared else stack([sent[c] for c in clients])
             padding = _padding(len(clients)) if len(order) < len(self.clients) else 0
             yield clients, *self.at_once(verb, clients, letter, shared, self.kept(clients), part, padding)
 

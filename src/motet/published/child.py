@@ -22,26 +22,14 @@ import onnx
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as faults
 
+from motet.published.graph import assemble
 from motet.published.limits import Limits
 from motet.published.manifest import Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
 from motet.published.pipe import Ended, Pipe
 
-_FAULTS = (
-    faults.EPFail,
-    faults.EngineError,
-    faults.Fail,
-    faults.InvalidArgument,
-    faults.InvalidGraph,
-    faults.InvalidProtobuf,
-    faults.NoModel,
-    faults.NoSuchFile,
-    faults.NotImplemented,
-    faults.RuntimeException,
-    RuntimeError,
-    ValueError,
-    TypeError,
-)
+_OF_RUNTIME = [v for v in vars(faults).values() if isinstance(v, type) and issubclass(v, Exception)]
+_FAULTS: tuple[type[Exception], ...] = (*_OF_RUNTIME, MemoryError, RuntimeError, ValueError, TypeError)
 Answer = tuple[dict[str, Any], bytes]
 
 
@@ -80,7 +68,7 @@ class Models:
         """Do the work; if memory runs out, drop all loaded models and try once more."""
         try:
             return work()
-        except (MemoryError, *_FAULTS) as e:
+        except _FAULTS as e:
             if not self.loaded or not _out_of_memory(e):
                 raise
         self.loaded.clear()
@@ -140,11 +128,7 @@ def _lock(limits: Limits, descriptors: int) -> None:
 
 def _warm_up() -> None:
     """Load what Python and the runtime load late, while files may still be opened."""
-    from onnx import TensorProto, helper
-
-    row = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, 1]) for n in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", row[:1], row[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    model = assemble([], [], features=1, columns=1, last="x")
     onnx.checker.check_model(model)
     onnx.shape_inference.infer_shapes(model, data_prop=True)
     _session(model.SerializeToString()).run(None, {"x": np.zeros((1, 1), np.float32)})

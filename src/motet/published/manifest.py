@@ -124,14 +124,9 @@ class Published:
             said, model = (_bytes(tree[k]) for k in ("manifest", "model"))
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as e:
             raise ModelRefused(who, f"what it published is not a manifest and a model: {e!r}") from e
-        return cls.checked(said, model, client)
-
-    @classmethod
-    def checked(cls, manifest: str | bytes, model: bytes, client: str | None = None) -> Published:
-        """A manifest as JSON and the bytes it speaks of; raises ModelRefused where they do not fit."""
-        read = Manifest.from_json(manifest, client)
-        same_bytes(read, model)
-        return cls(read, model)
+        manifest = Manifest.from_json(said, client)
+        same_bytes(manifest, model)
+        return cls(manifest, model)
 
 
 def same_bytes(manifest: Manifest, model: bytes) -> None:

@@ -41,7 +41,9 @@ def to_onnx(net: nn.Module, features: int, task: str) -> Any:
     """The network, which maps (rows, features) to scores of classes or to numbers, as a ModelProto."""
     layers = list(_layers(net))
     if all(type(m) in (nn.Linear, nn.Flatten, *_SIMPLE) for m in layers) and layers:
-        return _written(layers, features, task)
+        nodes, constants, at, columns = operators(layers, "x", features)
+        more, columns = _answer(at, columns, task)
+        return assemble(nodes + more, constants, features, columns)
     return _exported(net, features, task)
 
 
@@ -51,12 +53,6 @@ def _layers(net: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(part)
     else:
         yield net
-
-
-def _written(layers: list[nn.Module], features: int, task: str) -> Any:
-    nodes, constants, at, columns = operators(layers, "x", features)
-    more, columns = _answer(at, columns, task)
-    return assemble(nodes + more, constants, features, columns)
 
 
 def operators(layers: Iterable[nn.Module], at: str, columns: int) -> tuple[list[Any], list[Any], str, int]:

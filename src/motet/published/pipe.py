@@ -54,10 +54,6 @@ class Pipe:
             raise Ended("it sent no object")
         return found, self._get(body, until)
 
-    def close(self) -> None:
-        for fd in {self.read, self.write}:
-            os.close(fd)
-
     def _put(self, data: bytes | memoryview, until: float | None) -> None:
         left = memoryview(data)
         while left:

@@ -157,9 +157,7 @@ class Runner:
         return header, answer
 
     def _running(self) -> Child:
-        if self._child is not None and not self._child.ours():
-            self._child = None
-        if self._child is None:
+        if self._child is None or not self._child.ours():
             self._child = Child(self.limits)
         return self._child
 

@@ -144,11 +144,8 @@ def _arrays(kinds: list[dict[str, Any]], message: bytes, at: int) -> list[Tensor
 
 def _length(kind: dict[str, Any]) -> int:
     dims = [kind["bytes"]] if "bytes" in kind else kind["shape"]
-    if not isinstance(dims, list) or len(dims) > _DIMS:
-        raise WireError(f"no such array: {kind!r:.200}")
-    if any(type(d) is not int or not 0 <= d < 1 << 48 for d in dims):
-        raise WireError(f"no such array: {kind!r:.200}")
-    if "bytes" not in kind and kind["dtype"] not in _DTYPES:
+    known = isinstance(dims, list) and len(dims) <= _DIMS and ("bytes" in kind or kind["dtype"] in _DTYPES)
+    if not known or any(type(d) is not int or not 0 <= d < 1 << 48 for d in dims):
         raise WireError(f"no such array: {kind!r:.200}")
     return int(math.prod(dims)) * (1 if "bytes" in kind else _DTYPES[kind["dtype"]].itemsize)
 

@@ -50,7 +50,11 @@ class AdminSession:
         try:
             return self.answering(names)
         except Unreachable:  # one that is frozen delays the answer of all, so each is asked alone
-            return {n for n in names if n in self.alone(n)}
+            found = set[str]()
+            for name in names:
+                with contextlib.suppress(Unreachable):
+                    found |= self.answering([name])
+            return found
 
     def answering(self, names: list[str]) -> set[str]:
         with reaching(self.kit):
@@ -60,12 +64,6 @@ class AdminSession:
             finally:
                 self.session.unset_timeout()
         return {str(t["client_name"]) for t in found if t.get("status") != "no_reply"}
-
-    def alone(self, name: str) -> set[str]:
-        try:
-            return self.answering([name])
-        except Unreachable:
-            return set()
 
     # ---- jobs ----
 

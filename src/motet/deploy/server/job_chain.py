@@ -121,16 +121,14 @@ class JobChain:
             all_back = now >= known if (known := self.known()) else now <= before
             if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
+            there = ", ".join(sorted(now)) or "nobody"
             if time.monotonic() > until:
-                there = ", ".join(sorted(now)) or "nobody"
                 raise FederationError(
                     f"{there} of at least {self.order.min_sites} sites is there\n"
                     "hint: `motet federation join KIT --data …` at each site, or --min-sites"
                 )
             if now != before:
-                self.say(
-                    f"there: {', '.join(sorted(now)) or 'nobody'}; at least {self.order.min_sites} wanted"
-                )
+                self.say(f"there: {there}; at least {self.order.min_sites} wanted")
             before = now
             time.sleep(_COUNT)
 

@@ -90,14 +90,7 @@ def make_order(
     federation: str, path: str | None, words: list[str], min_sites: int, min_replies: int, timeout: float
 ) -> RunOrder:
     """The order of a recipe; its data are at the sites, and its engine is flare."""
-    given: Settings = {}
-    if path is not None:
-        recipes.merge(given, recipes.parse_file(Path(path)))
-    for word in words:
-        recipes.merge(given, recipes.parse_word(word))
-    data = given.get("data") if isinstance(given.get("data"), dict) else {}
-    given["data"] = {**(data or {}), "name": AT_SITES}
-    recipe = recipes.check(given)
+    recipe = recipes.read(path, words, {"data": AT_SITES})
     check_for_sites(recipe)
     settings = recipe.settings
     if settings["data"]["server"]:
@@ -129,8 +122,8 @@ def check_for_sites(recipe: Recipe) -> None:
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
     usual, data = DataSettings(), recipe["data"]
-    named = ("split", "features", "unseen", "server_test", "proxy")
-    if odd := [k for k in named if k != "features" and data.get(k) != getattr(usual, k)]:
+    named = ("split", "unseen", "server_test", "proxy")
+    if odd := [k for k in named if data.get(k) != getattr(usual, k)]:
         raise FederationError(
             f"data.{odd[0]} assigns rows to clients, and here every site has its own\n"
             "hint: of data, a federation knows val, test, scale, features, server and target"

@@ -10,19 +10,16 @@ Knows needs and policies. Does not know other sites.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from motet import nets
 from motet.core import Tree
-from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
-from motet.runs.build import method_of, task_of
+from motet.runs.build import completed, method_of, task_of
 from motet.runs.recipe import Recipe, read
 from motet.text import aligned
 
@@ -41,9 +38,6 @@ class DryRunReport:
     needs: list[Need]
     objections: list[str]
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
     """A dry run at this site alone, of a recipe or of a method with its usual settings."""
@@ -55,8 +49,8 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     layout = merge({site: description}, name).layout(data.get("scale", "auto"), recipe.seed, **shares)
     before, layout = handshake_needs(source, description, layout)
     federated = source.build_clients(layout)
-    whole, task = resolved(recipe, federated)
-    needs = before + needs_of(method_of(whole, task), federated)
+    whole = completed(recipe, federated)
+    needs = before + needs_of(method_of(whole, task_of(whole, federated)), federated)
     wrong = objections(policy, name, needs, recipe)
     return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
 
@@ -74,14 +68,6 @@ def handshake_needs(source: SiteTable, description: Tree, layout: Layout) -> tup
 
 def need(verb: str, learn: str, tree: Tree) -> Need:
     return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
-
-
-def resolved(recipe: Recipe, federated: FederatedData) -> tuple[Recipe, Any]:
-    """The recipe with a network, and the task."""
-    if recipe["net"]["name"] == "auto":
-        name = nets.default_net(federated.kind, federated.shape)
-        recipe = Recipe(recipe.settings | {"net": {"name": name}})
-    return recipe, task_of(recipe, federated)
 
 
 def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,4 +46,4 @@ def show(given: Any, kit: Kit, say: Callable[[str], None]) -> None:
 
     recipe = read(given.recipe, [f"method={given.method}"] if given.method else [])
     report = dry_run(read_source(kit), read_policy(kit), recipe)
-    say(json.dumps(report.json()) if given.json else dry_text(report) + "\n")
+    say(json.dumps(asdict(report)) if given.json else dry_text(report) + "\n")

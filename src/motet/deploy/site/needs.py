@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from motet.client import Batch, ClientData, seed_of
+from motet.client import Batch, ClientData, LazyRows, seed_of
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, Verb
 from motet.data.federated import FederatedData
@@ -59,17 +59,18 @@ class AskRecorder(Loop):
 def needs_of(method: Method, federated: FederatedData) -> list[Need]:
     """All that the method may ask of this site, in the order in which it does."""
     (name, client_data), *_ = federated.clients_data.items()
-    engine = AskRecorder({c: first_rows(client_data) for c in (name, f"{name} again", f"{name} once more")})
+    few: dict[str, Any] = {part: first_rows(getattr(client_data, part)) for part in ("train", "val", "test")}
+    client = replace(client_data, **few)
+    engine = AskRecorder({c: client for c in (name, f"{name} again", f"{name} once more")})
     with single_threaded():
-        dry_run_rounds(shortened(method), engine, client_data.train.take())
+        dry_run_rounds(shortened(method), engine, few["train"])
     found = list(engine.needs.values())
     known = {(n.verb, n.learn) for n in found}
     return found + [Need(v, how, seen=False) for v, how in asks_in(type(method)) if (v, how) not in known]
 
 
-def dry_run_rounds(method: Method, engine: AskRecorder, rows: Batch) -> None:
+def dry_run_rounds(method: Method, engine: AskRecorder, proxy: Batch) -> None:
     """As far as it goes: for what needs other clients than these, the method's text is read."""
-    proxy = Batch(rows.x[:_ROWS], rows.y[:_ROWS], rows.live[:_ROWS])
 
     def turn(number: int) -> Turn:
         return Turn(number, engine.clients, engine.clients, seed_of("rehearsal", number), proxy)
@@ -86,16 +87,10 @@ def dry_run_rounds(method: Method, engine: AskRecorder, rows: Batch) -> None:
         return
 
 
-def first_rows(client_data: ClientData) -> ClientData:
-    """A few rows of each part, so that a dry run is short."""
-
-    def first(part: Any) -> Batch:
-        batch = part.take()
-        return Batch(batch.x[:_ROWS], batch.y[:_ROWS], batch.live[:_ROWS])
-
-    return replace(
-        client_data, train=first(client_data.train), val=first(client_data.val), test=first(client_data.test)
-    )
+def first_rows(part: Batch | LazyRows) -> Batch:
+    """A few rows of a part, so that a dry run is short."""
+    batch = part.take()
+    return Batch(batch.x[:_ROWS], batch.y[:_ROWS], batch.live[:_ROWS])
 
 
 def shortened(method: Method) -> Method:

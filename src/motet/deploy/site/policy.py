@@ -14,10 +14,12 @@ Knows names, sizes and rounds. Does not know data, nor who asks.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from torch.utils import _pytree as pytree
 
 from motet import nets
 from motet.client import Task
@@ -26,9 +28,8 @@ from motet.engines.letters import LEARN, Letter
 from motet.errors import MotetError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
-from motet.settings import fields_of
-from motet.text import unknown
-from motet.vec import Vec
+from motet.settings import checked, fields_of
+from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
 
@@ -83,18 +84,11 @@ class Policy:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
-        known, wrong, chosen = fields_of(cls), [], dict[str, Any]()
-        for name, value in values.items():
-            if name not in known:
-                wrong.append(unknown("setting of a policy", name, known))
-                continue
-            good, problem = known[name].check(value)
-            chosen[name] = tuple(good) if isinstance(good, list) else good
-            if problem:
-                wrong.append(f"{name} {problem}")
+        chosen, wrong = checked(values, fields_of(cls), "policy")
         if wrong:
             raise PolicyError("\n".join(wrong))
-        return cls(**chosen)
+        names = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
+        return cls(**chosen | names)
 
     def problems(self, letter: Letter, method: str) -> list[str]:
         """Why a letter may not be answered; nothing if it may."""
@@ -164,7 +158,7 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
     sections = isinstance(given, dict) and set(given) == {"method", "net", "seed"}
     if not sections or not all(isinstance(given[k], dict) for k in ("method", "net")):
         raise RefusedByPolicy("the letter's recipe must have the sections method and net, and a seed")
-    words = [w for part in (given["method"], given["net"]) for v in part.values() for w in _texts(v)]
+    words = [w for w in leaves([given["method"], given["net"]]) if isinstance(w, str)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
         raise RefusedByPolicy(
             f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it"
@@ -176,16 +170,11 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
     return recipes.check(given)
 
 
-def _texts(v: Tree) -> list[str]:
-    if isinstance(v, list | tuple):
-        return [w for item in v for w in _texts(item)]
-    return [v] if isinstance(v, str) else []
-
-
 def check_weights(method: Method, sent: Tree) -> None:
     """Weights of a network that came in a letter must have the network's shapes."""
     known = networks(method)
-    for vec in _vecs(sent):
+    parts = pytree.tree_leaves(sent, is_leaf=lambda t: isinstance(t, Vec))
+    for vec in (t for t in parts if isinstance(t, Vec)):
         for name, v in vec.items():
             shapes = {tuple(w[name].shape) for w in known if name in w}
             if shapes and tuple(v.shape) not in shapes:
@@ -200,11 +189,3 @@ def networks(method: Method) -> list[Vec]:
     task: Task = method.task
     named = {v for v in vars(method).values() if isinstance(v, str) and v in nets.names()}
     return [task.w0, *(task.other(name).w0 for name in sorted(named) if task.build)]
-
-
-def _vecs(tree: Tree) -> Iterator[Vec]:
-    if isinstance(tree, Vec):
-        yield tree
-    elif isinstance(tree, dict | list | tuple):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _vecs(item)

@@ -21,27 +21,24 @@ from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from motet.client.visit import VerbFailed, Visit, single_threaded
-from motet.core import Method, MethodUnfit, NoReply, Tree, Verb
-from motet.data.federated import DataError, FederatedData
+from motet.client.visit import Visit, single_threaded
+from motet.core import Method, Tree, Verb
+from motet.data.federated import FederatedData
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
-from motet.deploy.site.storage import EncryptedState, EncryptedStateError, Ledger, SiteRows
+from motet.deploy.site.storage import EncryptedState, Ledger, SiteRows
 from motet.deploy.site.table import SiteTable
 from motet.engines.evaluate import evaluate, evaluate_trained
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import all_finite
-from motet.nets import NetError
+from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
-from motet.runs.recipe import Recipe, RecipeError
+from motet.runs.recipe import Recipe
 from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")
-_EXPECTED = (
-    RefusedByPolicy, WireError, VerbFailed, NoReply, EncryptedStateError, RecipeError, DataError, NetError, MethodUnfit,
-    OSError, MemoryError, ImportError,
-)  # fmt: skip
+_EXPECTED = (MotetError, OSError, MemoryError, ImportError)
 # A letter that is well formed and makes no sense, or an error of ours; so the log says where.
 _UNEXPECTED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
@@ -112,7 +109,7 @@ class SiteService:
         if type(rounds) is not int or rounds < 1:
             raise WireError("an offer says how many rounds it wants")
         method, name = self.method(letter), letter.recipe["method"]["name"]
-        needs = needs_of(method, self.federated(letter.run))
+        needs = needs_of(method, self.rows.of(letter.run))
         spent = self.ledger.rounds - {(letter.run, str(r)) for r in range(-1, rounds)}
         if wrong := self.policy.objections(name, needs, rounds, len(spent)):
             raise RefusedByPolicy("; ".join(wrong))
@@ -156,7 +153,7 @@ class SiteService:
         )
         assert self._method is not None
         path = self.folder / "models" / quote(letter.run, safe="")
-        save_personal_model(path, model, self._method[2], self.federated(letter.run), letter.round, self.name)
+        save_personal_model(path, model, self._method[2], self.rows.of(letter.run), letter.round, self.name)
         return self.sent(letter, Reply({"saved": True}))
 
     def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
@@ -168,13 +165,9 @@ class SiteService:
 
     # ---- what the jobs need ----
 
-    def federated(self, run: str) -> FederatedData:
-        """This site's rows, as they were laid out for a run."""
-        return self.rows.of(run)
-
     def method(self, letter: Letter) -> Method:
         """The method that the letter names, of this site's own motet, as far as the policy allows it."""
-        federated, wanted = self.federated(letter.run), pack(letter.recipe)
+        federated, wanted = self.rows.of(letter.run), pack(letter.recipe)
         if self._method is None or self._method[0] != wanted or self._method[1] is not federated:
             recipe = read_recipe(letter.recipe, self.policy)
             method = method_of(recipe, task_of(recipe, federated))
@@ -184,7 +177,7 @@ class SiteService:
         return self._method[3]
 
     def visit(self, letter: Letter, method: Method) -> Visit:
-        client_data = self.federated(letter.run).clients_data[self.name]
+        client_data = self.rows.of(letter.run).clients_data[self.name]
         return Visit(method, self.name, client_data, letter.seed, letter.round)
 
     def states(self, letter: Letter) -> EncryptedState:
@@ -199,7 +192,7 @@ class SiteService:
         return unpack(known)["keep"]
 
     def weighted(self, letter: Letter, tree: Tree) -> Reply:
-        n = self.federated(letter.run).clients_data[self.name].n
+        n = self.rows.of(letter.run).clients_data[self.name].n
         return Reply(tree, n if self.policy.counts else 1)
 
     def sent(self, letter: Letter, reply: Reply) -> bytes:

@@ -158,7 +158,7 @@ class SiteRows:
         return found
 
     def of(self, run: str) -> FederatedData:
-        """This site's rows in a run."""
+        """This site's rows, as they were laid out for a run."""
         if isinstance(self.data, FederatedData):
             return self.data
         if self._last is None or self._last[0] != run:

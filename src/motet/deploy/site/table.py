@@ -82,7 +82,8 @@ class SiteTable:
         some = ~np.isnan(z)
         rows = np.where(some.any(0), len(z), 0)
         if not isinstance(middle, torch.Tensor):
-            return {k: torch.from_numpy(v) for k, v in _sums(z, some, rows).items()}
+            sums = {"rows": rows, "many": some.sum(0), "total": np.where(some, z, 0.0).sum(0)}
+            return {k: torch.from_numpy(v) for k, v in sums.items()}
         if middle.shape != (z.shape[1],):
             raise DataError(f"{z.shape[1]} columns are measured, and means came for {tuple(middle.shape)}")
         away = np.where(some, z - middle.numpy(), 0.0)
@@ -165,7 +166,3 @@ def _description(name: str, feature: TableFeature) -> Tree:
     groups = [c.name.removeprefix(f"{name}=") for c in feature.columns if c.group]
     kind = "text" if groups else feature.columns[0].kind
     return {"name": name, "kind": kind, "values": groups}
-
-
-def _sums(z: np.ndarray, some: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    return {"rows": rows, "many": some.sum(0), "total": np.where(some, z, 0.0).sum(0)}

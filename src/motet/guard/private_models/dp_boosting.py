@@ -13,6 +13,7 @@ Two classes, or numbers whose target's bounds are public. Knows rows. Does not k
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,18 @@ from motet.published.manifest import Privacy
 from motet.published.trees import EnsembleTree, ensemble
 
 
+@dataclass(eq=False, repr=False)
 class _Boosting(BaseEstimator):
     """What both share; `bounds` are public pairs (lowest, highest) of each column."""
+
+    target: tuple[float, float] = (0.0, 1.0)
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    bounds: Any = None
+    max_bins: int = 16
+    max_rounds: int = 20
+    rate: float = 0.5
+    random_state: int | None = None
 
     def _fit(self, kind: Any, x: np.ndarray, y: np.ndarray, **more: Any) -> Any:
         x = np.asarray(x, np.float64)
@@ -68,26 +79,11 @@ class _Boosting(BaseEstimator):
         return ensemble(trees, to, base=np.ravel(self.model_.intercept_))
 
 
+@dataclass(eq=False, repr=False)
 class DPBoostingClassifier(ClassifierMixin, _Boosting):
     """Two classes."""
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        bounds: Any = None,
-        max_bins: int = 16,
-        max_rounds: int = 20,
-        rate: float = 0.5,
-        random_state: int | None = None,
-    ) -> None:
-        self.epsilon, self.delta, self.bounds = epsilon, delta, bounds
-        self.max_bins, self.max_rounds, self.rate, self.random_state = (
-            max_bins,
-            max_rounds,
-            rate,
-            random_state,
-        )
+    target: tuple[float, float] = field(default=(0.0, 1.0), init=False)  # classes have no bounds
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingClassifier:
         from interpret.privacy import DPExplainableBoostingClassifier
@@ -116,25 +112,6 @@ class DPBoostingClassifier(ClassifierMixin, _Boosting):
 
 class DPBoostingRegressor(RegressorMixin, _Boosting):
     """Numbers; `target` are public bounds of what is predicted."""
-
-    def __init__(
-        self,
-        target: tuple[float, float] = (0.0, 1.0),
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        bounds: Any = None,
-        max_bins: int = 16,
-        max_rounds: int = 20,
-        rate: float = 0.5,
-        random_state: int | None = None,
-    ) -> None:
-        self.target, self.epsilon, self.delta, self.bounds = target, epsilon, delta, bounds
-        self.max_bins, self.max_rounds, self.rate, self.random_state = (
-            max_bins,
-            max_rounds,
-            rate,
-            random_state,
-        )
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingRegressor:
         from interpret.privacy import DPExplainableBoostingRegressor
@@ -165,7 +142,8 @@ def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> EnsembleTree:
             return at
         middle = (low + high) // 2
         nodes.append((0.0, 0, 0, 0.0))
-        nodes[at] = (_before(cuts[middle - 1]), grow(low, middle), grow(middle, high), 0.0)
+        below = float(np.nextafter(cuts[middle - 1], -np.inf))  # a value at the cut goes right
+        nodes[at] = (below, grow(low, middle), grow(middle, high), 0.0)
         return at
 
     nodes.append((np.inf, 1, 0, 0.0))
@@ -175,9 +153,3 @@ def _steps(cuts: np.ndarray, scores: np.ndarray, feature: int) -> EnsembleTree:
     threshold, left, right, value = (np.array(c) for c in zip(*nodes, strict=True))
     features = np.full(len(nodes), feature)
     return EnsembleTree(features, threshold, left, right, np.zeros(len(nodes), bool), value[:, None])
-
-
-def _before(cut: float) -> float:
-    """The largest number of 32 bits below: a value of 32 bits that is below the cut is at most this."""
-    near = np.float32(cut)
-    return float(near if near < cut else np.nextafter(near, np.float32(-np.inf)))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -27,27 +28,21 @@ from motet.published.manifest import Privacy
 from motet.published.networks import operators
 
 
+@dataclass(eq=False, repr=False)
 class DPNetwork(ClassifierMixin, BaseEstimator):
     """A classifier like scikit-learn's; `bounds` are pairs (lowest, highest) of each column."""
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...] = (),
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        epochs: int = 20,
-        batch: int = 256,
-        lr: float = 2.0,
-        clip: float = 1.0,
-        accountant: str = "rdp",
-        random_state: int | None = None,
-    ) -> None:
-        self.hidden, self.epsilon, self.delta = hidden, epsilon, delta
-        self.bounds, self.classes = bounds, classes
-        self.epochs, self.batch, self.lr, self.clip = epochs, batch, lr, clip
-        self.accountant, self.random_state = accountant, random_state
+    hidden: tuple[int, ...] = ()
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    bounds: Any = None
+    classes: Sequence[Any] | None = None
+    epochs: int = 20
+    batch: int = 256
+    lr: float = 2.0
+    clip: float = 1.0
+    accountant: str = "rdp"
+    random_state: int | None = None
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPNetwork:
         x, y = np.asarray(x, np.float32), np.asarray(y)
@@ -106,25 +101,12 @@ class DPNetwork(ClassifierMixin, BaseEstimator):
         return assemble([*before, *nodes, end], [*constants, *more], self.n_features_in_, columns)
 
 
+@dataclass(eq=False, repr=False)
 class DPLogistic(DPNetwork):
     """Logistic regression."""
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        bounds: Any = None,
-        classes: Sequence[Any] | None = None,
-        epochs: int = 20,
-        batch: int = 256,
-        lr: float = 4.0,
-        clip: float = 1.0,
-        accountant: str = "rdp",
-        random_state: int | None = None,
-    ) -> None:
-        super().__init__(
-            (), epsilon, delta, bounds, classes, epochs, batch, lr, clip, accountant, random_state
-        )
+    hidden: tuple[int, ...] = field(default=(), init=False)
+    lr: float = 4.0
 
 
 def clipped(net: nn.Module, w: dict[str, Tensor], x: Tensor, y: Tensor, length: float) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from sklearn.metrics import roc_auc_score, roc_curve
 
 
 @dataclass(frozen=True)
@@ -40,15 +41,11 @@ def attack(members: np.ndarray, others: np.ndarray) -> Attack:
     """
     if not len(members) or not len(others):
         raise ValueError(f"an attack needs members and others, not {len(members)} and {len(others)} rows")
-    both = np.concatenate([members, others])
-    _, place, many = np.unique(both, return_inverse=True, return_counts=True)
-    rank = (np.cumsum(many) - (many - 1) / 2)[place]  # from 1, ties share the mean
-    above = rank[len(members) :].sum() - len(others) * (len(others) + 1) / 2
-    cuts = np.unique(both)
-    right = np.searchsorted(np.sort(members), cuts, "right") / len(members)
-    wrong = np.searchsorted(np.sort(others), cuts, "right") / len(others)
-    auc = above / (len(members) * len(others))
-    return Attack(float(auc), float(max(0.0, (right - wrong).max())), len(members), len(others))
+    is_member = np.repeat([True, False], [len(members), len(others)])
+    suspicion = -np.concatenate([members, others])
+    wrong, right, _ = roc_curve(is_member, suspicion, drop_intermediate=False)
+    auc = roc_auc_score(is_member, suspicion)
+    return Attack(float(auc), float((right - wrong).max()), len(members), len(others))
 
 
 def most(epsilon: float, delta: float = 0.0) -> float:
