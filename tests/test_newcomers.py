@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -101,3 +103,98 @@ def test_statistics_that_do_not_exist_are_shown() -> None:
     net.statistics = "avg"  # type: ignore[assignment]
     with pytest.raises(motet.MotetError, match="(?s)is 'avg'.*averaged, local, shared"):
         motet.Task(net, "classes", 2)
+
+
+# ---- objects ----
+
+
+def with_chosen(which: int) -> Any:
+    def near(self: Any, u: Any, batch: Any) -> Any:
+        return self.task.loss(u, batch)
+
+    def far(self: Any, u: Any, batch: Any) -> Any:
+        return 0 * self.task.loss(u, batch)
+
+    class Chosen(methods.FedAvg):
+        """A method with a loss of its own."""
+
+        loss_a, loss_b, chosen = near, far, (near, far)[which]
+
+        @verb
+        def train(self, w: Any, keep: Any, data: Any) -> Any:
+            return self.descend(self.chosen, w, data), keep
+
+    return Chosen
+
+
+def test_code_that_names_another_function_is_another_run(tmp_path: Path) -> None:
+    from motet.data.own_code import name_of
+
+    assert name_of(with_chosen(0)) == name_of(with_chosen(0)) != name_of(with_chosen(1))
+
+
+def test_nested_settings_come_as_a_dict_an_object_or_beside_a_file(tmp_path: Path) -> None:
+    from motet.parts.agents import AgentSettings
+    from motet.runs.from_python import recipe_of
+
+    ways = [
+        {"method": {"name": "page", "agent": {"gamma": 0.5, "actor": [8, 4]}}},
+        {"method": "page", "agent": {"gamma": 0.5, "actor": [8, 4]}},
+        {"method": {"name": "page", "agent.gamma": 0.5, "agent.actor": [8, 4]}},
+    ]
+    found = [recipe_of(None, way)["method"]["agent"] for way in ways]
+    assert found[0] == found[1] == found[2] and found[0]["gamma"] == 0.5
+    assert (
+        recipe_of(None, {"method": "page", "agent": AgentSettings(gamma=0.25)})["method"]["agent"]["gamma"]
+        == 0.25
+    )
+    file = tmp_path / "page.toml"
+    file.write_text('[method]\nname = "page"\n[method.agent]\ngamma = 0.5\n')
+    both = recipe_of(file, {"method": {"lr_min": 0.01}})["method"]
+    assert both["lr_min"] == 0.01 and both["agent"]["gamma"] == 0.5
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    run = motet.run(data="wine", rounds=np.int64(1), lr=np.float32(0.5), seed=np.int64(3), out=tmp_path)
+    assert run.facts["settings"]["method"]["lr"] == 0.5 and run.facts["settings"]["seed"] == 3
+
+
+def test_a_comparison_takes_seeds() -> None:
+    with pytest.raises(motet.errors.RecipeError, match="hint: --seeds"):
+        motet.compare(["ditto"], data="wine", seed=5)
+
+
+def test_what_is_missing_in_objects_is_refused_and_not_made_up(tmp_path: Path) -> None:
+    x, y = np.zeros((3, 2)), np.array(["a", None, "b"], dtype=object)
+    with pytest.raises(motet.errors.DataError, match="y of client one lacks some values"):
+        motet.run(data={"one": (x, y), "two": (x, ["a", "b", "a"])}, out=tmp_path)
+    frames = {"one": pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]}), "two": pd.DataFrame({"x": [], "y": []})}
+    with pytest.raises(motet.errors.DataError, match="client two has no rows"):
+        motet.run(data=frames, target="y", out=tmp_path)
+
+
+def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
+    net = torch.nn.Linear(13, 3)
+    net.weight.requires_grad_(False)
+    with pytest.raises(motet.MotetError, match="frozen"):
+        motet.run(net=net, data="wine", out=tmp_path)
+
+
+def test_no_message_about_a_frame_holds_its_values(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"a": [*range(30), "SECRET"], "y": [0, 1] * 15 + [1], "site": ["n", "s"] * 15 + ["n"]}
+    )
+    with pytest.raises(motet.errors.DataError, match="the frame row") as said:
+        motet.run(data=frame, target="y", client="site", out=tmp_path)
+    same = pd.DataFrame({"a": range(30), "y": ["SECRET"] * 30, "site": ["n", "s"] * 15})
+    with pytest.raises(motet.errors.DataError, match="the same in every row") as other:
+        motet.run(data=same, target="y", client="site", out=tmp_path)
+    assert "SECRET" not in str(said.value) + str(other.value)
+
+
+def test_a_client_without_validation_rows_is_stacked(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    labels = (rows[:, 0] > 0).astype(int)
+    data = {f"c{i}": (rows[i::4][: 10 - 8 * (i == 3)], labels[i::4][: 10 - 8 * (i == 3)]) for i in range(4)}
+    run = motet.run(method={"name": "stacking", "trees": 3}, data=data, rounds=1, unseen=0.0, out=tmp_path)
+    assert run.facts["status"] == "done" and (run.clients["val"] == 0).any()

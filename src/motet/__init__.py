@@ -196,6 +196,7 @@ def compare(
     with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
         several = [methods] if isinstance(methods, str) else methods
+        seeds = [seeds] if isinstance(seeds, int) else seeds
         names = [method_name(m) for m in several] or list(comparing.STANDARD)
         plan = comparing.plan(
             None, (), names, seeds, sections(recipe, settings, (*names, *comparing.REFERENCES))

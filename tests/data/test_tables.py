@@ -147,7 +147,7 @@ def test_an_empty_folder_and_an_absent_file_are_refused(tmp_path):
 
 
 def test_a_single_class_is_refused_and_a_client_with_one_class_is_noted(tmp_path):
-    assert "the target 'y' is u in every row" in refusal(write(tmp_path, "a,y\n1,u\n2,u\n"))
+    assert "the target 'y' is the same in every row" in refusal(write(tmp_path, "a,y\n1,u\n2,u\n"))
     text = "a,c,y\n" + "".join(f"{i},{'pq'[i % 2]},{'u' if i % 2 else 'uv'[i % 4 // 2]}\n" for i in range(20))
     federation = load(write(tmp_path, text, "two.csv"), {"target": "y", "client": "c"})
     assert any(re.search("1 of 2 clients with rows of one class only: q", n) for n in federation.notes)

@@ -294,7 +294,7 @@ def check_net(net: nn.Module) -> None:
             raise UsageError(
                 f"layer {name!r} of the network is a {type(module).__name__}, and the network's attribute "
                 f"statistics, which says whose statistics it uses, {given}.\n"
-                f"hint: set it to one of {', '.join(POLICIES)} (see motet.client.batchnorm), or use GroupNorm or LayerNorm"
+                f"hint: set it to one of {', '.join(POLICIES)} (docs/architecture.md), or use GroupNorm or LayerNorm"
             )
     if not any(True for _ in net.parameters()):
         raise UsageError("the network has no parameters to train")

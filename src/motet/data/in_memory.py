@@ -110,6 +110,7 @@ def _joined(frames: Mapping[Any, pd.DataFrame], client: str) -> pd.DataFrame:
         for k, f in frames.items()
         if (lacking := [c for c in every if c not in f.columns])
     ]
+    wrong += [f"client {k} has no rows" for k, f in frames.items() if f.empty]
     if client in every:
         wrong.append(f"the frames have a column {client!r} already\nhint: name another one with client=")
     refuse(wrong)
@@ -169,6 +170,8 @@ def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     x, y = (_array(client, part, values) for part, values in zip("xy", given, strict=True))
     if x.dtype.kind not in "fiub":
         raise DataError(f"x of client {client} holds {x.dtype.name}; expected numbers")
+    if y.dtype.kind == "O" and any(v is None or v != v for v in y.ravel()):  # NaN differs from itself
+        raise DataError(f"y of client {client} lacks some values\nhint: leave these examples out")
     return x.astype(np.float32), y.astype(str) if y.dtype.kind in "OS" else y
 
 

@@ -63,6 +63,7 @@ def described(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
         yield repr(thing)
         return
     if id(thing) in seen:
+        yield f"seen {list(seen).index(id(thing))}"
         return
     seen[id(thing)] = thing
     yield type(thing).__name__

@@ -24,6 +24,9 @@ _BLANK = ["", "nan", "NaN"]  # empty cells; "n/a" is text, and is reported as an
 _SHOWN = 5
 
 
+FRAME = Path("frame")  # stands for the file of rows that were never in one
+
+
 @dataclass
 class SourceTable:
     """All rows of one or several files, and the file of each row."""
@@ -49,18 +52,31 @@ class SourceTable:
             inside = rows[found == f] - self.starts[f]
             word, at = _line_numbers(self.files[f], inside[:_SHOWN])
             more = ", ..." if len(inside) > _SHOWN else ""
-            parts.append(f"{self.files[f].name} ({len(inside)}: {word} {', '.join(map(str, at))}{more})")
+            parts.append(
+                f"{_shown_name(self.files[f])} ({len(inside)}: {word} {', '.join(map(str, at))}{more})"
+            )
         rest = len(np.unique(found)) - _SHOWN
         return ", ".join(parts) + (f" and {rest} more files" if rest > 0 else "")
 
     def samples(self, rows: np.ndarray, values: list[str]) -> str:
-        """The first values that are wrong, each with its place: `'n/a' (a.csv line 3)`."""
+        """The first values that are wrong, each with its place: `'n/a' (a.csv line 3)`. Of a frame that was
+        given as an object only the places are shown."""
         found = np.searchsorted(self.starts, rows[:_SHOWN], side="right") - 1
         parts = []
         for row, f, value in zip(rows, found, values, strict=False):
             word, at = _line_numbers(self.files[f], np.array([row - self.starts[f]]))
-            parts.append(f"{value!r} ({self.files[f].name} {word} {at[0]})")
+            place = f"{_shown_name(self.files[f])} {word} {at[0]}"
+            parts.append(place if _is_object(self.files[f]) else f"{value!r} ({place})")
         return ", ".join(parts)
+
+
+def _is_object(file: Path) -> bool:
+    """Whether the rows were given as a Python object: its copy lies in the cache's folder `given`."""
+    return file == FRAME or file.parent.name == "given"
+
+
+def _shown_name(file: Path) -> str:
+    return "the frame" if _is_object(file) else file.name
 
 
 def read(path: Path) -> SourceTable:

@@ -191,7 +191,7 @@ class Reader:
             return nothing
         y, kind, classes = targets.encode(values, self.kind)
         if len(np.unique(y)) == 1 and not self.one_of_many:
-            self.problems.append(f"the target {name!r} is {column.iloc[0]} in every row: nothing to learn")
+            self.problems.append(f"the target {name!r} is the same in every row: nothing to learn")
         if self.kind == "auto" and values.dtype.kind in "iuf":
             what, other = (f"{len(classes)} classes", "numbers") if classes else ("numbers", "classes")
             self.notes.append(f'the target {name!r} is read as {what}; if wrong, say kind = "{other}"')

@@ -35,6 +35,10 @@ def plan(
             f"a comparison runs several methods, and method={alone[0]} names one.\n"
             f"hint: --methods {alone[0]}, in Python motet.compare([{alone[0]!r}], …)"
         )
+    if "seed" in settings and source is None:
+        raise RecipeError(
+            f"seed is {settings['seed']}; a comparison takes several.\nhint: --seeds, or seeds=[…]"
+        )
     wanted = list(dict.fromkeys([*methods, *REFERENCES]))
     special = {m: settings.pop(m, {}) for m in recipes.method_names()}
     shared = dict(settings.pop("method", {}))

@@ -40,6 +40,8 @@ def model_file(folder: Path, client: str) -> Path:
             )
         if not models.exists():
             raise RunError(f"{folder} has no models.\nhint: run it with save.models=all")
+        if client == "global":
+            raise RunError(f"{folder} has no global model: {run.facts['method']} trains personal ones only")
         names = run.clients.query("seen == 1")["client"].tolist()
         raise RunError(unknown("client", client, [*names, "global"]))
     return path

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from motet import nets
@@ -71,6 +73,7 @@ def sections(recipe: str | Path | None, settings: Mapping[str, Any], methods: Se
 
 def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
     """A section as a recipe has it; objects are named."""
+    value = {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else _plain(value)
     named: dict[str, Callable[[Any], Settings]] = {
         "data": lambda v: data_section(v, settings.get("client")),
         "net": lambda v: {"name": net_name(v)},
@@ -83,15 +86,21 @@ def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
     return value | named[section](value["name"]) if "name" in value else value
 
 
+def _plain(value: Any) -> Any:
+    """Numbers of numpy as Python's, and the object of a nested setting as its table."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
 def _is_settings(value: Any) -> bool:
     """Whether a dict holds settings; a dict of data holds arrays, frames or the like."""
 
-    def plain(v: Any) -> bool:
-        if isinstance(v, dict):  # a nested setting, say agent={"gamma": 0.5}
-            return all(isinstance(i, _SCALARS) for i in v.values())
-        return isinstance(v, _SCALARS) or (
-            isinstance(v, list | tuple) and all(isinstance(i, _SCALARS) for i in v)
-        )
+    def flat(v: Any) -> bool:
+        return all(isinstance(i, _SCALARS) for i in (v if isinstance(v, list | tuple) else [v]))
+
+    def plain(v: Any) -> bool:  # a dict in it is a nested setting, say agent={"gamma": 0.5}
+        return all(map(flat, v.values())) if isinstance(v, dict) else flat(v)
 
     return isinstance(value, dict) and all(plain(v) for k, v in value.items() if k != "name")
 
@@ -163,7 +172,7 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
         guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
         return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})
-    part[key] = str(value) if isinstance(value, Path) else value
+    part[key] = _plain(str(value) if isinstance(value, Path) else value)
     return unfit(places[0], {key: part[key]}, known)
 
 
@@ -182,7 +191,7 @@ def unfit(section: str, part: Any, known: Known) -> list[str]:
 
 
 def _unfit_value(key: str, value: Any, field: Field) -> str:
-    if isinstance(value, _SCALARS):
+    if isinstance(value, _SCALARS) or (field.inner and isinstance(value, dict)):
         return ""
     _, problem = field.check(value if isinstance(value, list | tuple) else object())
     return f"{key} is {_type(value)}; {problem.partition('; ')[2]}" if problem else ""

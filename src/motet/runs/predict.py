@@ -22,7 +22,7 @@ from motet.client import Task
 from motet.core import Tree
 from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
-from motet.data.table_files import SourceTable, read
+from motet.data.table_files import FRAME, SourceTable, read
 from motet.errors import RunError
 from motet.runs.recipe import method_class
 from motet.settings import with_objects
@@ -54,7 +54,7 @@ class Model:
         cells with training means.
         """
         if self.columns and not isinstance(rows, np.ndarray):
-            return self.table(self.rows_of(SourceTable(rows, [Path("frame")], [len(rows)]), missing).values())
+            return self.table(self.rows_of(SourceTable(rows, [FRAME], [len(rows)]), missing).values())
         shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
         found = np.asarray(rows)
         if found.shape[1:] != shape:

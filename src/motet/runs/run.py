@@ -30,7 +30,7 @@ from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
-from motet.runs.store import Store
+from motet.runs.store import METRICS, Store
 from motet.runs.trainer import Observer, Trainer
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def differences(old: Store, new: Store) -> list[str]:
         "states": "*",
         "checkpoint": "*",
         "keeps": "client, round, tree",
-        "scores": "*",
+        "scores": "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(METRICS),
         "traffic": "*",
         "clients": "*",
     }.items():

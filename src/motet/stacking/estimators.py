@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from motet.published import Published
 from motet.stacking.fetching import order, within
 from motet.stacking.predictions import Array, named, predictions
-from motet.stacking.stack import ALONE, StackRows, StackSettings, build, score
+from motet.stacking.stack import ALONE, OWN, StackRows, StackSettings, build, score
 
 SHARES = (0.2, 0.35, 0.5)  # of the rows that are Meta rows, which "auto" tries
 
@@ -111,6 +111,10 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
 
     def _within_budget(self) -> dict[str, Any]:
         models = named(self.models)
+        if OWN in models:
+            raise ValueError(
+                f"a fetched model is called {OWN!r}, as one's own is.\nhint: give it another name"
+            )
         manifests = [m.manifest for m in models.values() if isinstance(m, Published)]
         if not self.budget or not manifests:
             return models

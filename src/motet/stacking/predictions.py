@@ -91,7 +91,7 @@ def _output(name: str, model: Any, x: Array, names: Sequence[str] | None, classe
 
 def _in_classes(name: str, output: Array, known: Sequence[Any], classes: Sequence[Any]) -> Array:
     """A model's output in the columns of `classes`; a class that it does not know has probability 0."""
-    output = output.reshape(len(output), -1)
+    output = output.reshape(len(output), -1) if len(output) else np.zeros((0, max(len(known), 1)))
     if not len(classes):
         if len(known):
             raise ModelRefused(name, "its model predicts classes, and numbers are wanted")
