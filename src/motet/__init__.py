@@ -154,12 +154,13 @@ def run(
     """
     from motet.runs.build import forget_data
     from motet.runs.callback import Callback
-    from motet.runs.from_python import recipe_of
+    from motet.runs.from_python import sections
+    from motet.runs.recipe import check
     from motet.runs.run import run as run_recipe
 
     with _one_at_a_time, _shown(progress) as bars:
         forget_data()
-        made = recipe_of(recipe, settings)
+        made = check(sections(recipe, settings))
         return run_recipe(made, out, Callback(on_round, bars.observer(made)))
 
 

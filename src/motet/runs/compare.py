@@ -25,10 +25,7 @@ def plan(
     more: Settings | None = None,
 ) -> list[Recipe]:
     """A recipe for every method and seed. `method.lr=…` is for all that have an lr, `fedprox.mu=…` for one."""
-    settings: Settings = recipes.parse_file(Path(source)) if source else {}
-    for word in words:
-        recipes.merge(settings, recipes.parse_word(word))
-    recipes.merge(settings, dict(more or {}))
+    settings = recipes.gathered(source, words, more)
     wanted = list(dict.fromkeys([*methods, *REFERENCES]))
     special = {m: settings.pop(m, {}) for m in recipes.method_names()}
     shared = dict(settings.pop("method", {}))
