@@ -8,7 +8,7 @@ they had before they were standardised. Knows federations. Does not know how a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,7 @@ class ClientSurvey:
     distance: float  # Jensen-Shannon distance of the counts to those of all clients
     target: dict[str, float]  # numbers: mean, std and quantiles
     columns: int  # number of columns that it holds
-    apart: list[
-        Deviation
-    ]  # tables: columns in which it differs most from all clients, the largest difference first
+    apart: list[Deviation]  # tables: columns in which it differs most from all clients, the largest first
     channels: list[float]  # images: mean of each channel, from 0 to 1
     missing: int  # cells that were empty before they were filled
 
@@ -109,10 +107,6 @@ class Survey:
     server_test: int | None
     notes: list[str]
 
-    def plain(self) -> dict[str, Any]:
-        """The survey as dicts, lists, text and numbers."""
-        return asdict(self)
-
 
 @dataclass
 class Read:
@@ -157,7 +151,7 @@ def client_survey(
         train=len(client_data.train), val=len(client_data.val), test=len(client_data.test),
         counts=mine.tolist(), entropy=bits, evenness=float(bits / np.log2(max(len(mine), 2))),
         distance=distance(mine, everyones),
-        missing=int(getattr(federated, "missing", {}).get(client, 0)), **more,
+        missing=federated.missing.get(client, 0), **more,
     )  # fmt: skip
 
 
@@ -301,6 +295,5 @@ def duplicates(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
         np.array_equal(s.middle, scalers[0].middle) and np.array_equal(s.spread, scalers[0].spread)
         for s in scalers
     )
-    return find(
-        RowHashes.join([p for r in reads for p in r.hashes]), list(clients_data), columns, comparable=alike
-    )
+    every = RowHashes.join([p for r in reads for p in r.hashes])
+    return find(every, list(clients_data), columns, comparable=alike)
