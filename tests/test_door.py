@@ -25,6 +25,7 @@ from motet import settings
 from motet.cli.main import main
 from motet.data.own_code import described
 from motet.report import tables
+from motet.report.read import read
 from motet.runs.from_python import sections
 
 SENTINEL = "741852963"  # a value in the data that no message may show
@@ -443,7 +444,7 @@ def test_progress_goes_to_stderr_and_only_if_asked_for(capsys: pytest.CaptureFix
 
 def test_a_runs_summary_is_what_the_report_says() -> None:
     done = motet.run(method="ditto", data="wine", rounds=2, engine=LOOP)  # with unseen clients
-    report = tables.summary(tables.read([done.folder])[0])
+    report = tables.summary(read([done.folder])[0])
     for key in ("personal", "global", "clients", "rounds", "seed", "method", "metric", "reported"):
         assert done.summary[key] == pytest.approx(report[key]) if key != "method" else report[key]
     json.dumps(done.summary)

@@ -135,7 +135,11 @@ def test_code_that_names_another_function_is_another_run(tmp_path: Path) -> None
 
 def test_nested_settings_come_as_a_dict_an_object_or_beside_a_file(tmp_path: Path) -> None:
     from motet.parts.agents import AgentSettings
-    from motet.runs.from_python import recipe_of
+    from motet.runs.from_python import sections
+    from motet.runs.recipe import check
+
+    def recipe_of(file: Any, given: dict[str, Any]) -> Any:
+        return check(sections(file, given))
 
     ways = [
         {"method": {"name": "page", "agent": {"gamma": 0.5, "actor": [8, 4]}}},

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import motet
 from motet.report import figures, tables
+from motet.report.read import read
 
 
 def main() -> None:
-    runs = tables.read(motet.compare(data="digits").folders)
+    runs = read(motet.compare(data="digits").folders)
     table, clients = tables.comparison(runs), tables.client_scores(runs)
     look = figures.looks(list(table["method"]))
     svg = figures.gains(clients, ["finetune", "fedavg"], look, table.attrs["metric"], table.attrs["better"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.report import tables
+from motet.report.read import read
 from motet.runs import experiment as experiments
 from motet.runs.run import Run
 
@@ -48,7 +49,7 @@ def scores(done: Iterable[experiments.Done], label: Callable[[str], str], column
         if one.failure:
             row["failures"].append(one.failure)
             continue
-        found = tables.summary(tables.read([one.folder])[0])
+        found = tables.summary(read([one.folder])[0])
         for column, key in columns.items():
             row["values"][column].append(found[key])
         row["seconds"] = row.get("seconds", 0.0) + float(found["seconds"])

@@ -143,7 +143,6 @@ def run(
     Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)`
     arrays, of frames or of torch Datasets by client, or a function. A net may be a name, an nn.Module class,
     a function `(shape, outputs) -> Module`, or a module. A method may be a name or a class.
-
     Data given as objects are copied into motet's cache (the folder MOTET_CACHE), where `verify` finds them.
 
     >>> import motet, tempfile
@@ -155,12 +154,13 @@ def run(
     from motet.cli.progress import Progress
     from motet.runs.build import forget_data
     from motet.runs.callback import Callback
-    from motet.runs.from_python import recipe_of
+    from motet.runs.from_python import sections
+    from motet.runs.recipe import check
     from motet.runs.run import run as run_recipe
 
     with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
-        made = recipe_of(recipe, settings)
+        made = check(sections(recipe, settings))
         return run_recipe(made, out, Callback(on_round, bars.observer(made)))
 
 
@@ -195,6 +195,7 @@ def compare(
 
     with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
+        comparing.check_plural(settings)
         several = [methods] if isinstance(methods, str) else methods
         seeds = [seeds] if isinstance(seeds, int) else seeds
         names = [method_name(m) for m in several] or list(comparing.STANDARD)

@@ -13,10 +13,11 @@ import importlib
 import inspect
 import io
 import os
+import pkgutil
 import sys
 import textwrap
 import tokenize
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -198,6 +199,14 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
         return int(value), ""
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
     return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"
+
+
+def functions_in(package: str, path: Iterable[str], first: list[str]) -> dict[str, Callable[..., Any]]:
+    """The public functions in a package's files whose first parameters are these, by name."""
+    files = [importlib.import_module(f"{package}.{m.name}") for m in pkgutil.iter_modules(path)]
+    every = [(file, f) for file in files for f in vars(file).values() if inspect.isfunction(f)]
+    ours = [f for file, f in every if f.__module__ == file.__name__ and not f.__name__.startswith("_")]
+    return {f.__name__: f for f in ours if list(inspect.signature(f).parameters)[: len(first)] == first}
 
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -76,6 +77,6 @@ def test_it_can_be_surveyed_and_no_row_is_lost(name: str) -> None:
         pytest.skip("it has files, and may be large")
     data = load(name)
     found, clients = survey(data), data.clients_data | data.unseen
-    assert found.plain()["name"] == name and [c.client for c in found.clients] == list(clients)
+    assert asdict(found)["name"] == name and [c.client for c in found.clients] == list(clients)
     assert sum(found.counts) == sum(len(c.train) + len(c.val) + len(c.test) for c in clients.values())
     assert all(sum(c.counts) == c.rows and 0 <= c.evenness <= 1 + 1e-12 for c in found.clients)

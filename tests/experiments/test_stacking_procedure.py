@@ -14,9 +14,8 @@ import pytest
 from motet.client import Column
 from motet.data.federated import Pool
 from motet.published import defaults
-from motet.stacking import StackRows, StackSettings, build
 from motet.stacking.predictions import predictions
-from motet.stacking.stack import score
+from motet.stacking.stack import StackRows, StackSettings, build, score
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "experiments" / "stacking"))
 import cells

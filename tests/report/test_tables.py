@@ -7,16 +7,9 @@ import math
 
 import pytest
 
-from motet.report.tables import (
-    as_records,
-    as_text,
-    by_client,
-    comparison,
-    history,
-    read,
-    summary,
-    summary_text,
-)
+from motet.report.read import read
+from motet.report.tables import by_client, comparison, history, summary
+from motet.report.terminal import as_records, as_text, summary_text
 
 
 def row(table, method):

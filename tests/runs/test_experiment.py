@@ -8,6 +8,7 @@ import pytest
 
 from motet.cli.main import main
 from motet.report import paper_numbers, tables
+from motet.report.read import read
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
 from motet.runs.run import RunError, run
@@ -92,7 +93,7 @@ def test_every_row_and_seed_of_a_scale_is_run(small):
     assert [(d.planned.row, d.planned.seed, d.failure) for d in done] == [
         ("Average", 0, ""), ("Agents", 0, ""), ("Average", 1, ""), ("Agents", 1, ""),
     ]  # fmt: skip
-    table = experiments.results(found, done, lambda f: tables.summary(tables.read([f])[0]))
+    table = experiments.results(found, done, lambda f: tables.summary(read([f])[0]))
     assert len(table["rows"]["Agents"]["values"]["personal"]) == 2
 
 

@@ -11,6 +11,8 @@ import pytest
 import motet
 from motet.report import html as page
 from motet.report import tables
+from motet.report.read import read as runs_in
+from motet.report.terminal import summary_text
 from motet.runs.build import attackers_of
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
@@ -67,7 +69,7 @@ def test_a_reply_that_is_left_out_is_an_event_and_the_run_goes_on(tmp_path: Path
         f"round {i}: the reply of client {who} to train is not finite; left out" for i in range(3)
     ]
     assert done.facts["status"] == "done" and verify(tmp_path) == []
-    shown = tables.summary_text(tables.summary(tables.read([tmp_path])[0]))
+    shown = summary_text(tables.summary(runs_in([tmp_path])[0]))
     assert f"3 replies were not finite and left out, the first in round 0: the reply of client {who}" in shown
 
 
@@ -76,8 +78,8 @@ def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -
     assert done.facts["learns"] == "every reply of averaged asks (median)"
     clients = done.clients[done.clients["seen"] == 1]["client"]
     assert done.facts["attackers"] == attackers_of(read(words=[*FEW, "guard.attack=flip"]), clients)
-    shown = tables.summary_text(tables.summary(tables.read([done.folder])[0]))
-    html = page.write(tables.read([done.folder]), tmp_path / "report.html").read_text()
+    shown = summary_text(tables.summary(runs_in([done.folder])[0]))
+    html = page.write(runs_in([done.folder]), tmp_path / "report.html").read_text()
     for text in (shown, html):
         assert "The server saw every reply, because guard.mean = median." in text
         assert "Simulated attack: 2 clients were made to send updates with their sign flipped" in text
@@ -86,7 +88,7 @@ def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -
 def test_runs_with_another_mean_or_attack_are_rows_of_their_own(tmp_path: Path) -> None:
     words = [(), ("guard.mean=median",), ("guard.mean=trimmed", "guard.attack=flip", "guard.mix=false")]
     folders = [run(read(words=[*FEW, *w]), tmp_path / str(i)).folder for i, w in enumerate(words)]
-    runs = tables.read(folders)
+    runs = runs_in(folders)
     assert [r.label for r in runs] == [
         "fedavg (attack=none, mean=mean)",
         "fedavg (attack=none, mean=median)",
@@ -117,7 +119,7 @@ def test_a_run_of_the_version_before_guards_is_found_and_verified(tmp_path: Path
         db.execute("DELETE FROM meta WHERE key IN ('guard', 'learns', 'attack', 'attackers')")
     assert run(recipe, tmp_path).facts["created"] == done.facts["created"]
     assert verify(tmp_path) == []
-    assert tables.summary(tables.read([tmp_path])[0])["notes"] == []
+    assert tables.summary(runs_in([tmp_path])[0])["notes"] == []
 
 
 def test_models_after_training_are_scored_under_an_attack_too(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from motet.published import Feature, defaults, publish
-from motet.stacking import StackedClassifier, StackedRegressor, gains
+from motet.stacking.estimators import StackedClassifier, StackedRegressor, gains
 
 NAMES = ["age", "wage", "rent", "male"]
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from motet.stacking import StackRows, StackSettings, build
 from motet.stacking.predictions import predictions
-from motet.stacking.stack import divide, held_out, score
+from motet.stacking.stack import StackRows, StackSettings, build, divide, held_out, score
 
 
 def rows(many: int, seed: int = 0, classes: tuple[Any, ...] = (0, 1)) -> StackRows:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
@@ -14,6 +16,28 @@ Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 def say(text: str) -> None:
     """To stderr: stdout is for data."""
     print(text, file=sys.stderr, flush=True)
+
+
+def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The recipe's path, if one was given, and the settings."""
+    from motet.runs.recipe import RecipeError
+
+    paths = [w for w in words if "=" not in w]
+    if len(paths) > 1:
+        raise RecipeError(
+            f"more than one recipe: {', '.join(paths)}\nhint: settings are written section.name=value"
+        )
+    return (paths[0] if paths else None), [w for w in words if "=" in w]
+
+
+def print_summary(folder: Path, as_json: bool) -> None:
+    """A run in numbers, on stdout."""
+    from motet.report.read import read
+    from motet.report.tables import summary
+    from motet.report.terminal import summary_text
+
+    found = summary(read([folder])[0])
+    print(json.dumps({"folder": str(folder)} | found, default=str) if as_json else summary_text(found))
 
 
 def adds_to(parser: argparse.ArgumentParser) -> Add:

@@ -34,13 +34,8 @@ def do_fetch(args: Any) -> None:
     from motet.text import nearest
 
     known = [n for n in names() if cache.origin(n)]
-    refuse(
-        [
-            f"there is no data set {n!r} to fetch.\nhint: {nearest(n, known)}"
-            for n in args.names
-            if n not in known
-        ]
-    )
+    strange = [n for n in args.names if n not in known]
+    refuse([f"there is no data set {n!r} to fetch.\nhint: {nearest(n, known)}" for n in strange])
     problems = []
     for name in args.names:
         try:

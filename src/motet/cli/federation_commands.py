@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group, say
+from motet.cli.command import Add, group, print_summary, say, split_words
 
 KIT = "the server's kit, which also holds the owner's certificate"
 
@@ -148,22 +148,12 @@ def do_run(args: Any) -> None:
     from motet.deploy.flare.kits import open_kit
     from motet.deploy.server.job_chain import run_federated
     from motet.deploy.server.run_files import make_order
-    from motet.report import tables
 
-    kit = open_kit(args.kit, "server")
-    paths = [w for w in args.words if "=" not in w]
-    words = [w for w in args.words if "=" in w]
-    order = make_order(
-        kit.federation, paths[0] if paths else None, words, args.min_sites, args.min_replies, args.timeout
-    )
+    kit, (path, words) = open_kit(args.kit, "server"), split_words(args.words)
+    order = make_order(kit.federation, path, words, args.min_sites, args.min_replies, args.timeout)
     say(order.recipe.digest())
     folder = run_federated(kit, order, say, args.patience)
-    summary = tables.summary(tables.read([folder])[0])
-    print(
-        json.dumps({"folder": str(folder)} | summary, default=str)
-        if args.json
-        else tables.summary_text(summary)
-    )
+    print_summary(folder, args.json)
     say(f"\nsaved: {folder}\nnext:  motet show {folder} --clients\n       motet report {folder}")
 
 

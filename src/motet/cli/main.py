@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
-from motet.cli.command import Add, adds_to, say
+from motet.cli.command import Add, adds_to, print_summary, say, split_words
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
@@ -151,21 +151,8 @@ def reading(add: Add) -> None:
 # ---- commands ----
 
 
-def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The recipe's path, if one was given, and the settings."""
-    from motet.runs.recipe import RecipeError
-
-    paths = [w for w in words if "=" not in w]
-    if len(paths) > 1:
-        raise RecipeError(
-            f"more than one recipe: {', '.join(paths)}\nhint: settings are written section.name=value"
-        )
-    return (paths[0] if paths else None), [w for w in words if "=" in w]
-
-
 def do_run(args: Any) -> None:
     from motet.cli.progress import Progress
-    from motet.report import tables
     from motet.runs import recipe as recipes
     from motet.runs.run import run
 
@@ -174,21 +161,14 @@ def do_run(args: Any) -> None:
     if not args.quiet:
         say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
-        done = run(recipe, args.out, progress.observer(recipe))
-    summary = tables.summary(tables.read([done.folder])[0])
-    print(
-        json.dumps({"folder": str(done.folder)} | summary, default=str)
-        if args.json
-        else tables.summary_text(summary)
-    )
-    say(
-        f"\nsaved: {done.folder}\nnext:  motet show {done.folder} --clients\n       motet verify {done.folder}"
-    )
+        folder = run(recipe, args.out, progress.observer(recipe)).folder
+    print_summary(folder, args.json)
+    say(f"\nsaved: {folder}\nnext:  motet show {folder} --clients\n       motet verify {folder}")
 
 
 def do_compare(args: Any) -> None:
     from motet.cli.progress import Progress
-    from motet.report import tables
+    from motet.report import terminal
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
 
@@ -201,24 +181,22 @@ def do_compare(args: Any) -> None:
         )
     found = Comparison(folders)
     table = found.table
-    print(json.dumps(tables.as_records(table), default=str) if args.json else tables.as_text(table))
-    say(
-        f"\nreport: {found.report(args.report)}\nruns:   {args.out}/\nnext:   motet show {found.folders[0]} --clients"
-    )
+    print(json.dumps(terminal.as_records(table), default=str) if args.json else terminal.as_text(table))
+    report, first = found.report(args.report), found.folders[0]
+    say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 
 def do_show(args: Any) -> None:
-    from motet.report import tables
-    from motet.runs.store import Store
+    from motet.report import tables, terminal
+    from motet.report.read import read
 
-    Store(Path(args.run)).close()
-    found = tables.read([Path(args.run)])
+    found = read([Path(args.run)])
     if args.clients:
         frame = tables.by_client(found)
         print(frame.to_json(orient="records") if args.json else frame.to_string(index=False))
         return
     summary = tables.summary(found[0])
-    print(json.dumps(summary, default=str) if args.json else tables.summary_text(summary))
+    print(json.dumps(summary, default=str) if args.json else terminal.summary_text(summary))
 
 
 def do_report(args: Any) -> None:

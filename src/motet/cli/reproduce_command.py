@@ -64,14 +64,15 @@ def chosen(args: Any) -> tuple[list[str], list[int], list[str]]:
 
 def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     """Each row and seed as a run of its own."""
-    from motet.report import tables
+    from motet.report.read import read
+    from motet.report.tables import summary
     from motet.runs import experiment as experiments
 
     planned = found.plan(args.scale, *chosen(args), base)
     jobs = args.jobs or default_jobs(planned)
     say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
     done = experiments.perform(planned, base, jobs, show_done)
-    return experiments.results(found, done, lambda f: tables.summary(tables.read([f])[0])), done
+    return experiments.results(found, done, lambda f: summary(read([f])[0])), done
 
 
 def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, say
+from motet.cli.command import Add, say, split_words
 
 
 def show_command(add: Add) -> None:
@@ -26,7 +27,6 @@ def show_command(add: Add) -> None:
 
 
 def do_show_data(args: Any) -> None:
-    from motet.cli.main import split_words
     from motet.data.survey import survey
     from motet.report import survey_html
     from motet.runs import recipe as recipes
@@ -37,7 +37,7 @@ def do_show_data(args: Any) -> None:
     path, words = split_words(args.words)
     recipe = recipes.read(path, words)
     say("\n".join(recipe.digest().splitlines()[:2]) + "\n")
-    found = survey(federated_data(recipe)).plain()
+    found = asdict(survey(federated_data(recipe)))
     print(json.dumps(found) if args.json else text(found, args.all))
     given = shlex.join(args.words)
     more = f"\n       motet data show {given} --to survey.html"

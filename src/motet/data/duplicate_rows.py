@@ -59,11 +59,9 @@ class RowHashes:
 
 def row_hashes(rows: np.ndarray, y: np.ndarray, who: int, part: int) -> RowHashes:
     """Hashes of contiguous rows (n, width) and of their targets (n,)."""
-    x = hashed(rows)
-    n = len(rows)
-    return RowHashes(
-        x, pair_hash(x, hashed(y[:, None])), np.full(n, who, np.int32), np.full(n, part, np.int8)
-    )
+    x, n = hashed(rows), len(rows)
+    xy = pair_hash(x, hashed(y[:, None]))
+    return RowHashes(x, xy, np.full(n, who, np.int32), np.full(n, part, np.int8))
 
 
 def hashed(rows: np.ndarray) -> np.ndarray:

@@ -81,11 +81,8 @@ class Pool:
             wrong.append(f"x has shape {self.x.shape}, and {len(self.columns)} columns are named")
         if len(set(self.names)) < len(self.names):
             wrong.append("two clients have the same name")
-        if (
-            self.names
-            and self.owner is not None
-            and not 0 <= self.owner.min() <= self.owner.max() < len(self.names)
-        ):
+        known = self.owner if self.names and self.owner is not None else np.zeros(0)
+        if len(known) and not 0 <= known.min() <= known.max() < len(self.names):
             wrong.append(f"owner holds indices outside of the {len(self.names)} names")
         return wrong + self._problems_of_y()
 
@@ -168,9 +165,8 @@ class FederatedData:
     def _batches(self) -> Iterator[tuple[list[str], Batch | LazyRows]]:
         for role, clients_data in (("home", self.clients_data), ("unseen", self.unseen)):
             for client, client_data in clients_data.items():
-                yield [role, client, "train"], client_data.train
-                yield [role, client, "val"], client_data.val
-                yield [role, client, "test"], client_data.test
+                for part in PARTS[:LOCAL]:
+                    yield [role, client, part], getattr(client_data, part)
         for role, batch in (("proxy", self.proxy), ("server_test", self.server_test)):
             if batch is not None:
                 yield [role], batch

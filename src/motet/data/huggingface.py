@@ -51,9 +51,8 @@ def load(
         notes += [f"columns that are not read: {', '.join(left)}"] if left else []
     else:
         named = any(type(s.features[target]).__name__ == "ClassLabel" for s in splits)
-        table = SourceTable(
-            _frame(splits), [Path(train_split), Path(test_split)][: len(splits)], list(map(len, splits))
-        )
+        files = [Path(train_split), Path(test_split)][: len(splits)]
+        table = SourceTable(_frame(splits), files, list(map(len, splits)))
         made = tables.as_pool(table, target, client, "classes" if named else kind, missing, drop)
     if len(splits) > 1:
         made.part = parts(len(splits[0]), len(splits[1]))
@@ -70,9 +69,8 @@ def _splits(path: str, config: str, train: str, test: str, target: str) -> tuple
         raise DataError(f"{path} has no split {train!r}.\nhint: train_split = one of {', '.join(found)}")
     if test not in found:
         return [found[train]], [f"{path} has no split {test!r}: the server has no test set"]
-    hidden = type(found[test].features.get(target)).__name__ == "ClassLabel" and -1 in found[test].unique(
-        target
-    )
+    kind = type(found[test].features.get(target)).__name__
+    hidden = kind == "ClassLabel" and -1 in found[test].unique(target)
     if hidden or target not in found[test].features:
         return [found[train]], [f"the split {test!r} of {path} has no targets: it is left out"]
     return [found[train], found[test]], []

@@ -39,7 +39,7 @@ def load(
     if size < 0:
         raise DataError(f"size is {size}; expected a number of pixels, or 0")
     root = Path(path).expanduser().resolve()
-    files = images_in(root)
+    files = sorted(_walk(root))
     rows = [ImageFile.of(f) for f in files]
     refuse(_problems(rows, path))
     facts = [(f, (root / f).stat().st_size, (root / f).stat().st_mtime_ns) for f in files]
@@ -80,12 +80,8 @@ def holds_images(path: Path) -> bool:
     return next(_walk(path), None) is not None
 
 
-def images_in(root: Path) -> list[str]:
-    """All images in a folder and its subfolders, sorted, as relative paths with /; without hidden ones."""
-    return sorted(_walk(root))
-
-
 def _walk(root: Path) -> Iterator[str]:
+    """All images in a folder and its subfolders, as relative paths with /; without hidden ones."""
     for at, below, files in os.walk(root):
         inside = Path(at).relative_to(root)
         below[:] = [b for b in below if not b.startswith(".") and len(inside.parts) < _DEEPEST]

@@ -23,6 +23,7 @@ from motet.atomic import write_atomically
 from motet.data import user_table
 from motet.data.federated import DataError, refuse
 from motet.data.files.array_cache import home, writable
+from motet.data.table_files import differences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,11 +106,7 @@ def _joined(frames: Mapping[Any, pd.DataFrame], client: str) -> pd.DataFrame:
     import pandas as pd
 
     every = list(dict.fromkeys(c for f in frames.values() for c in f.columns))
-    wrong = [
-        f"the frame of client {k} lacks {', '.join(map(repr, lacking))}, which other frames have"
-        for k, f in frames.items()
-        if (lacking := [c for c in every if c not in f.columns])
-    ]
+    wrong = differences({f"the frame of client {k}": list(f.columns) for k, f in frames.items()}, "frames")
     wrong += [f"client {k} has no rows" for k, f in frames.items() if f.empty]
     if client in every:
         wrong.append(f"the frames have a column {client!r} already\nhint: name another one with client=")
@@ -126,13 +123,8 @@ def _keep_table(frame: pd.DataFrame) -> str:
     if frame.empty:
         raise DataError(f"the frame has {len(frame)} rows and {len(frame.columns)} columns; it is empty")
     loose = [c for c in frame.columns if frame[c].dtype == object]
-    refuse(
-        [
-            f"column {c!r} holds {t}; expected numbers, truth values or text"
-            for c in loose
-            if (t := _odd(frame[c]))
-        ]
-    )
+    odd = {c: t for c in loose if (t := _odd(frame[c]))}
+    refuse([f"column {c!r} holds {t}; expected numbers, truth values or text" for c, t in odd.items()])
     frame = frame.assign(**{c: frame[c].map(str, na_action="ignore") for c in loose})
     digest = sha256(repr([(c, str(t)) for c, t in frame.dtypes.items()]).encode())
     digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
@@ -177,11 +169,8 @@ def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _examples(client: str, dataset: Any) -> tuple[list[Any], list[Any]]:
     """All examples of a torch Dataset, read once."""
-    if (
-        not hasattr(dataset, "__getitem__")
-        and not hasattr(dataset, "__iter__")
-        or isinstance(dataset, str | Mapping)
-    ):
+    readable = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
+    if not readable or isinstance(dataset, str | Mapping):
         raise DataError(
             f"client {client} has {a_type(dataset)}; expected (x, y) arrays, a frame or a torch Dataset"
         )

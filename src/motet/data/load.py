@@ -68,12 +68,8 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
 
 def is_path(name: str) -> bool:
     """Whether the name says where data lie: a file, a folder, or a place at Hugging Face."""
-    return (
-        name.startswith((_HUB, in_memory.GIVEN))
-        or name.endswith(_FILES)
-        or Path(name).is_dir()
-        or (":" not in name and "/" in name)
-    )
+    said = name.startswith((_HUB, in_memory.GIVEN)) or name.endswith(_FILES)
+    return said or Path(name).is_dir() or (":" not in name and "/" in name)
 
 
 def reader_of(path: str) -> str:

@@ -74,9 +74,8 @@ def described(thing: Any, seen: dict[int, Any]) -> Iterator[str]:
             [f"{thing.__module__}:{thing.__qualname__}"] if is_importable(thing) else _code(thing, seen)
         )
     elif isinstance(thing, torch.Tensor | np.ndarray):
-        array = np.ascontiguousarray(
-            thing.detach().cpu().numpy() if isinstance(thing, torch.Tensor) else thing
-        )
+        held = thing.detach().cpu().numpy() if isinstance(thing, torch.Tensor) else thing
+        array = np.ascontiguousarray(held)
         yield f"{array.dtype} {array.shape} {sha256(array.tobytes()).hexdigest()}"
     else:
         parts = _parts(thing)

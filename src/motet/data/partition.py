@@ -174,30 +174,20 @@ def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: DataSettin
         once = len(assignment.row) // len(assignment.clients)
         first = Assignment(assignment.row[:once], assignment.who[:once], assignment.clients[:1])
         return np.tile(cut(pool, first, part, common, seed), len(assignment.clients))
-    who, clients = assignment.who[todo], assignment.clients
-    tested = np.bincount(assignment.who[part_of == TEST], minlength=len(clients)) > 0
+    tested = np.bincount(assignment.who[part_of == TEST], minlength=len(assignment.clients)) > 0
+    some = Assignment(assignment.row[todo], assignment.who[todo], assignment.clients)
     part_of = part_of.copy()
-    part_of[todo] = stratified(
-        pool, assignment.row[todo], who, clients, np.where(tested, 0, common.test), common.val, seed
-    )
+    part_of[todo] = stratified(pool, some, np.where(tested, 0, common.test), common.val, seed)
     return part_of
 
 
-def stratified(
-    pool: Pool,
-    row: np.ndarray,
-    who: np.ndarray,
-    clients: tuple[str, ...],
-    test: np.ndarray,
-    val: float,
-    seed: int,
-) -> np.ndarray:
+def stratified(pool: Pool, some: Assignment, test: np.ndarray, val: float, seed: int) -> np.ndarray:
     """Parts with about the same shares of classes in each part of a client; `test` is a share for each client."""
+    who, clients = some.who, some.clients
     seeds = torch.tensor([seed_of(seed, "cut", c) for c in clients])
     place = ranks(who, np.arange(len(who)))
     key = hashes(seeds[torch.from_numpy(who)], 0, torch.from_numpy(place)).numpy()
-    y = pool.y[row]
-    stratum = who * max(len(pool.classes), 1) + (y if pool.kind == "classes" else 0)
+    stratum = who * max(len(pool.classes), 1) + (pool.y[some.row] if pool.kind == "classes" else 0)
     # Rows of one class are spaced evenly on (0, 1); the highest are for the test, the next ones for validation.
     # The only row of a class is in the middle, among the training rows.
     height = (ranks(stratum, key) + 0.5) / np.bincount(stratum)[stratum]

@@ -8,7 +8,9 @@ they had before they were standardised. Knows federations. Does not know how a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -56,9 +58,7 @@ class ClientSurvey:
     distance: float  # Jensen-Shannon distance of the counts to those of all clients
     target: dict[str, float]  # numbers: mean, std and quantiles
     columns: int  # number of columns that it holds
-    apart: list[
-        Deviation
-    ]  # tables: columns in which it differs most from all clients, the largest difference first
+    apart: list[Deviation]  # tables: columns in which it differs most from all clients, the largest first
     channels: list[float]  # images: mean of each channel, from 0 to 1
     missing: int  # cells that were empty before they were filled
 
@@ -109,16 +109,13 @@ class Survey:
     server_test: int | None
     notes: list[str]
 
-    def plain(self) -> dict[str, Any]:
-        """The survey as dicts, lists, text and numbers."""
-        return asdict(self)
-
 
 @dataclass
 class Read:
     """What stays in memory of a client's rows."""
 
     y: np.ndarray  # class indices, or numbers in their original unit
+    held: np.ndarray  # which columns of a table the client holds
     moments: Moments | None  # of the columns of a table, or of the values of an image
     hashes: list[RowHashes]
 
@@ -157,7 +154,7 @@ def client_survey(
         train=len(client_data.train), val=len(client_data.val), test=len(client_data.test),
         counts=mine.tolist(), entropy=bits, evenness=float(bits / np.log2(max(len(mine), 2))),
         distance=distance(mine, everyones),
-        missing=int(getattr(federated, "missing", {}).get(client, 0)), **more,
+        missing=federated.missing.get(client, 0), **more,
     )  # fmt: skip
 
 
@@ -193,7 +190,7 @@ def read(federated: FederatedData, client: str, client_data: ClientData, number:
         y = y.astype(np.float64) * federated.scale + federated.offset
     if moments is not None and (scaler := federated.rulers.get(client)):
         moments = moments.rescaled(scaler.middle, scaler.spread)
-    return Read(y, moments, found)
+    return Read(y, held(federated, client_data), moments, found)
 
 
 def chunks(batch: Batch) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -249,8 +246,7 @@ def held(federated: FederatedData, client_data: ClientData) -> np.ndarray:
 
 def described(federated: FederatedData, reads: list[Read], features: str) -> list[dict[str, Any]]:
     """Targets and features of each client, described."""
-    clients_data = (federated.clients_data | federated.unseen).values()
-    columns = [int(held(federated, h).sum()) if features == "table" else 0 for h in clients_data]
+    columns = [int(r.held.sum()) if features == "table" else 0 for r in reads]
     apart = set_apart(federated, reads) if features == "table" else [[] for _ in reads]
     return [
         {"target": summary(federated, r.y), "columns": many, "apart": most, "channels": channels(federated, r)}
@@ -267,11 +263,8 @@ def channels(federated: FederatedData, of: Read) -> list[float]:
 
 def set_apart(federated: FederatedData, reads: list[Read]) -> list[list[Deviation]]:
     """The columns in which each client differs most from all clients, among those it holds."""
-    clients_data = (federated.clients_data | federated.unseen).values()
-    mine = [r.moments.only(held(federated, h)) for r, h in zip(reads, clients_data, strict=True) if r.moments]
-    everyone = mine[0]
-    for other in mine[1:]:
-        everyone = everyone + other
+    mine = [r.moments.only(r.held) for r in reads if r.moments]
+    everyone = reduce(add, mine)
     names = [c.name for c in federated.columns] or [f"x{j + 1}" for j in range(federated.shape[0])]
     return [deviations(m, everyone, names) for m in mine]
 
@@ -293,14 +286,12 @@ def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Devia
 
 def duplicates(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
     """Equal rows of clients with the same columns, if all were standardised in the same way."""
-    clients_data = federated.clients_data | federated.unseen
     sets: dict[bytes, int] = {}
-    columns = [sets.setdefault(held(federated, h).tobytes(), len(sets)) for h in clients_data.values()]
+    columns = [sets.setdefault(r.held.tobytes(), len(sets)) for r in reads]
     scalers = list(federated.rulers.values())
     alike = all(
         np.array_equal(s.middle, scalers[0].middle) and np.array_equal(s.spread, scalers[0].spread)
         for s in scalers
     )
-    return find(
-        RowHashes.join([p for r in reads for p in r.hashes]), list(clients_data), columns, comparable=alike
-    )
+    every = RowHashes.join([p for r in reads for p in r.hashes])
+    return find(every, [*federated.clients_data, *federated.unseen], columns, comparable=alike)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -90,7 +91,10 @@ def read(path: Path) -> SourceTable:
             frames[file] = _read_one(file)
         except DataError as e:
             problems.append(str(e))
-    refuse(problems + differences({f: list(frame.columns) for f, frame in frames.items()}))
+    wrong = differences({f.name: list(frame.columns) for f, frame in frames.items()}, "files")
+    if wrong:
+        wrong[-1] += "\nhint: all files of a folder need the same columns"
+    refuse(problems + wrong)
     together, *rest = frames.values()
     if rest:
         together = pd.concat([f[together.columns] for f in frames.values()], ignore_index=True)
@@ -117,16 +121,15 @@ def find(path: Path) -> list[Path]:
     return files
 
 
-def differences(columns: dict[Path, list[str]]) -> list[str]:
-    """Which file lacks which columns that another one has."""
+def differences(columns: Mapping[str, Sequence[str]], others: str) -> list[str]:
+    """Which table lacks which columns that the `others` have."""
     every = list(dict.fromkeys(c for have in columns.values() for c in have))
-    wrong = []
-    for file, have in columns.items():
-        if lacking := [c for c in every if c not in have]:
-            wrong.append(f"{file.name} lacks {', '.join(map(repr, lacking))}, which other files have")
-    if wrong:
-        wrong[-1] += "\nhint: all files of a folder need the same columns"
-    return wrong
+    lacking = {name: [c for c in every if c not in have] for name, have in columns.items()}
+    return [
+        f"{name} lacks {', '.join(map(repr, some))}, which other {others} have"
+        for name, some in lacking.items()
+        if some
+    ]
 
 
 def _read_one(path: Path) -> pd.DataFrame:

@@ -7,11 +7,8 @@ Knows how nets are found, initialised and checked. Does not know their layers, d
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import cache
-from inspect import isfunction, signature
 from typing import Any
 
 import torch
@@ -22,7 +19,7 @@ from motet.client.task import Kind
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
 from motet.nets.normalisation import measure
-from motet.settings import checked, fields_of, import_named
+from motet.settings import checked, fields_of, functions_in, import_named
 from motet.text import nearest
 
 __all__ = ["NetError", "Shape", "build", "default_net", "names", "source"]
@@ -73,12 +70,7 @@ def default_net(kind: Kind, shape: Shape, symbols: bool = False) -> str:
 
 @cache
 def _found() -> dict[str, Callable[..., Any]]:
-    files = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    ours = [
-        f for file in files for f in vars(file).values() if isfunction(f) and f.__module__ == file.__name__
-    ]
-    nets = [f for f in ours if list(signature(f).parameters)[:2] == ["shape", "outputs"]]
-    return {f.__name__: f for f in nets if not f.__name__.startswith("_")}
+    return functions_in(__name__, __path__, ["shape", "outputs"])
 
 
 def _check_output(net: Any, name: str, shape: Shape, outputs: int) -> None:

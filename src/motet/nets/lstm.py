@@ -71,9 +71,8 @@ def _in_plain_steps(x: Tensor, layers: list[list[Tensor]]) -> Tensor:
         h = c = x.new_zeros(x.shape[0], of_h.shape[1])
         steps, gates = [], []
         for now in given.unbind(1):
-            input_gate, forget_gate, cell, output_gate = (now + h @ of_h.T).chunk(
-                4, -1
-            )  # torch's order of the gates
+            # in torch's order of the gates
+            input_gate, forget_gate, cell, output_gate = (now + h @ of_h.T).chunk(4, -1)
             gates.append((input_gate, forget_gate, output_gate))
             c = forget_gate.sigmoid() * c + input_gate.sigmoid() * cell.tanh()
             h = output_gate.sigmoid() * c.tanh()

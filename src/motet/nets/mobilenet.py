@@ -29,9 +29,8 @@ def mobilenet_v1(
     wrong = no_image(shape) + unknown("stem", stem, STEMS) + wrong_width(width)
     widths = scaled((32, *(many for many, _ in _PAIRS)), width)
     refuse("mobilenet_v1", wrong + normalisation.wrong_norm(norm, groups, statistics, widths))
-    net = MobileNetV1(
-        shape[0], outputs, widths, normalisation.norm_of(norm, groups), 2 if stem == "imagenet" else 1
-    )
+    stride = 2 if stem == "imagenet" else 1
+    net = MobileNetV1(shape[0], outputs, widths, normalisation.norm_of(norm, groups), stride)
     normalisation.declare(net, norm, statistics)
     return net
 

@@ -26,10 +26,8 @@ def vgg11(
 ) -> nn.Module:
     """Simonyan and Zisserman 2015, configuration A, with global average pooling and one linear layer as in FedPerC."""
     wrong, widths = no_image(shape) + wrong_width(width), scaled(_WIDTHS, width)
-    refuse(
-        "vgg11",
-        wrong + normalisation.wrong_norm(norm, groups, statistics, widths, ("none", *normalisation.NORMS)),
-    )
+    known = ("none", *normalisation.NORMS)
+    refuse("vgg11", wrong + normalisation.wrong_norm(norm, groups, statistics, widths, known))
     net = VGG11(shape[0], outputs, widths, normalisation.norm_of(norm, groups))
     kaiming(net, "fan_in")  # with fan_out, activations shrink from layer to layer and it learns late
     normalisation.declare(net, norm, statistics)

@@ -25,6 +25,7 @@ from torch.func import grad
 from torch.nn.functional import linear
 
 from motet.client.data import hashes
+from motet.core import Count, NotNegative, Share
 from motet.errors import UsageError
 from motet.vec import Vec
 
@@ -32,8 +33,6 @@ from motet.vec import Vec
 Agent = dict[str, Any]
 Layers = list[tuple[int, int]]  # (outputs, inputs) of each
 Rate = Annotated[float, "> 0"]
-Share = Annotated[float, "0 to 1"]
-Size = Annotated[int, ">= 1"]
 Whole = Annotated[int, ">= 0"]
 _LEVEL_RATE = 0.1  # weight of the newest reward in the running mean of rewards
 _THETA = 0.15  # of the Ornstein-Uhlenbeck noise: how strongly it is pulled back to 0
@@ -47,8 +46,8 @@ _ACTOR, _CRITIC, _ANY, _NOISE, _BATCH = (1 << 40 | k for k in range(5))
 class AgentSettings:
     """What a recipe can set of an agent."""
 
-    actor: tuple[Size, ...] = (40, 30)  # sizes of the actor's hidden layers
-    critic: tuple[Size, ...] = (40, 30)  # sizes of the critic's hidden layers
+    actor: tuple[Count, ...] = (40, 30)  # sizes of the actor's hidden layers
+    critic: tuple[Count, ...] = (40, 30)  # sizes of the critic's hidden layers
     state_layers: Whole = (
         1  # first layers of the critic that see only the state; the next one also sees the action
     )
@@ -59,12 +58,12 @@ class AgentSettings:
         0.99  # discount factor: value of a reward that comes one round later; 0 = only this round counts
     )
     tau: Share = 0.005  # how far the target networks move towards the trained networks in a round
-    batch_size: Size = 32  # transitions that an agent learns from in a round
+    batch_size: Count = 32  # transitions that an agent learns from in a round
     capacity: Whole = (
         0  # transitions that its memory holds; 0 = one for each round of the run, at most 60,000
     )
     warm_up: Whole = 36  # number of first rounds in which actions are drawn uniformly at random
-    sigma: Annotated[float, ">= 0"] = 0.2  # size of the exploration noise (Ornstein-Uhlenbeck); 0 = none
+    sigma: NotNegative = 0.2  # size of the exploration noise (Ornstein-Uhlenbeck); 0 = none
     noise_rate: Rate = 0.01  # time step of the noise; the smaller it is, the more slowly the noise changes
     noise_decay: Whole = 500  # rounds until the noise has shrunk to zero; 0 = it does not shrink
     initial_action: Share = 0.0  # actions of an untrained agent: 0 = middle of their range, 1 = its upper end

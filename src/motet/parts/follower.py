@@ -40,10 +40,7 @@ class Follower:
 
     def initial(self, seed: int) -> Me:
         none, one = torch.zeros(self.spec.actions), torch.zeros(())
-        tried = {
-            "a": none[None][:0],
-            "r": one[None][:0],
-        }  # candidates that were not chosen, and their rewards
+        tried = {"a": none[None][:0], "r": one[None][:0]}  # not chosen, and their rewards
         return {"agent": agents.initial(self.spec, seed), "s": none, "a": none, "r": one, "tried": tried}
 
     def move(

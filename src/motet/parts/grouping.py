@@ -226,10 +226,8 @@ class Grouping(Method):
     @property
     def vector_noise(self) -> sparsity_vectors.VectorNoise:
         """Of each reply. With Mahalanobis distances there are two, and each gets half of epsilon."""
-        share = 0.5 if self.distance == "mahalanobis" else 1.0
-        return sparsity_vectors.VectorNoise(
-            self.epsilon * share, self.noise, self.vector_clip if self.epsilon else 0.0
-        )
+        epsilon = self.epsilon * (0.5 if self.distance == "mahalanobis" else 1.0)
+        return sparsity_vectors.VectorNoise(epsilon, self.noise, self.vector_clip if self.epsilon else 0.0)
 
     # ---- what the rest of motet asks of a method ----
 

@@ -68,9 +68,8 @@ def is_linear(task: Task) -> bool:
 
 def weights(task: Task, theta: Tensor, per_class: bool) -> Vec:
     """Particles as weights with a first axis of particles; per class, the i-th ones of all swarms make one network."""
-    rows = (
-        theta.transpose(0, 1) if per_class else theta.flatten(0, 1)
-    )  # (particles, classes, numbers) if per class
+    # (particles, classes, numbers) if per class
+    rows = theta.transpose(0, 1) if per_class else theta.flatten(0, 1)
     sizes = [w[0].numel() if per_class else w.numel() for w in task.w0.values()]
     parts = torch.split(rows, sizes, -1)
     return Vec({k: p.reshape(len(p), *w.shape) for (k, w), p in zip(task.w0.items(), parts, strict=True)})
@@ -94,10 +93,8 @@ def best_weights(task: Task, gbest: Tensor, loss: Tensor, per_class: bool) -> Ve
 
 def mean_losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip: float = 0.0) -> Tensor:
     """Mean losses (swarms, particles) over the client's examples, each clipped if `clip` is not 0."""
-    x, real = (
-        inputs(task, data.x),
-        torch.arange(len(data.x)) < data.n,
-    )  # what follows the real rows is padding
+    x = inputs(task, data.x)
+    real = torch.arange(len(x)) < data.n  # what follows the real rows is padding
     if loss in PER_CLASS:
         cost = one_vs_all(x.flatten(1), data.y, theta, loss)
     else:
@@ -115,9 +112,8 @@ def one_vs_all(x: Tensor, y: Tensor, theta: Tensor, loss: str) -> Tensor:
     wide = x.shape[1]  # a number of the particle beyond these is its bias
     z = x @ flat[:, :wide].T + (flat[:, wide] if numbers > wide else 0.0)
     side = 1.0 - 2.0 * (y[:, None] == torch.arange(classes))  # -1 for examples of the class
-    wrong = (z.reshape(-1, classes, particles) * side.to(z)[:, :, None]).flatten(
-        1
-    )  # distance on the wrong side
+    distance = z.reshape(-1, classes, particles) * side.to(z)[:, :, None]
+    wrong = distance.flatten(1)  # how far on the wrong side
     if loss == "one_vs_all":
         return softplus(wrong)  # -log sigmoid, which never overflows
     return -(torch.sigmoid(-wrong) + _SMALL).log()
@@ -150,9 +146,8 @@ def gram_root(task: Task, data: Data) -> Tensor:
     bias = [torch.ones(len(x), 1, dtype=torch.float64)] * (len(task.w0) - 1)
     a = torch.cat([x, *bias, -data.y.double()[:, None]], 1)
     a = torch.where((torch.arange(len(x)) < data.n)[:, None], a, 0.0)
-    square = torch.zeros(
-        a.shape[1], a.shape[1], dtype=torch.float64
-    )  # so that R is square with few examples too
+    wide = a.shape[1]
+    square = torch.zeros(wide, wide, dtype=torch.float64)  # so that R is square with few examples too
     r: Tensor = torch.linalg.qr(torch.cat([a, square]) / data.n.double().sqrt(), mode="r").R
     return r.T.contiguous()
 

@@ -214,12 +214,9 @@ class Swarms:
 
     def others_answered(self, loss: Array) -> bool:
         """Whether gbest's loss has changed, so that losses of earlier epochs are those of other clients."""
-        pairs = zip(
-            loss.ravel().tolist(), self.gbest_loss.ravel().tolist(), strict=True
-        )  # few: faster than NumPy
-        return any(
-            abs(now - then) > _CHANGED * abs(then) for now, then in pairs
-        )  # inf - inf is nan: no change
+        pairs = zip(loss.ravel().tolist(), self.gbest_loss.ravel().tolist(), strict=True)
+        # There are few: faster than NumPy. inf - inf is nan: no change.
+        return any(abs(now - then) > _CHANGED * abs(then) for now, then in pairs)
 
     def replace_losses(self, loss: Array) -> None:
         """Losses of all particles at the clients that answer now."""

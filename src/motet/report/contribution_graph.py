@@ -31,32 +31,22 @@ def picture(run: ReportedRun) -> list[dict[str, str]]:
     if not trust:
         return []
     riders = record.get("free_riders") or []
-    names = shown(trust)
+    everyone = sorted({*trust, *(j for row in trust.values() for j in row)}, key=natural)
+    names = evenly(everyone, MOST)
     caption = (
         "How much each client's model relies on the model of each other one. Left: the larger a client, the more the "
         f"others rely on it; arrows lead to the {ARROWS} that a client relies on most. Right: rows rely on "
         "columns, hollow is a client's own private model."
     )
     caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
-    many = len({*trust, *(j for row in trust.values() for j in row)})
-    caption += f" {len(names)} of {many} clients are drawn." * (many > len(names))
+    caption += f" {len(names)} of {len(everyone)} clients are drawn." * (len(everyone) > len(names))
     about = "Contribution graph: who relies on whom"
-    return [
-        {"title": "Who relies on whom", "caption": caption, "svg": svg(drawing(trust), size(names), about)}
-    ]
+    size = WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
+    drawn = svg(drawing(trust, names), size, about)
+    return [{"title": "Who relies on whom", "caption": caption, "svg": drawn}]
 
 
-def shown(trust: Trust) -> list[str]:
-    everyone = sorted({*trust, *(j for row in trust.values() for j in row)}, key=natural)
-    return evenly(everyone, MOST)
-
-
-def size(names: list[str]) -> tuple[float, float]:
-    return WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
-
-
-def drawing(trust: Trust) -> Draw:
-    names = shown(trust)
+def drawing(trust: Trust, names: list[str]) -> Draw:
     got = {j: sum(trust[i].get(j, 0.0) for i in trust if i != j) for j in names}
     total = sum(got.values()) or 1.0
 

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,12 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False, "axes.titlesize": 9.0, "figure.dpi": 72,
 }  # fmt: skip
 MethodStyle = tuple[str, str]  # colour, marker
+Styles = dict[str, MethodStyle]  # of methods
 Size = tuple[float, float]  # inches
 Draw = Callable[["Figure"], None]
 
 
-def styles_of(labels: Sequence[str]) -> dict[str, MethodStyle]:
+def styles_of(labels: Sequence[str]) -> Styles:
     """A colour and a marker for each method: references grey or ink, the others along the palette."""
     reference = {ALONE: (GREY, "o"), UPPER_BOUND: (INK, "D")}
     plain = [name for name in labels if name.split(" ")[0] not in reference]
@@ -61,33 +63,33 @@ def styles_of(labels: Sequence[str]) -> dict[str, MethodStyle]:
 def over_rounds(
     past: pd.DataFrame,
     reported: dict[str, list[int]],
-    styles: dict[str, MethodStyle],
+    styles: Styles,
     metric: str,
     better: int,
 ) -> str:
     """Validation score over rounds: solid is personal, dashed is global, a mark where models are reported."""
+    from matplotlib.ticker import MaxNLocator
+
+    names = [n for n in styles if n in set(past["method"])]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name in (n for n in styles if n in set(past["method"])):
+        for name in names:
+            marked = {"personal": reported.get(name, []), "global": []}
             for side, dashes in (("global", (0, (3, 2))), ("personal", "-")):
                 line = past[(past["method"] == name) & (past["side"] == side)]
                 if len(line):
-                    _line(
-                        axes, line, styles[name], dashes, reported.get(name, []) if side == "personal" else []
-                    )
+                    _line(axes, line, styles[name], dashes, marked[side])
         axes.set(xlabel="round", ylabel=f"validation {unit(metric)}, mean over clients")
         axes.set_ylim(*_window(past, better))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _percent(axes.yaxis, metric)
-        _whole_numbers(axes)
-        _line_legend(axes, [n for n in styles if n in set(past["method"])], styles)
+        _line_legend(axes, names, styles)
 
     return svg(draw, (WIDE, 3.8), f"Validation {metric} over rounds for each method")
 
 
-def each_client(
-    clients: pd.DataFrame, labels: Sequence[str], styles: dict[str, MethodStyle], metric: str
-) -> str:
+def each_client(clients: pd.DataFrame, labels: Sequence[str], styles: Styles, metric: str) -> str:
     """Every client's personal test score, a dot each (evenly spaced ranks of many), a line at the mean."""
 
     def draw(figure: Figure) -> None:
@@ -106,14 +108,11 @@ def each_client(
         axes.grid(axis="y", visible=False)
         _percent(axes.xaxis, metric)
 
-    return svg(
-        draw, (WIDE, 0.9 + 0.42 * len(labels)), f"Test {metric} of every client's personal model by method"
-    )
+    about = f"Test {metric} of every client's personal model by method"
+    return svg(draw, (WIDE, 0.9 + 0.42 * len(labels)), about)
 
 
-def gains(
-    clients: pd.DataFrame, names: Sequence[str], styles: dict[str, MethodStyle], metric: str, better: int
-) -> str:
+def gains(clients: pd.DataFrame, names: Sequence[str], styles: Styles, metric: str, better: int) -> str:
     """What each client gains over training alone, smallest first: filled bars gain, hollow bars lose."""
     alone, order = clients.attrs["alone"], clients.sort_values("train", kind="stable")
     order = order.loc[evenly(list(order.index), DOTS)]
@@ -127,9 +126,8 @@ def gains(
             _percent(axes.yaxis, metric)
         _client_ticks(panels[-1], order)
 
-    return svg(
-        draw, (WIDE, 1.2 + 1.5 * len(names)), f"Gain of each client over training alone, {', '.join(names)}"
-    )
+    about = f"Gain of each client over training alone, {', '.join(names)}"
+    return svg(draw, (WIDE, 1.2 + 1.5 * len(names)), about)
 
 
 def client_rows(run: ReportedRun) -> str:
@@ -163,9 +161,8 @@ def groups(runs: Sequence[ReportedRun]) -> str:
         panels = figure.subplots(1, len(runs), squeeze=False)[0]
         for axes, run in zip(panels, runs, strict=True):
             record = run.facts["record"]
-            common = len(
-                os.path.commonprefix(list(record["places"]))
-            )  # what all names begin with says nothing
+            # what all names begin with says nothing
+            common = len(os.path.commonprefix(list(record["places"])))
             for client in sorted(record["places"], key=natural):
                 (x, y), group = record["places"][client], int(record["groups"].get(client, -1))
                 colour, marker = (PALETTE[group % 6], MARKERS[group // 6 % 7]) if group >= 0 else (GREY, "x")
@@ -206,7 +203,7 @@ def _line(axes: Axes, line: pd.DataFrame, style: MethodStyle, dashes: Any, repor
               markeredgecolor=INK, markeredgewidth=0.8, zorder=5)  # fmt: skip
 
 
-def _line_legend(axes: Axes, names: Sequence[str], styles: dict[str, MethodStyle]) -> None:
+def _line_legend(axes: Axes, names: Sequence[str], styles: Styles) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
@@ -250,11 +247,10 @@ def _counts(rows: pd.DataFrame, classes: Sequence[str]) -> dict[str, list[int]]:
     """
     named = {str(i): name for i, name in enumerate(classes)}
     held = [{named.get(k, k): int(n) for k, n in json.loads(text or "{}").items()} for text in rows["labels"]]
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for one in held:
-        for label, many in one.items():
-            total[label] = total.get(label, 0) + many
-    kept = sorted(total, key=lambda k: -total[k])[:LABELS]
+        total.update(one)
+    kept = [label for label, _ in total.most_common(LABELS)]
     places = {c: i for i, c in enumerate(classes)}
     kept.sort(key=lambda k: (places.get(k, len(places)), natural(k)))
     return {label: [one.get(label, 0) for one in held] for label in kept}
@@ -277,12 +273,6 @@ def _bubbles(axes: Axes, counts: dict[str, list[int]]) -> None:
 def _percent(axis: Any, metric: str) -> None:
     if metric == "accuracy":
         axis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g}")
-
-
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def evenly(items: Sequence[Any], most: int) -> list[Any]:

@@ -25,11 +25,8 @@ def finding(table: pd.DataFrame, clients: pd.DataFrame) -> str:
     best, metric = rivals[0], table.attrs["metric"]
     if len(rivals) == 1:
         return _alone_in_the_table(best, metric)
-    close = (
-        f", too close to {rivals[1]['method']} to tell the two apart"
-        if _close(rivals, clients, table)
-        else ""
-    )
+    mean, error = _lead(rivals, clients, table)  # a lead without an error is not to be relied on
+    close = "" if mean > 2 * error else f", too close to {rivals[1]['method']} to tell the two apart"
     parts = [
         f"{best['method']} has the best mean {metric} of the clients' own models"
         f" ({said(best['personal'], metric)}){close}",
@@ -108,24 +105,15 @@ def _lead(rivals: Sequence[Any], clients: pd.DataFrame, table: pd.DataFrame) -> 
     return float(ahead.mean()), error
 
 
-def _close(rivals: Sequence[Any], clients: pd.DataFrame, table: pd.DataFrame) -> bool:
-    """Whether the lead is within two standard errors; a lead without an error is not to be relied on."""
-    mean, error = _lead(rivals, clients, table)
-    return not mean > 2 * error
-
-
 def _margin(rivals: Sequence[Any], clients: pd.DataFrame, table: pd.DataFrame) -> str:
     if len(rivals) < 2:
         return ""
     metric, (mean, error) = table.attrs["metric"], _lead(rivals, clients, table)
+    small = f"{100 * error if metric == 'accuracy' else error:.2g}"
     return (
         f"The lead over the second, {rivals[1]['method']}, is {gain(mean, metric)}{_points(metric)}"
-        f" (standard error over clients: {_small(error, metric)})."
+        f" (standard error over clients: {small})."
     )
-
-
-def _small(value: float, metric: str) -> str:
-    return f"{100 * value if metric == 'accuracy' else value:.2g}"
 
 
 def _points(metric: str) -> str:

@@ -22,6 +22,7 @@ from motet.report.tables import client_scores, comparison, history, summary
 if TYPE_CHECKING:
     import pandas as pd
 
+Pictures = list[dict[str, str]]  # title, caption and svg of each; none where there is nothing to draw
 MOST_CLIENTS = 200  # rows of the table of clients
 MOST_PANELS = 2  # methods in the picture of gains
 SORTING = """
@@ -112,10 +113,8 @@ def _with_global(runs: Sequence[ReportedRun], clients: pd.DataFrame) -> pd.DataF
 
 def _columns(table: pd.DataFrame, clients: pd.DataFrame) -> list[str]:
     """The columns of scores, in the order of the comparison."""
-    order = list(table["method"])
-    return sorted(
-        clients.attrs["columns"], key=lambda name: order.index(name) if name in order else len(order)
-    )
+    place = {name: i for i, name in enumerate(table["method"])}
+    return sorted(clients.attrs["columns"], key=lambda name: place.get(name, len(place)))
 
 
 def _client_table(clients: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
@@ -140,9 +139,7 @@ def _client_table(clients: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
 # ---- pictures ----
 
 
-def _pictures(
-    runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame
-) -> list[dict[str, str]]:
+def _pictures(runs: Sequence[ReportedRun], table: pd.DataFrame, clients: pd.DataFrame) -> Pictures:
     """Title, caption and SVG of each picture that these runs have numbers for."""
     styles = figures.styles_of(list(table["method"]))
     return [
@@ -155,9 +152,7 @@ def _pictures(
     ]
 
 
-def _picture_of_rounds(
-    runs: Sequence[ReportedRun], styles: dict[str, figures.MethodStyle], metric: str
-) -> list[dict[str, str]]:
+def _picture_of_rounds(runs: Sequence[ReportedRun], styles: figures.Styles, metric: str) -> Pictures:
     past = history(runs)
     if not len(past):
         return []
@@ -174,41 +169,33 @@ def _picture_of_rounds(
     return [{"title": "Validation over rounds", "caption": caption, "svg": svg}]
 
 
-def _picture_of_clients(
-    table: pd.DataFrame, clients: pd.DataFrame, styles: dict[str, figures.MethodStyle]
-) -> list[dict[str, str]]:
+def _picture_of_clients(table: pd.DataFrame, clients: pd.DataFrame, styles: figures.Styles) -> Pictures:
     labels = _columns(table, clients)
     if not labels:
         return []
-    few = f" Of {len(clients):,} clients, {figures.DOTS} evenly spaced ranks are drawn." * (
-        len(clients) > figures.DOTS
-    )
-    caption = (
-        f"Each dot is a client's own model on its own test rows; the line is the mean over all clients.{few}"
-    )
+    many = len(clients)
+    caption = "Each dot is a client's own model on its own test rows; the line is the mean over all clients."
+    caption += f" Of {many:,} clients, {figures.DOTS} evenly spaced ranks are drawn." * (many > figures.DOTS)
     svg = figures.each_client(clients, labels, styles, table.attrs["metric"])
     return [{"title": "Every client", "caption": caption, "svg": svg}]
 
 
-def _picture_of_gains(
-    table: pd.DataFrame, clients: pd.DataFrame, styles: dict[str, figures.MethodStyle]
-) -> list[dict[str, str]]:
+def _picture_of_gains(table: pd.DataFrame, clients: pd.DataFrame, styles: figures.Styles) -> Pictures:
     alone, rivals = clients.attrs["alone"], clients.attrs["rivals"]
     names = [name for name in table["method"] if name in rivals and name != alone][:MOST_PANELS]
     if alone is None or not names:
         return []
-    few = f" {figures.DOTS} of {len(clients):,} clients are drawn, evenly by size." * (
-        len(clients) > figures.DOTS
-    )
     caption = (
         f"Test score against training alone, for {' and '.join(names)}; filled bars gain, hollow bars lose. "
-        f"Clients from few training rows to many (rows in brackets).{few}"
+        "Clients from few training rows to many (rows in brackets)."
     )
+    many = len(clients)
+    caption += f" {figures.DOTS} of {many:,} clients are drawn, evenly by size." * (many > figures.DOTS)
     svg = figures.gains(clients, names, styles, table.attrs["metric"], table.attrs["better"])
     return [{"title": "Who gains, who loses", "caption": caption, "svg": svg}]
 
 
-def _picture_of_groups(runs: Sequence[ReportedRun]) -> list[dict[str, str]]:
+def _picture_of_groups(runs: Sequence[ReportedRun]) -> Pictures:
     """Of the first run of each method that groups clients by what it saw of them."""
     seen = {run.label: run for run in reversed(runs) if (run.facts.get("record") or {}).get("places")}
     some = list(reversed(seen.values()))[:MOST_PANELS]
@@ -226,18 +213,16 @@ def _picture_of_groups(runs: Sequence[ReportedRun]) -> list[dict[str, str]]:
     return [{"title": "Groups of clients", "caption": caption, "svg": figures.groups(some)}]
 
 
-def _picture_of_client_rows(run: ReportedRun) -> list[dict[str, str]]:
+def _picture_of_client_rows(run: ReportedRun) -> Pictures:
     if not len(run.clients):
         return []
     many, unseen = len(run.clients), bool((run.clients["seen"] == 0).any())
-    caption = "Training rows of each client" + (
-        " by label; the area of a bubble is the number of rows" if run.facts.get("kind") == "classes" else ""
-    )
+    by_label, labels = run.facts.get("kind") == "classes", len(run.facts.get("classes") or [])
+    caption = "Training rows of each client"
+    caption += " by label; the area of a bubble is the number of rows" * by_label
     caption += f" (seed {run.seed})." + " A star marks clients never seen in training." * unseen
     caption += f" {figures.COLUMNS} of {many:,} clients are drawn, evenly by name." * (many > figures.COLUMNS)
-    caption += f" Only the {figures.LABELS} most frequent labels are drawn." * (
-        len(run.facts.get("classes") or []) > figures.LABELS
-    )
+    caption += f" Only the {figures.LABELS} most frequent labels are drawn." * (labels > figures.LABELS)
     return [{"title": "Who holds what", "caption": caption, "svg": figures.client_rows(run)}]
 
 

@@ -5,12 +5,11 @@ Knows the plain figures of a survey (dicts and lists). Does not know how they we
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from motet.report.read import natural
-from motet.report.terminal import WIDTH, short, three_digits
+from motet.report.terminal import WIDTH, printed, short, three_digits
 
 Plain = dict[str, Any]
 Cell = Callable[[Plain], str]
@@ -41,7 +40,7 @@ def columns(survey: Plain) -> dict[str, Cell]:
         "distance": lambda c: f"{c['distance']:.2f}",
     }
     if survey["kind"] == "numbers":
-        found |= {"mean ± sd": mean_and_sd, "from … to": ends}
+        found |= {"mean ± sd": targets("mean", "±", "std"), "from … to": targets("min", "…", "max")}
     return found | feature_columns(survey)
 
 
@@ -84,12 +83,9 @@ def sparks(counts: Sequence[int]) -> str:
     return "".join(SPARKS[-(-n * len(SPARKS) // most) - 1] if n else "·" for n in counts)
 
 
-def mean_and_sd(client: Plain) -> str:
-    return f"{three_digits(client['target']['mean'])} ± {three_digits(client['target']['std'])}"
-
-
-def ends(client: Plain) -> str:
-    return f"{three_digits(client['target']['min'])} … {three_digits(client['target']['max'])}"
+def targets(first: str, between: str, second: str) -> Cell:
+    """Two numbers on a client's targets."""
+    return lambda c: f"{three_digits(c['target'][first])} {between} {three_digits(c['target'][second])}"
 
 
 def brightness(client: Plain) -> str:
@@ -104,7 +100,7 @@ def brightness(client: Plain) -> str:
 
 def facts(survey: Plain) -> list[tuple[str, str]]:
     """A name and a sentence for each thing that is known of all clients together."""
-    found = [
+    return [
         ("clients", of_clients(survey)),
         ("features", of_features(survey)),
         ("entropy", of_entropy(survey)),
@@ -115,7 +111,6 @@ def facts(survey: Plain) -> list[tuple[str, str]]:
         ("missing", of_missing(survey)),
         ("server", of_server(survey)),
     ]  # fmt: skip
-    return found
 
 
 def of_clients(survey: Plain) -> str:
@@ -180,9 +175,8 @@ def of_missing(survey: Plain) -> str:
         return "no cell was empty"
     most = sorted((c for c in survey["clients"] if c["missing"]), key=lambda c: -c["missing"])
     named = ", ".join(f"{c['client']} {c['missing']:,}" for c in most[:3])
-    return (
-        f"{survey['missing']:,} cells were empty and are filled, with {len(most):,} clients (most: {named})"
-    )
+    filled = f"{survey['missing']:,} cells were empty and are filled"
+    return f"{filled}, with {len(most):,} clients (most: {named})"
 
 
 def of_server(survey: Plain) -> str:
@@ -195,18 +189,13 @@ def of_server(survey: Plain) -> str:
 
 
 def as_text(survey: Plain, everyone: bool = False, width: int = WIDTH) -> str:
-    """The table of clients and the sentences, for a terminal: no colour."""
-    from rich.console import Console
-
-    out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, force_terminal=False)
+    """The table of clients and the sentences, for a terminal."""
     clients = ordered(survey)
     shown = clients if everyone else clients[:MOST]
-    console.print(_table(shown, columns(survey), width))
-    if len(clients) > len(shown):
-        console.print(f"… and {len(clients) - len(shown):,} more (--all shows them)", highlight=False)
-    console.print(_listed([*facts(survey), *(("note", note) for note in survey["notes"])]))
-    return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
+    rest = len(clients) - len(shown)
+    more = [f"… and {rest:,} more (--all shows them)"] if rest else []
+    sentences = _listed([*facts(survey), *(("note", note) for note in survey["notes"])])
+    return printed([_table(shown, columns(survey), width), *more, sentences], width)
 
 
 def _table(clients: Sequence[Plain], cells: dict[str, Cell], width: int) -> Any:

@@ -11,31 +11,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import (
-    ALONE,
-    UPPER_BOUND,
-    ReportedRun,
-    check_comparable,
-    differing_clients,
-    natural,
-    read,
-)
-from motet.report.terminal import as_records, as_text, plain, summary_text
+from motet.report.read import ALONE, UPPER_BOUND, ReportedRun, check_comparable, differing_clients, natural
+from motet.report.terminal import plain
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "ReportedRun",
-    "as_records",
-    "as_text",
-    "by_client",
-    "comparison",
-    "history",
-    "read",
-    "summary",
-    "summary_text",
-]
 
 NOTHING = float("nan")
 TIE = 1e-9  # scores closer than this are the same score
@@ -74,10 +54,8 @@ def _traffic(run: ReportedRun) -> dict[str, float]:
     """Bytes per client and round, and in all; the upper bound sends rows, not models, and has none."""
     if run.method == UPPER_BOUND:
         return dict.fromkeys(("up", "down", "total_up", "total_down"), NOTHING)
-    asked, total = (
-        int(run.rounds["cohort"].sum()),
-        {way: int(run.rounds[way].sum()) for way in ("up", "down")},
-    )
+    asked = int(run.rounds["cohort"].sum())
+    total = {way: int(run.rounds[way].sum()) for way in ("up", "down")}
     each = {way: many / asked if asked else 0.0 for way, many in total.items()}
     return each | {f"total_{way}": float(many) for way, many in total.items()}
 

@@ -103,18 +103,21 @@ def _personal(row: Any, metric: str) -> str:
 
 
 def as_text(comparison: pd.DataFrame) -> str:
-    """The comparison for a terminal: no colour, at most 100 columns wide."""
+    """The comparison for a terminal, at most 100 columns wide."""
+    metric, rows = comparison.attrs["metric"], comparison.to_dict("records")
+    columns = {k: v for k, v in SCORES.items() if k != "seeds sd" or "seed_sd" in comparison}
+    scores = _table(f"test {unit(metric)}", rows, columns, metric)
+    return printed([scores, _table("unseen, cost", rows, COSTS, metric), *footnotes(comparison)])
+
+
+def printed(parts: Sequence[Any], width: int = WIDTH) -> str:
+    """Tables and lines as rich prints them, without colour."""
     from rich.console import Console
 
-    metric = comparison.attrs["metric"]
-    rows = comparison.to_dict("records")
-    columns = {k: v for k, v in SCORES.items() if k != "seeds sd" or "seed_sd" in comparison}
     out = io.StringIO()
-    console = Console(file=out, width=WIDTH, color_system=None, force_terminal=False)
-    console.print(_table(f"test {unit(metric)}", rows, columns, metric))
-    console.print(_table("unseen, cost", rows, COSTS, metric))
-    for line in footnotes(comparison):
-        console.print(line, markup=False, highlight=False)
+    console = Console(file=out, width=width, color_system=None, force_terminal=False)
+    for part in parts:
+        console.print(part, markup=False, highlight=False)
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
 
 
@@ -148,12 +151,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         arrival, visit = score(summary["arrival"], m), score(summary["visit"], m)
         lines.append(("unseen", f"{arrival} on arrival, {visit} after a visit ({summary['unseen']} clients)"))
     if summary["server_test"] is not None:
-        lines.append(
-            (
-                "server",
-                f"{score(summary['server_test'], m)}, the global model on the server's own test set",
-            )
-        )
+        reached = score(summary["server_test"], m)
+        lines.append(("server", f"{reached}, the global model on the server's own test set"))
     lines.append(("cost", _cost(summary)))
     lines += [("note", note) for note in summary["notes"]]
     if summary["trouble"]:

@@ -68,7 +68,8 @@ def build(recipe: Recipe, federated: FederatedData) -> Resolved:
     task = task_of(recipe, federated)
     method, e = method_of(recipe, task), recipe.engine
     choice = Choice(e.name, e.chunk, e.compile == "yes")
-    return Resolved(recipe, federated, trainees(recipe, federated), task, method, choice)
+    trainees = federated.pooled() if recipe["method"]["name"] == "centralised" else federated
+    return Resolved(recipe, federated, trainees, task, method, choice)
 
 
 def choose_engine(found: Resolved) -> Choice:
@@ -110,11 +111,6 @@ def _federated(data: str, seed: int) -> tuple[FederatedData, str]:
     options = json.loads(data)
     federated = load(options.pop("name"), options, seed)
     return federated, federated.fingerprint()
-
-
-def trainees(recipe: Recipe, federated: FederatedData) -> FederatedData:
-    """Who trains: the clients, or one that holds all their rows."""
-    return federated.pooled() if recipe["method"]["name"] == "centralised" else federated
 
 
 # ---- network and method ----

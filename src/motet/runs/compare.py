@@ -26,19 +26,9 @@ def plan(
     more: Settings | None = None,
 ) -> list[Recipe]:
     """A recipe for every method and seed. `method.lr=…` is for all that have an lr, `fedprox.mu=…` for one."""
-    settings: Settings = recipes.parse_file(Path(source)) if source else {}
-    given = [recipes.parse_word(word) for word in words]
-    for part in [*given, dict(more or {})]:
-        recipes.merge(settings, part)
-    if alone := [name for part in [*given, more or {}] if (name := _method_named(part))]:
-        raise RecipeError(
-            f"a comparison runs several methods, and method={alone[0]} names one.\n"
-            f"hint: --methods {alone[0]}, in Python motet.compare([{alone[0]!r}], …)"
-        )
-    if "seed" in settings and source is None:
-        raise RecipeError(
-            f"seed is {settings['seed']}; a comparison takes several.\nhint: --seeds, or seeds=[…]"
-        )
+    words = list(words)
+    check_plural(recipes.gathered(None, words))
+    settings = recipes.gathered(source, words, more)
     wanted = list(dict.fromkeys([*methods, *REFERENCES]))
     special = {m: settings.pop(m, {}) for m in recipes.method_names()}
     shared = dict(settings.pop("method", {}))
@@ -50,9 +40,16 @@ def plan(
     return [recipe_for(settings, m, special.get(m, {}), shared, known[m], s) for s in seeds for m in wanted]
 
 
-def _method_named(settings: Mapping[str, Any]) -> str:
-    part = settings.get("method", {})
-    return part if isinstance(part, str) else str(part.get("name", ""))
+def check_plural(own: Mapping[str, Any]) -> None:
+    """Refuse settings that name one method or one seed: they would be ignored."""
+    method = own.get("method", {})
+    if name := method.get("name") if isinstance(method, dict) else method:
+        raise RecipeError(
+            f"a comparison runs several methods, and method={name} names one.\n"
+            f"hint: --methods {name}, in Python motet.compare([{name!r}], …)"
+        )
+    if "seed" in own:
+        raise RecipeError(f"seed is {own['seed']}; a comparison takes several.\nhint: --seeds, or seeds=[…]")
 
 
 def recipe_for(

@@ -213,9 +213,7 @@ def perform(
         recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
     running: dict[str, Future[Done]] = {}
     with ThreadPoolExecutor(jobs) as pool:
-        for (
-            p
-        ) in planned:  # those that others wait for come first, so no thread waits for one that cannot start
+        for p in planned:  # those that others wait for come first: no thread waits for one that cannot start
             before = [running[f] for f in p.after]
             running[p.folder] = pool.submit(_run_after, p, base, before, start or run_in_process)
         done = []
@@ -257,9 +255,8 @@ def results(
     """Plain data: for each row, each column's values by seed, the paper's values, and failures."""
     rows: Settings = {}
     for one in done:
-        row = rows.setdefault(
-            one.planned.row, {"values": {c: [] for c in experiment.columns}, "failures": []}
-        )
+        blank: Settings = {"values": {c: [] for c in experiment.columns}, "failures": []}
+        row = rows.setdefault(one.planned.row, blank)
         if one.failure:
             row["failures"].append(one.failure)
             continue

@@ -11,8 +11,7 @@ from urllib.parse import quote
 import torch
 from torch import Tensor, nn
 
-from motet import nets
-from motet.runs.recipe import Recipe
+from motet.runs.predict import network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
 
@@ -23,7 +22,7 @@ def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path
     if form == "safetensors":
         shutil.copyfile(source, to)
     else:
-        to_onnx(folder, source, to)
+        to_onnx(source, to)
     return to
 
 
@@ -47,13 +46,13 @@ def model_file(folder: Path, client: str) -> Path:
     return path
 
 
-def to_onnx(folder: Path, source: Path, to: Path) -> None:
+def to_onnx(source: Path, to: Path) -> None:
     """The network with the model's weights, and with the scaling of inputs and target built in."""
     try:
         import onnx
     except ImportError as e:
         raise RunError("ONNX needs more packages.\nhint: pip install 'motet[onnx]'") from e
-    net, facts = portable(folder, source)
+    net, facts = portable(source)
     example = torch.zeros(2, *facts["shape"])
     batch = torch.export.Dim("batch")
     program = torch.onnx.export(
@@ -71,23 +70,10 @@ def to_onnx(folder: Path, source: Path, to: Path) -> None:
     onnx.save(model, str(to))
 
 
-def portable(folder: Path, source: Path) -> tuple[nn.Module, dict[str, Any]]:
+def portable(source: Path) -> tuple[nn.Module, dict[str, Any]]:
     """A plain torch module that takes raw rows and gives class scores or numbers in the target's unit."""
-    from safetensors import safe_open
-
-    with safe_open(str(source), "pt") as file:
-        weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
-        facts = json.loads(file.metadata()["motet"])
-    recipe = Recipe(Run(folder).facts["settings"])
-    outputs = len(facts["classes"]) or 1
-    net = nets.build(
-        recipe["net"]["name"],
-        recipe.options("net"),
-        tuple(facts["shape"]),
-        outputs,
-        facts["kind"],
-        recipe.seed,
-    )
+    facts, (weights,) = read_weights(source)
+    net = network_of(facts)
     state = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
     if set(weights) != set(state):
         raise RunError(f"{source.stem}'s model is not a single network, and only one can be written as ONNX")

@@ -83,16 +83,16 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
 def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
     """Clients' models go into models/, the global one into the run's folder, where no client's name can clash."""
     (folder / "models").mkdir(exist_ok=True)
-    scores = test_scores(trainer, best.round)
+    scores, run = test_scores(trainer, best.round), (trainer.recipe, trainer.federated, best.round)
     model = trainer.method.global_model(best.state)
     if model is not None:
-        write_model(folder / "global", named(model), card_facts(trainer, best, "", {}))
-    everyone, call = trainer.recipe.save.models == "all", ""
-    for client, tree in (
-        trainer.evaluator.personal_models(trainer.method, best.state, turn) if everyone else ()
-    ):
+        write_model(folder / "global", named(model), facts_of(*run, "", {}))
+    if trainer.recipe.save.models != "all":
+        return
+    call = ""
+    for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
         call = call or calls(trainer, best, client)
-        facts = card_facts(trainer, best, client, scores.get(client, {})) | {"call": call}
+        facts = facts_of(*run, client, scores.get(client, {})) | {"call": call}
         write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
 
 
@@ -128,10 +128,6 @@ def test_scores(trainer: Trainer, number: int) -> dict[str, dict[str, float]]:
     rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
     kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
     return {str(c): {str(k): float(v) for k, v in row.items()} for c, row in kept.iterrows()}
-
-
-def card_facts(trainer: Trainer, best: Best, client: str, scores: Mapping[str, float]) -> dict[str, Any]:
-    return facts_of(trainer.recipe, trainer.federated, best.round, client, scores)
 
 
 def facts_of(

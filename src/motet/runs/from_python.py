@@ -23,7 +23,7 @@ from motet.data import in_memory, own_code
 from motet.data.federated import DataError
 from motet.nets.given import copies_of
 from motet.runs import recipe as recipes
-from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
+from motet.runs.recipe import SECTIONS, RecipeError, Settings
 from motet.runs.sections import PLAIN
 from motet.settings import Field, fields_of
 from motet.text import unknown
@@ -50,14 +50,9 @@ _ELSEWHERE = {
 }
 
 
-def recipe_of(recipe: str | Path | None, settings: Mapping[str, Any]) -> Recipe:
-    """A checked recipe from a file and keywords."""
-    return recipes.check(sections(recipe, settings))
-
-
 def sections(recipe: str | Path | None, settings: Mapping[str, Any], methods: Sequence[str] = ()) -> Settings:
     """The sections of a recipe, for one method or for several that are compared."""
-    found: Settings = recipes.parse_file(Path(recipe)) if recipe is not None else {}
+    found = recipes.gathered(recipe)
     whole = (*SECTIONS, "seed", *(recipes.method_names() if methods else ()))
     given = {k: section_of(k, v, settings) for k, v in settings.items() if k in whole}
     recipes.merge(found, given)

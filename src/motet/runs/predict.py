@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from motet import nets
 from motet.client import Task
@@ -105,13 +105,14 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
         raise RunError(
             f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
         )
-    reader = {".onnx": onnx_facts, ".motet": read_trees}.get(path.suffix, read_weights)
+    reader = {".onnx": read_onnx, ".motet": read_trees}.get(path.suffix, read_weights)
     facts, trees = reader(path)
     wanted = ("kind", "classes", "columns", "shape", "inputs", "target", "net", "seed")
     if absent := [k for k in wanted if k not in facts]:
         raise RunError(f"{path} is a model of an earlier motet: it does not say its {', '.join(absent)}")
     if path.suffix == ".onnx":
-        return Model(facts, onnx_predictor(path), standardise=False)
+        run = trees[0].run
+        return Model(facts, lambda x: torch.from_numpy(run(None, {"x": x.numpy()})[0]), standardise=False)
     words = [facts["net"]["name"], str(facts.get("method", {}).get("name", ""))]
     if not trust and (odd := [w for w in words if ":" in w]):
         raise RunError(
@@ -147,12 +148,7 @@ def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 
 def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Callable[[Tensor], Tensor]:
     """The function that the file names, applied to the file's trees."""
-    net, kind = facts["net"], facts["kind"]
-    options = {k: v for k, v in net.items() if k not in ("name", "weights")}
-    outputs = len(facts["classes"]) or 1
-    task = Task(
-        nets.build(net["name"], options, tuple(facts["shape"]), outputs, kind, facts["seed"]), kind, outputs
-    )
+    task = Task(network_of(facts), facts["kind"], len(facts["classes"]) or 1)
     call, target = facts.get("call", "predict"), facts["target"]
     if len(trees) == 1 and isinstance(trees[0], Vec) and set(trees[0]) != set(task.w0):
         trees = trees_of(trees[0])
@@ -167,6 +163,13 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 
 
+def network_of(facts: dict[str, Any]) -> nn.Module:
+    """The network that a file was written for, with other weights."""
+    net, outputs = facts["net"], len(facts["classes"]) or 1
+    options = {k: v for k, v in net.items() if k not in ("name", "weights")}
+    return nets.build(net["name"], options, tuple(facts["shape"]), outputs, facts["kind"], facts["seed"])
+
+
 def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
     """Weights by name; where there are several trees, names start with the tree's number."""
     if not all(k.split(".", 1)[0].isdigit() for k in weights):
@@ -176,25 +179,17 @@ def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
     return [Vec(one) for one in rest]
 
 
-def onnx_facts(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
-    props = onnx_session(path).get_modelmeta().custom_metadata_map
-    if "motet" not in props:
-        raise RunError(f"{path} was not written by motet: it does not describe its model")
-    facts: dict[str, Any] = json.loads(props["motet"])
-    return facts, ()
-
-
-def onnx_predictor(path: Path) -> Callable[[Tensor], Tensor]:
-    session = onnx_session(path)
-    return lambda x: torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
-
-
-def onnx_session(path: Path) -> Any:
+def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
+    """Facts, and the session that predicts."""
     try:
         import onnxruntime
     except ImportError as e:
         raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    props = session.get_modelmeta().custom_metadata_map
+    if "motet" not in props:
+        raise RunError(f"{path} was not written by motet: it does not describe its model")
+    return json.loads(props["motet"]), [session]
 
 
 # ---- both together ----

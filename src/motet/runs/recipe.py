@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -54,7 +54,6 @@ class Recipe:
     """A checked recipe: every value is there and is of the right kind."""
 
     settings: Settings
-    given: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Settings of a run of an earlier version get today's names, and later sections their defaults."""
@@ -129,14 +128,19 @@ class Recipe:
 def read(
     source: str | Path | None = None, words: Iterable[str] = (), more: Mapping[str, Any] | None = None
 ) -> Recipe:
-    """A recipe from a TOML file, `section.name=value` words and a dict, in rising order of importance."""
+    """A checked recipe from a TOML file, `section.name=value` words and a dict."""
+    return check(gathered(source, words, more))
+
+
+def gathered(
+    source: str | Path | None, words: Iterable[str] = (), more: Mapping[str, Any] | None = None
+) -> Settings:
+    """What a TOML file, `section.name=value` words and a dict say, in rising order of importance."""
     settings: Settings = {}
-    if source is not None:
-        merge(settings, parse_file(Path(source)))
-    for word in words:
-        merge(settings, parse_word(word))
-    merge(settings, dict(more or {}))
-    return check(settings)
+    file = [] if source is None else [parse_file(Path(source))]
+    for part in (*file, *map(parse_word, words), more or {}):
+        merge(settings, part)
+    return settings
 
 
 def parse_file(path: Path) -> Settings:
@@ -169,15 +173,8 @@ def parse_word(word: str) -> Settings:
 
 def merge(into: Settings, extra: Mapping[str, Any]) -> None:
     """Sections are merged; a section given as text is its name (`method = "ditto"`)."""
-    for key, value in extra.items():
-        if key in ("data", "net", "method", "engine") and isinstance(value, str):
-            value = {"name": value}
-        if isinstance(value, dict):
-            into.setdefault(key, {})
-            if isinstance(into[key], dict):
-                _merge_tables(into[key], value)
-                continue
-        into[key] = value
+    named = {k for k in ("data", "net", "method", "engine") if isinstance(extra.get(k), str)}
+    _merge_tables(into, {k: {"name": v} if k in named else v for k, v in extra.items()})
 
 
 def _merge_tables(into: Settings, extra: Mapping[str, Any]) -> None:
@@ -186,7 +183,7 @@ def _merge_tables(into: Settings, extra: Mapping[str, Any]) -> None:
         if isinstance(value, dict) and isinstance(into.get(key), dict):
             _merge_tables(into[key], value)
         else:
-            into[key] = deepcopy(value)
+            into[key] = deepcopy(value) if isinstance(value, dict | list) else value
 
 
 # ---- checking ----
@@ -211,7 +208,7 @@ def check(given: Settings) -> Recipe:
         wrong += impossible(settings)
     if wrong:
         raise RecipeError("\n".join(wrong))
-    return Recipe(settings, deepcopy(given))
+    return Recipe(settings)
 
 
 def check_section(section: str, part: Settings, wrong: list[str]) -> Settings:

@@ -39,17 +39,8 @@ if TYPE_CHECKING:
     from motet.runs.predict import Model
 
 
-class NoProgress:
+class NoProgress(Observer):
     """An observer that does nothing and never stops a run."""
-
-    def on_start(self, trainer: Trainer) -> None:
-        pass
-
-    def on_round(self, trainer: Trainer, seconds: float) -> None:
-        pass
-
-    def should_stop(self) -> bool:
-        return False
 
 
 class Run:
@@ -340,14 +331,10 @@ def verify(folder: str | Path, observer: Observer | None = None) -> list[str]:
 
 def differences(old: Store, new: Store) -> list[str]:
     found = []
-    for table, columns in {
-        "states": "*",
-        "checkpoint": "*",
-        "keeps": "client, round, tree",
-        "scores": "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(METRICS),
-        "traffic": "*",
-        "clients": "*",
-    }.items():
+    scores = "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(METRICS)
+    special = {"keeps": "client, round, tree", "scores": scores}
+    for table in ("states", "checkpoint", "keeps", "scores", "traffic", "clients"):
+        columns = special.get(table, "*")
         rows = [set(s.db.execute(f"SELECT {columns} FROM {table}")) for s in (old, new)]
         if many := len(rows[0] ^ rows[1]):
             found.append(f"{table}: {many} rows differ")

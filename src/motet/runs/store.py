@@ -73,9 +73,8 @@ class Store:
 
     def clients(self, rows: Iterable[Sequence[Any]]) -> None:
         """(client, seen, train, val, test, {label: count})."""
-        self.db.executemany(
-            "REPLACE INTO clients VALUES (?, ?, ?, ?, ?, ?)", [(*r[:5], json.dumps(r[5])) for r in rows]
-        )
+        held = [(*r[:5], json.dumps(r[5])) for r in rows]
+        self.db.executemany("REPLACE INTO clients VALUES (?, ?, ?, ?, ?, ?)", held)
 
     def ended(self, number: int, seconds: float, traffic: dict[str, tuple[int, int]]) -> None:
         """A round has ended: how long it took, and (up, down) bytes of each client in it."""
@@ -114,9 +113,8 @@ class Store:
         wanted = {latest} | ({best} if best is not None else set())
         there = {r for (r,) in self.db.execute("SELECT round FROM states")}
         self.db.executemany("DELETE FROM states WHERE round = ?", [(r,) for r in there - wanted])
-        self.db.executemany(
-            "INSERT INTO states VALUES (?, ?)", [(r, state(r)) for r in sorted(wanted - there)]
-        )
+        new = [(r, state(r)) for r in sorted(wanted - there)]
+        self.db.executemany("INSERT INTO states VALUES (?, ?)", new)
         self.db.execute("DELETE FROM checkpoint")
         self.db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (latest, best, score))
 
@@ -160,9 +158,6 @@ class Store:
         (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()
         return bytes(tree)
 
-    def has(self, table: str) -> bool:
-        return bool(self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone())
-
     def frame_now(self, table: str) -> pd.DataFrame:
         """As `frame`, with what is still buffered."""
         self.flush()
@@ -172,9 +167,8 @@ class Store:
         """One of clients, rounds, traffic, scores, metrics or events, as a data frame."""
         import pandas as pd
 
-        if table == "metrics" and not self.has(
-            "metrics"
-        ):  # runs of earlier versions say nothing of their rounds
+        there = self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+        if table == "metrics" and not there:  # runs of earlier versions say nothing of their rounds
             return pd.DataFrame({"round": [], "name": [], "value": []})
         frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
         if table != "scores" or frame.empty:

@@ -32,12 +32,15 @@ class Observer(Protocol):
 
     def on_start(self, trainer: Trainer) -> None:
         """Before the first round, or before the next one of a run that is continued."""
+        return
 
     def on_round(self, trainer: Trainer, seconds: float) -> None:
         """After every round."""
+        return
 
     def should_stop(self) -> bool:
         """Asked before every round: whether to stop here, with all rounds saved."""
+        return False
 
 
 @dataclass
@@ -115,14 +118,8 @@ class Trainer:
         return bool(self.peaks) and patience > 0 and self.number - self.last_improvement >= patience
 
     def turn(self, number: int) -> Turn:
-        clients = self.engine.clients
-        return Turn(
-            number,
-            self.cohort(number),
-            clients,
-            seed_of(self.recipe.seed, "turn", number),
-            self.proxy,
-        )
+        seed = seed_of(self.recipe.seed, "turn", number)
+        return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
     def cohort(self, number: int) -> list[str]:
         """Who takes part: a draw that depends on seed, round and name alone."""
@@ -220,9 +217,8 @@ class Trainer:
         self.store.commit()
         now = time.monotonic()
         # A slow checkpoint is written less often: it takes at most a thirtieth of the time.
-        self.next_save = now + max(
-            self.recipe.save.checkpoint, 30 * (now - began) if self.recipe.save.checkpoint else 0
-        )
+        pause = self.recipe.save.checkpoint
+        self.next_save = now + max(pause, 30 * (now - began) if pause else 0)
 
     def load(self) -> None:
         """Go back to the last checkpoint, if there is one."""
@@ -233,11 +229,9 @@ class Trainer:
         if best is not None and score is not None:
             self.best = Best(best, score, unpack(self.store.state(best)))
             self.keeps.best = best
-            facts = self.store.facts()  # runs of earlier versions have no `peaks`
+            facts = self.store.facts()  # runs before 0.1 have no `peaks`, and `risen`, or neither
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
-            self.last_improvement = facts.get(
-                "last_improvement", facts.get("risen", best)
-            )  # `risen` before 0.1
+            self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
 

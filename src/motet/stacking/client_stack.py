@@ -18,7 +18,7 @@ from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
 from motet.stacking.predictions import Array, predictions
-from motet.stacking.stack import OWN, Stack, StackRows, StackSettings, build, columns, score
+from motet.stacking.stack import OWN, Stack, StackRows, StackSettings, build, columns
 
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
@@ -73,7 +73,7 @@ def stack_of(
     if len(stacks) == 1:
         return stacks[0], refused
     shown = predictions(models, val.x, val.names, val.classes)[0]
-    return max(stacks, key=lambda s: _score(s.predict(val.x, val.names, shown), val)), refused
+    return max(stacks, key=lambda s: val.score(s.predict(val.x, val.names, shown))), refused
 
 
 def _onnx_stack(how: StackSettings, rows: StackRows, found: Mapping[str, Array], seed: int) -> Stack:
@@ -82,11 +82,6 @@ def _onnx_stack(how: StackSettings, rows: StackRows, found: Mapping[str, Array],
         return stack
     features = [Feature(name) for name in columns(stack.owners, stack.meta.n_features_in_)]
     return replace(stack, meta=published(stack.meta, rows, "meta", features))
-
-
-def _score(predicted: Array, rows: StackRows) -> float:
-    best = predicted.argmax(1) if rows.classes else predicted[:, 0]
-    return score(rows.y, best, classes=bool(rows.classes))
 
 
 def to_tree(stack: Stack, models: Catalogue) -> Tree:

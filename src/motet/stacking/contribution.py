@@ -29,14 +29,7 @@ _ORDERS = 30  # random orders of the Shapley game's players, each forwards and b
 
 
 def importances(
-    model: Any,
-    z: Array,
-    y: Array,
-    group: Sequence[int],
-    how: How = "mdi",
-    *,
-    score: Any = None,
-    seed: int = 0,
+    model: Any, z: Array, y: Array, group: Sequence[int], how: How = "mdi", *, seed: int = 0
 ) -> Array:
     """How much a fitted meta-model relies on each group of its columns, summing to 1.
 
@@ -48,9 +41,8 @@ def importances(
     if how == "mdi":
         raw = np.bincount(group, _weights(model, z), minlength=many)
     else:
-        worth = score or (lambda x: model.score(x, y))
-        f = _permuted if how == "permutation" else _shapley
-        raw = f(worth, z, np.asarray(group), many, np.random.Generator(np.random.PCG64(seed)))
+        f, rng = _permuted if how == "permutation" else _shapley, np.random.Generator(np.random.PCG64(seed))
+        raw = f(lambda x: model.score(x, y), z, np.asarray(group), many, rng)
     raw = np.maximum(raw, 0.0)
     return np.asarray(raw / raw.sum() if raw.sum() > 0 else np.full(many, 1 / many))
 

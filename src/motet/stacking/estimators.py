@@ -1,6 +1,6 @@
 """StackedClassifier and StackedRegressor: one organisation's own model on top of models that it fetched.
 
-Scikit-learn's way of stacking with models of others, after Cantu-Cervini 2024 (motet.stacking.build). "auto"
+Scikit-learn's way of stacking with models of others, after Cantu-Cervini 2024 (stack.py). "auto"
 chooses between held-out, pooled, three shares of Meta rows, and the private model alone, by cross-validation on
 the rows that fit() is given. Fetched models predict those rows once, whatever is tried on them.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone, is_classifier
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -20,14 +20,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from motet.published import Published
 from motet.stacking.fetching import order, within
 from motet.stacking.predictions import Array, named, predictions
-from motet.stacking.stack import ALONE, OWN, StackRows, StackSettings, build, score
+from motet.stacking.stack import ALONE, OWN, StackRows, StackSettings, build
 
 SHARES = (0.2, 0.35, 0.5)  # of the rows that are Meta rows, which "auto" tries
 
 
 class _Stacked(BaseEstimator):  # type: ignore[misc]
-    _task = "classes"
-
     def __init__(
         self,
         models: Any = (),
@@ -92,8 +90,7 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
         for train, test in folds.split(rows.x, rows.y):
             stack = build(plan, rows.at(train), {k: p[train] for k, p in found.items()}, self._seed)
             p = stack.predict(rows.x[test], rows.names, {k: p[test] for k, p in found.items()})
-            best = p.argmax(1) if rows.classes else p[:, 0]
-            scores.append(score(rows.y[test], best, classes=bool(rows.classes)))
+            scores.append(rows.at(test).score(p))
         return float(np.mean(scores))
 
     # ---- predicting ----
@@ -167,8 +164,6 @@ class StackedClassifier(ClassifierMixin, _Stacked):  # type: ignore[misc]
 class StackedRegressor(RegressorMixin, _Stacked):  # type: ignore[misc]
     """A regressor on top of fetched models."""
 
-    _task = "numbers"
-
     def fit(self, X: Any, y: Any) -> StackedRegressor:
         x, y = validate_data(self, X, y, dtype=float, y_numeric=True)
         self._learn(x, np.asarray(y, float))
@@ -186,7 +181,7 @@ def gains(stack: _Stacked, X: Any, y: Any) -> list[dict[str, Any]]:
     """
     fitted = clone(stack).fit(X, y)
     x, y = validate_data(fitted, X, y, reset=False, dtype=float)
-    places = np.unique(y, return_inverse=True)[1] if fitted._task == "classes" else np.asarray(y, float)
+    places = np.unique(y, return_inverse=True)[1] if is_classifier(fitted) else np.asarray(y, float)
     rows = fitted._rows(x, places)
     found, _ = predictions(fitted.fetched_, x, fitted._names(), fitted._ours)
     plan = fitted.plan_ if fitted.plan_.variant != ALONE else fitted._settings("held-out", stack.share)

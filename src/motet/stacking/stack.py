@@ -45,6 +45,11 @@ class StackRows:
     def at(self, places: Array) -> StackRows:
         return StackRows(self.x[places], self.y[places], self.kinds, self.classes)
 
+    def score(self, predicted: Array) -> float:
+        """The score of predictions (rows, classes) or (rows, 1) for these rows."""
+        best = predicted.argmax(1) if self.classes else predicted[:, 0]
+        return score(self.y, best, classes=bool(self.classes))
+
 
 @dataclass(frozen=True)
 class StackSettings:
@@ -72,7 +77,6 @@ class Stack:
     owners: tuple[str, ...]
     importances: dict[str, float]  # of OWN and all owners, summing to 1
     classes: tuple[Any, ...] = ()
-    variant: str = "held-out"
 
     def predict(self, x: Array, names: Sequence[str] | None, predictions: Mapping[str, Array]) -> Array:
         """(rows, classes) or (rows, 1), from rows and the other models' predictions for them."""
@@ -105,9 +109,8 @@ def build(
     if how.variant == ALONE:
         return Stack(private, None, (), {OWN: 1.0, **dict.fromkeys(owners, 0.0)}, rows.classes)
     if len(rows.y) < _LEAST or len(np.unique(at.y)) < 2:
-        return Stack(
-            private, None, owners, dict.fromkeys((OWN, *owners), 1 / (1 + len(owners))), rows.classes
-        )
+        equal = dict.fromkeys((OWN, *owners), 1 / (1 + len(owners)))
+        return Stack(private, None, owners, equal, rows.classes)
     own = prediction(private, at.x, rows.names, rows.classes)
     z = features([own, *(p[meta] for p in predictions.values())])
     top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed)

@@ -171,15 +171,10 @@ def _how_to_get(of: Origin) -> str:
     """A hint: how to get the data."""
     size = sum(r.size for r in of.sources) / 1e6
     hosts = ", ".join(dict.fromkeys(r.host for r in of.sources))
-    way = (
-        f"motet data fetch {of.name} ({size:.0f} MB from {hosts}); {of.sentence}"
-        if of.sources
-        else of.sentence
-    )
+    fetched = f"motet data fetch {of.name} ({size:.0f} MB from {hosts}); " if of.sources else ""
     base = os.environ.get("MOTET_DATA")
-    return f"\nhint: {way}{_by_hand(of)}" + (
-        f"; MOTET_DATA is {base} now, and has none of them" if base else ""
-    )
+    empty = f"; MOTET_DATA is {base} now, and has none of them" if base else ""
+    return f"\nhint: {fetched}{of.sentence}{_by_hand(of)}{empty}"
 
 
 def _by_hand(of: Origin) -> str:

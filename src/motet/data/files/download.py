@@ -124,9 +124,8 @@ def _ask(remote: Remote, have: int) -> http.client.HTTPResponse:
     headers = {"User-Agent": "motet", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
-    answer: http.client.HTTPResponse = opener.open(
-        urllib.request.Request(remote.url, headers=headers), timeout=_TIMEOUT
-    )
+    request = urllib.request.Request(remote.url, headers=headers)
+    answer: http.client.HTTPResponse = opener.open(request, timeout=_TIMEOUT)
     return answer
 
 

@@ -5,17 +5,14 @@ Knows one-hot encoding and names of columns. Does not know any data set.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from motet.client import Column
-from motet.data.federated import DataError
+from motet.data.federated import DataError, Pool
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,15 +58,10 @@ def _column(name: str, flag: bool) -> Column:
     return Column(name, "flag", group) if is_ else Column(name, "flag" if flag else "number")
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Any error while reading means that the file is damaged or another one."""
-    try:
-        yield
-    except DataError:
-        raise
-    except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile, zlib.error) as e:
-        raise DataError(f"{path} is truncated or another file: {e}.\nhint: get it again") from e
+def classes_of(raw: Any) -> Pool:
+    """One of scikit-learn's own tables of numbers with classes."""
+    columns, classes = tuple(map(Column, map(str, raw.feature_names))), tuple(map(str, raw.target_names))
+    return Pool(raw.data, raw.target.astype(np.int64), "classes", classes, columns)
 
 
 def expect(path: Path, what: str, got: object, expected: object) -> None:

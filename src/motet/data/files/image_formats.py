@@ -12,7 +12,6 @@ import io
 import os
 import struct
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 
 from motet.data.federated import DataError
 from motet.data.files.download import checksum
-from motet.data.files.local_files import compare, content, find
+from motet.data.files.local_files import compare, content, find, reading
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -109,13 +108,11 @@ def records(
 def _members(path: Path, limits: Mapping[str, int]) -> dict[str, bytes]:
     """The named files of a tar archive, read up to one byte beyond the limit, so that longer ones are noticed."""
     found: dict[str, bytes] = {}
-    try:
-        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
-            for member in archive:
-                if member.isfile() and member.name in limits and (file := archive.extractfile(member)):
-                    found[member.name] = file.read(limits[member.name] + 1)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as e:
-        raise DataError(f"{path} is truncated or no tar.gz archive: {e}.\nhint: get it again") from e
+    damaged = reading(path, "no tar.gz archive")
+    with damaged, gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:
+        for member in archive:
+            if member.isfile() and member.name in limits and (file := archive.extractfile(member)):
+                found[member.name] = file.read(limits[member.name] + 1)
     if lacking := [n for n in limits if n not in found]:
         raise DataError(f"{path} has no {', '.join(lacking)}.\nhint: is it the binary version?")
     return found
@@ -142,11 +139,8 @@ def sheets(folder: Path, prefix: str, many: int, sha256: str = "", side: int = 3
 
 def table_of(path: Path, **kinds: str) -> dict[str, np.ndarray]:
     """The named arrays of an .npz file, each of the expected kind of numbers or text."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            found = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zlib.error) as e:
-        raise DataError(f"{path} is truncated or no .npz file: {e}.\nhint: get it again") from e
+    with reading(path, "no .npz file"), np.load(path, allow_pickle=False) as file:
+        found = {name: file[name] for name in file.files}
     if lacking := [n for n, kind in kinds.items() if n not in found or found[n].dtype.kind not in kind]:
         raise DataError(f"{path} has no fitting {', '.join(lacking)}; it has {', '.join(found)}")
     return found

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import tarfile
+import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from motet.data.federated import DataError
@@ -23,14 +27,23 @@ def find(folder: Path, *names: str) -> Path:
     return there[0]
 
 
+@contextmanager
+def reading(path: Path, what: str = "another file") -> Iterator[None]:
+    """Any error while reading means that the file is damaged, or is `what`."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (EOFError, KeyError, OSError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as e:
+        raise DataError(f"{path} is truncated or {what}: {e}.\nhint: get it again") from e
+
+
 def content(path: Path, *, sha256: str = "", md5: str = "") -> bytes:
     """All of a file, unpacked if it is gzipped; the checksum is that of the unpacked bytes."""
     raw = path.read_bytes()
     if path.suffix == ".gz":
-        try:
+        with reading(path, "no gzip file"):
             raw = gzip.decompress(raw)
-        except (EOFError, OSError, zlib.error) as e:
-            raise DataError(f"{path} is truncated or no gzip file: {e}.\nhint: get it again") from e
     compare(path, "sha256", hashlib.sha256(raw).hexdigest() if sha256 else "", sha256)
     compare(path, "md5", hashlib.md5(raw, usedforsecurity=False).hexdigest() if md5 else "", md5)
     return raw

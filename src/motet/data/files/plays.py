@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from motet.data.federated import DataError
-from motet.data.files.frames import expect, reading
-from motet.data.files.local_files import content, find
+from motet.data.files.frames import expect
+from motet.data.files.local_files import content, find, reading
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"  # LEAF's
 _MIT, _ZIP = "t8.shakespeare.txt", "1994-01-100.zip"

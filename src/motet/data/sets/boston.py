@@ -21,7 +21,7 @@ from motet.data.federated import PARTS, Pool
 from motet.data.files import frames
 from motet.data.files.cache import arrays
 from motet.data.files.download import Remote
-from motet.data.files.local_files import content, find
+from motet.data.files.local_files import content, find, reading
 
 SOURCES = (
     Remote(
@@ -76,7 +76,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _read(path: Path) -> np.ndarray:
-    with frames.reading(path):
+    with reading(path):
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as raw:
                 return np.column_stack([raw["x"], raw["y"]]).astype(np.float64)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from motet.client import Column
 from motet.data.federated import Pool
+from motet.data.files.frames import classes_of
 
 
 def load() -> Pool:
     """A table of numbers, and classes."""
     from sklearn.datasets import load_breast_cancer
 
-    raw = load_breast_cancer()
-    columns = tuple(map(Column, map(str, raw.feature_names)))
-    return Pool(raw.data, raw.target.astype(np.int64), "classes", tuple(map(str, raw.target_names)), columns)
+    return classes_of(load_breast_cancer())

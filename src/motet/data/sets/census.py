@@ -98,9 +98,8 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
     taught, tested = (_read(find(folder, s.file), s.sha256) for s in SOURCES)
     # The paper's source has unknown values as missing in the test half only.
     people = pd.concat([taught, tested[(tested != "?").all(axis=1)]], ignore_index=True)
-    region = people["native-country"].map(
-        {c: i for i, those in enumerate(_REGIONS.values()) for c in those.split()}
-    )
+    region_of = {c: i for i, those in enumerate(_REGIONS.values()) for c in those.split()}
+    region = people["native-country"].map(region_of)
     people, region = people[region.notna()], region.dropna()
     table = pd.concat([people[list(_NUMBERS)], *(frames.one_hot(people[w]) for w in _WORDS)], axis=1)
     found = {

@@ -24,6 +24,7 @@ SOURCES = (
 )
 FOLDERS = ("cifar10", "cifar-10", "CIFAR10")
 ORIGIN = "CIFAR-10 is cifar-10-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html"
+MANY = {"train": 50000, "test": 10000}  # images
 RAW = {  # sha256 of all bytes (N, height, width, channels), where they come as sheets
     "train": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
     "test": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
@@ -39,14 +40,12 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
     if (folder / "labels.npz").is_file():
         known = table_of(folder / "labels.npz", y_train="iu", y_test="iu", names="U")
         y, names = np.concatenate([known["y_train"], known["y_test"]]), known["names"]
-        x = np.concatenate(
-            [sheets(folder, "train", 50000, RAW["train"]), sheets(folder, "test", 10000, RAW["test"])]
-        )
+        x = np.concatenate([sheets(folder, part, many, RAW[part]) for part, many in MANY.items()])
     else:
         path, words = find(folder, SOURCES[0].file), ("cifar-10-batches-bin/batches.meta.txt",)
         x, labels, [lines] = records(path, MEMBERS, words, 1, SOURCES[0].md5)
         y, names = labels[:, 0], np.array(lines)
-    return {"x": x, "y": y, "part": parts(50000, 10000), "classes": names}
+    return {"x": x, "y": y, "part": parts(*MANY.values()), "classes": names}
 
 
 def load(

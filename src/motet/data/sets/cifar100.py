@@ -24,6 +24,7 @@ SOURCES = (
 )
 FOLDERS = ("cifar100", "cifar-100", "CIFAR100")
 ORIGIN = "CIFAR-100 is cifar-100-binary.tar.gz of www.cs.toronto.edu/~kriz/cifar.html"
+MANY = {"train": 50000, "test": 10000}  # images
 RAW = {  # sha256 of all bytes (N, height, width, channels), where they come as sheets, class by class
     "train": "a678f5ab6ac125c4dfba98c64d1562b510eff50354e165b75e65d808f7be34c5",
     "test": "8532fd42ce092c665328a7201998ab7e8768dad37afff89be94e13106523a495",
@@ -36,23 +37,15 @@ PIXELS = Pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))  # as PAGE r
 def decode(folder: Path) -> dict[str, np.ndarray]:
     """The official archive, or sheets of images with labels.npz, which have another order."""
     if (folder / "labels.npz").is_file():
-        kinds = {
-            "y_train": "iu",
-            "y_test": "iu",
-            "fine_to_coarse": "iu",
-            "fine_names": "U",
-            "coarse_names": "U",
-        }
-        known = table_of(folder / "labels.npz", **kinds)
+        kinds = dict.fromkeys(("y_train", "y_test", "fine_to_coarse"), "iu")
+        known = table_of(folder / "labels.npz", **kinds, fine_names="U", coarse_names="U")
         fine = np.concatenate([known["y_train"], known["y_test"]])
         coarse, names = known["fine_to_coarse"][fine], (known["fine_names"], known["coarse_names"])
-        x = np.concatenate(
-            [sheets(folder, "train", 50000, RAW["train"]), sheets(folder, "test", 10000, RAW["test"])]
-        )
+        x = np.concatenate([sheets(folder, part, many, RAW[part]) for part, many in MANY.items()])
     else:
         x, labels, lines = records(find(folder, SOURCES[0].file), MEMBERS, WORDS, 2, SOURCES[0].md5)
         coarse, fine, names = labels[:, 0], labels[:, 1], (np.array(lines[0]), np.array(lines[1]))
-    part = parts(50000, 10000)
+    part = parts(*MANY.values())
     return {
         "x": x,
         "fine": fine,

@@ -20,7 +20,7 @@ from motet.data.federated import DataError, Pool
 from motet.data.files import frames
 from motet.data.files.cache import arrays
 from motet.data.files.download import Remote
-from motet.data.files.local_files import content, find
+from motet.data.files.local_files import content, find, reading
 
 SOURCES = (
     Remote(
@@ -96,7 +96,7 @@ _Raw = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # numbers; area, s
 
 
 def _read_npz(path: Path) -> _Raw:
-    with frames.reading(path), np.load(path, allow_pickle=False) as raw:
+    with reading(path), np.load(path, allow_pickle=False) as raw:
         numbers = np.stack([raw[name] for name in _NUMBERS], axis=1)
         return numbers, raw["Wilderness_Area"], raw["Soil_Type"], raw["Cover_Type"]
 
@@ -107,7 +107,7 @@ def _read_csv(path: Path) -> _Raw:
 
     official = ".data" in path.suffixes
     raw = BytesIO(content(path, sha256=_BODY if official else ""))
-    with frames.reading(path):
+    with reading(path):
         frame = pd.read_csv(raw, header=None, skiprows=0 if official else 1, dtype=np.int16)
     frames.expect(path, "columns", frame.shape[1], 55)
     values = frame.to_numpy()

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from motet.client import seed_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.files import frames, plays
 from motet.data.files.cache import arrays
 from motet.data.files.download import Remote
+from motet.data.splits.assignment import generator
 
 SOURCES = (
     Remote(
@@ -98,15 +98,12 @@ def pool(
     asked = f"{least} windows, more than {crop} to train with and more than {server_test} to test on"
     if not len(fit):
         raise DataError(f"no role has {asked}.\nhint: take a smaller least, crop or server")
-    chosen = np.sort(_draw(seed, "roles").permutation(fit)[:users]).tolist()
+    chosen = np.sort(generator("shakespeare", seed, "roles").permutation(fit)[:users]).tolist()
     names = frames.as_texts(found["names"][chosen])
-    stretches = [
-        stretch
-        for i, (role, name) in enumerate(zip(chosen, names, strict=True))
-        for stretch in cut(
-            i, int(found["start"][role]), int(windows[role]), crop, server_test, _draw(seed, name)
-        )
-    ]
+    stretches = []
+    for i, (role, name) in enumerate(zip(chosen, names, strict=True)):
+        rng, start = generator("shakespeare", seed, name), int(found["start"][role])
+        stretches += cut(i, start, int(windows[role]), crop, server_test, rng)
     notes = [f"{len(chosen)} roles are drawn of {len(fit)} that have {asked}, of {len(windows)} in all"]
     if len(chosen) < users:
         notes.append(f"{users} roles were asked for (option users), and only {len(chosen)} qualify")
@@ -151,7 +148,3 @@ def _lay(text: np.ndarray, stretches: list[Stretch], names: tuple[str, ...], not
     y = text[LENGTH:].astype(np.int64)
     digest = hashlib.sha256(text.tobytes()).hexdigest()  # x and y are views of the text
     return Pool(x, y, "classes", _CLASSES, (), owner, names, part, scaling="none", notes=notes, digest=digest)
-
-
-def _draw(*words: object) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(seed_of("shakespeare", *words)))

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from motet.client import Column, seed_of
+from motet.client import Column
 from motet.data.federated import PARTS, DataError, Pool, refuse
-from motet.data.splits.assignment import client_names
+from motet.data.splits.assignment import client_names, generator
 
 _CHUNK = 1 << 10  # rows that are labelled at once; few enough for one thread, which is fastest here
 
@@ -50,12 +50,11 @@ def load(
 def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: float) -> Pool:
     shares = parts(samples)
     x = np.empty((clients * samples, dim), np.float32)
-    spots = _blocks(
-        x, clients, (sum(shares[:3]), *shares[3:])
-    )  # own rows, proxy, server's test: (clients, rows, dim)
+    # own rows, proxy and server's test rows, each (clients, rows, dim)
+    spots = _blocks(x, clients, (sum(shares[:3]), *shares[3:]))
     spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
     for i in range(clients):
-        rng = draw(seed, "page", i)
+        rng = generator(seed, "page", i)
         middle = rng.normal(rng.normal(0, beta), 1, dim).astype(np.float32)
         for spot in spots:
             rng.standard_normal(dtype=np.float32, out=spot[i])
@@ -85,7 +84,7 @@ def _blocks(x: np.ndarray, clients: int, rows: tuple[int, ...]) -> list[np.ndarr
 
 def labeller(seed: int, dim: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """The weights (dim, classes) and biases (classes,) that page's clients share."""
-    rng = draw(seed, "labeller")
+    rng = generator(seed, "labeller")
     return rng.standard_normal((dim, classes)), rng.standard_normal(classes)
 
 
@@ -99,7 +98,7 @@ def fedprox(seed: int, clients: int, dim: int, classes: int, alpha: float, beta:
     spread = np.arange(1, dim + 1) ** -0.6
     xs, ys, capped = [], [], 0
     for k in range(clients):
-        rng = draw(seed, "fedprox", k)
+        rng = generator(seed, "fedprox", k)
         size = int(rng.lognormal(4, 2)) + 50
         capped += size > cap
         u, middle = rng.normal(0, alpha), rng.normal(rng.normal(0, beta), 1, dim)
@@ -125,7 +124,3 @@ def _pool(
     columns = tuple(Column(f"x{j}") for j in range(1, x.shape[1] + 1))
     labels = tuple(map(str, range(classes)))
     return Pool(x, y, "classes", labels, columns, owner, client_names(clients), part, scaling="none")
-
-
-def draw(*words: object) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(seed_of(*words)))

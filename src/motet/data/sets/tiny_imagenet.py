@@ -14,7 +14,7 @@ from motet.data.federated import DataError, Pixels, Pool
 from motet.data.files.cache import arrays
 from motet.data.files.download import Remote, checksum
 from motet.data.files.image_formats import in_threads, parts, picture
-from motet.data.files.local_files import compare
+from motet.data.files.local_files import compare, reading
 
 SOURCES = (
     Remote(
@@ -107,10 +107,8 @@ def _distinct(order: list[tuple[str, str]]) -> list[str]:
 
 
 def _archive(path: Path) -> zipfile.ZipFile:
-    try:
+    with reading(path, "no zip archive"):
         return zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as e:
-        raise DataError(f"{path} is truncated or no zip archive: {e}.\nhint: get it again") from e
 
 
 def _member(archive: zipfile.ZipFile, path: Path, name: str, largest: int = _LARGEST) -> bytes:

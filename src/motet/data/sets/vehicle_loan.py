@@ -23,7 +23,7 @@ from motet.data.federated import DataError, Pool
 from motet.data.files import frames
 from motet.data.files.cache import arrays
 from motet.data.files.download import Remote
-from motet.data.files.local_files import content, find
+from motet.data.files.local_files import content, find, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,9 +93,8 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
     path = find(folder, *_ROWS)
     loans = _read(path)
     birth, paid = (_year(loans[name]) for name in _DATES)
-    table = pd.concat(
-        [loans[list(_PLAIN)], *(_years(loans[name]) for name in _AGES), (paid - birth).rename("Age")], axis=1
-    )
+    age = (paid - birth).rename("Age")
+    table = pd.concat([loans[list(_PLAIN)], *(_years(loans[name]) for name in _AGES), age], axis=1)
     table[_ZEROS] = (table == 0).sum(axis=1)
     table = pd.concat([table, *(frames.one_hot(loans[name]) for name in _WORDS)], axis=1)
     gaps = [name for name in table.columns if table[name].isna().any()]
@@ -111,7 +110,7 @@ def decode(folder: Path) -> dict[str, np.ndarray]:
 def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    with frames.reading(path):
+    with reading(path):
         loans = pd.read_csv(BytesIO(content(path)))
     loans.columns = loans.columns.str.replace("_", ".")
     needed = (*_PLAIN, *_AGES, *_WORDS, *_DATES, "branch.id", "loan.default")

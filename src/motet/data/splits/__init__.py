@@ -5,13 +5,11 @@ Finds splits by their names. Does not know features, or training, validation and
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
-from inspect import isfunction, signature
 
 from motet.data.federated import DataError
 from motet.data.splits.assignment import Assignment, Rows
+from motet.settings import functions_in
 from motet.text import nearest
 
 __all__ = ["Rows", "Assignment", "names", "source"]
@@ -34,6 +32,4 @@ def source(name: str) -> Split:
 
 
 def _found() -> dict[str, Split]:
-    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
-    here = [f for m in modules for f in vars(m).values() if isfunction(f) and f.__module__ == m.__name__]
-    return {f.__name__: f for f in here if next(iter(signature(f).parameters), "") == "all_rows"}
+    return functions_in(__name__, __path__, ["all_rows"])

@@ -26,9 +26,7 @@ class Rows:
     seed: int = 0
     owner: np.ndarray | None = None  # (n,) each row's natural client: a name, or an index into `names`
     names: tuple[str, ...] = ()
-    server_test: np.ndarray = field(
-        default_factory=lambda: _NONE
-    )  # indices of the rows of the server's test set
+    server_test: np.ndarray = field(default_factory=lambda: _NONE)  # indices of the server's test rows
     server_test_y: np.ndarray = field(default_factory=lambda: _NONE)
 
     @classmethod
@@ -40,7 +38,7 @@ class Rows:
 
     def generator(self, *words: object) -> np.random.Generator:
         """A random generator that depends on the seed and on `words`."""
-        return np.random.Generator(np.random.PCG64(seed_of(self.seed, *words)))
+        return generator(self.seed, *words)
 
     def strata(self) -> list[np.ndarray]:
         """Positions of the rows of each class, or of each quantile of a numeric target."""
@@ -73,6 +71,11 @@ class Assignment:
     clients: tuple[str, ...]
     part: np.ndarray | None = None  # its part, if the split decides it; -1: not decided
     same: bool = False  # all clients hold the same rows, in the same parts
+
+
+def generator(*words: object) -> np.random.Generator:
+    """A random generator that depends on these words alone."""
+    return np.random.Generator(np.random.PCG64(seed_of(*words)))
 
 
 def client_names(clients: int) -> tuple[str, ...]:
