@@ -199,9 +199,8 @@ def compare(
         several = [methods] if isinstance(methods, str) else methods
         seeds = [seeds] if isinstance(seeds, int) else seeds
         names = [method_name(m) for m in several] or list(comparing.STANDARD)
-        plan = comparing.plan(
-            None, (), names, seeds, sections(recipe, settings, (*names, *comparing.REFERENCES))
-        )
+        more = sections(recipe, settings, (*names, *comparing.REFERENCES))
+        plan = comparing.plan(None, (), names, seeds, more)
         return Comparison(
             comparing.compare(plan, base, lambda *which: Callback(on_round, bars.observer(*which)))
         )
