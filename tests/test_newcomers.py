@@ -202,3 +202,15 @@ def test_a_client_without_validation_rows_is_stacked(tmp_path: Path) -> None:
     data = {f"c{i}": (rows[i::4][: 10 - 8 * (i == 3)], labels[i::4][: 10 - 8 * (i == 3)]) for i in range(4)}
     run = motet.run(method={"name": "stacking", "trees": 3}, data=data, rounds=1, unseen=0.0, out=tmp_path)
     assert run.facts["status"] == "done" and (run.clients["val"] == 0).any()
+
+
+def test_what_is_no_function_is_not_called_after_rounds(tmp_path: Path) -> None:
+    with pytest.raises(motet.MotetError, match="on_round is of type int; expected a function"):
+        motet.run(data="wine", rounds=1, on_round=5, out=tmp_path)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("odd", [{"share": 2.0}, {"importance": "x"}])
+def test_an_estimator_says_which_parameter_is_wrong(odd: dict[str, Any]) -> None:
+    x, y = np.arange(40.0).reshape(20, 2), np.arange(20) % 2
+    with pytest.raises(ValueError, match=f"{next(iter(odd))} is .*; expected"):
+        motet.StackedClassifier(**odd).fit(x, y)

@@ -198,7 +198,7 @@ def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:
     if kind is int and isinstance(value, float) and value.is_integer():
         return int(value), ""
     right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
-    return value, "" if right else f"is {value!r}; it must be {names.get(kind, kind)}"
+    return value, "" if right else f"is {value!r}; it must be {names.get(kind, 'a table of settings')}"
 
 
 def functions_in(package: str, path: Iterable[str], first: list[str]) -> dict[str, Callable[..., Any]]:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from motet.errors import RunError
+
 if TYPE_CHECKING:
     from motet.runs.trainer import Observer, Trainer
 
@@ -29,6 +31,10 @@ class Callback:
     """An observer that calls a function with a RoundEnd after every round, besides another observer."""
 
     def __init__(self, on_round: Callable[[RoundEnd], object] | None, observer: Observer) -> None:
+        if on_round is not None and not callable(on_round):
+            raise RunError(
+                f"on_round is of type {type(on_round).__name__}; expected a function of one RoundEnd"
+            )
         self.call, self.observer = on_round, observer
 
     def on_start(self, trainer: Trainer) -> None:

@@ -69,6 +69,10 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
         return StackRows(x, y, kinds, tuple(range(len(self._ours))))
 
     def _plan(self, rows: StackRows, found: dict[str, Array]) -> StackSettings:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share is {self.share!r}; expected a number between 0 and 1")
+        if self.importance not in ("mdi", "permutation", "shapley"):
+            raise ValueError(f"importance is {self.importance!r}; expected mdi, permutation or shapley")
         if self.variant in ("held-out", "pooled"):
             return self._settings(self.variant, self.share)
         if self.variant != "auto":
