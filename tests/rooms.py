@@ -22,7 +22,7 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
     "vec": (set(), {"ray", "nvflare"}, "vec knows tensors only"),
     "client": ({"vec"}, {"ray", "nvflare"}, "client is one client's world: no core, no engine"),
     "parts": (
-        {"core", "vec", "client"},
+        {"core", "vec", "client", "settings"},
         {"ray", "nvflare"},
         "parts serve methods and know neither methods nor engines",
     ),

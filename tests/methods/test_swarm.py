@@ -156,7 +156,7 @@ def test_an_epoch_asks_once_and_learns_means_alone() -> None:
     "how, says",
     [
         ({"loss": "hinge"}, "module:function"),
-        ({"loss": "nowhere:none"}, "No module named 'nowhere'"),
+        ({"loss": "nowhere:none"}, "names the module 'nowhere', which is not there"),
         ({"loss": "math:none"}, "has no function 'none'"),
         ({"loss": "one_vs_all"}, "one linear layer"),
         ({"loss": "one_vs_all", "swarms": 2}, "swarm for each class"),

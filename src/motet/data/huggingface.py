@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub, or written by its library: `hf:OWNER/NAME`, `hf:./folder`.
 
-Knows the library `datasets`, which is imported here alone. Does not know how columns are read (tables.py) or
+Knows the library `datasets`, which is imported here alone. Does not know how columns are read (user_table.py) or
 images shaped (folders.py).
 """
 
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet.data import cached_images as pictures
-from motet.data import user_table as tables
+from motet.data import cached_images, user_table
 from motet.data.federated import DataError, Pool, refuse
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
@@ -53,7 +52,7 @@ def load(
         named = any(type(s.features[target]).__name__ == "ClassLabel" for s in splits)
         files = [Path(train_split), Path(test_split)][: len(splits)]
         table = SourceTable(_frame(splits), files, list(map(len, splits)))
-        made = tables.as_pool(table, target, client, "classes" if named else kind, missing, drop)
+        made = user_table.as_pool(table, target, client, "classes" if named else kind, missing, drop)
     if len(splits) > 1:
         made.part = parts(len(splits[0]), len(splits[1]))
     made.notes += notes
@@ -126,7 +125,7 @@ def _images(splits: list[Dataset], column: str, target: str, client: str, size: 
     arrays_key = key([VERSION, digests, column, target, client, size, grey])
     slug = re.sub(r"\W", "_", splits[0].info.dataset_name or "folder")
     found = keep(f"hf_{slug}", arrays_key, lambda: _decode(splits, column, target, client, size, grey))
-    return pictures.pool(found, tuple(map(str, found["classes"])), neutral(grey))
+    return cached_images.pool(found, tuple(map(str, found["classes"])), neutral(grey))
 
 
 def _decode(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from motet.data import cached_images as pictures
+from motet.data import cached_images
 from motet.data.federated import DataError, Pixels, Pool, refuse
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import SERVER_TEST, in_threads, opened
@@ -46,7 +46,7 @@ def load(
     arrays_key = key([VERSION, str(root), size, grey, facts])
     slug = re.sub(r"\W", "_", root.name)
     found = keep(f"folder_{slug}", arrays_key, lambda: decode(root, rows, size, grey))
-    return pictures.pool(found, tuple(map(str, found["classes"])), neutral(grey))
+    return cached_images.pool(found, tuple(map(str, found["classes"])), neutral(grey))
 
 
 def neutral(grey: bool) -> Pixels:

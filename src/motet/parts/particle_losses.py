@@ -8,11 +8,7 @@ Knows a task and one client's examples. Does not know how particles move. Works 
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
-from collections.abc import Callable
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -24,6 +20,7 @@ from torch.nn.functional import softplus
 
 from motet.client import Data, Task
 from motet.client.data import hashes
+from motet.settings import import_named
 from motet.vec import Vec
 
 Array = np.ndarray[Any, Any]
@@ -38,10 +35,9 @@ def unfit(task: Task, loss: str, swarms: int, clip: float, epsilon: float) -> li
     wrong = []
     if ":" in loss:
         try:
-            load_function(loss)
+            import_named(loss, ValueError)
         except (ImportError, ValueError) as e:
-            hint = "module:function, of a module in the current folder or an installed one"
-            wrong.append(f"loss is {loss!r}, and {e}.\nhint: {hint}")
+            wrong.append(f"loss is {loss!r}: {e}")
     elif loss not in ("task", *PER_CLASS):
         wrong.append(f"loss is {loss!r}.\nhint: task, {', '.join(PER_CLASS)} or module:function")
     if loss in PER_CLASS and not (task.kind == "classes" and is_linear(task)):
@@ -200,22 +196,11 @@ def _ones(many: int) -> Array:
 
 def function_losses(task: Task, theta: Tensor, data: Data, name: str, clip: float = 0.0) -> Tensor:
     """What a Python function f(scores, y) or f(scores, y, x) returns for each particle; for one client, not padded."""
-    f, w, x = load_function(name), weights(task, theta, False), inputs(task, data.x)
+    f, w, x = import_named(name, ValueError), weights(task, theta, False), inputs(task, data.x)
     more = (data.x,) if len(signature(f).parameters) > 2 else ()
     z = (task.predict(w.map(lambda a, i: a[i], i), x) for i in range(len(next(iter(w.values())))))
     loss = torch.tensor([float(f(one, data.y, *more)) for one in z], dtype=torch.float64)
     return (loss.clamp(0, clip) if clip else loss).reshape(theta.shape[:2])
-
-
-def load_function(name: str) -> Callable[..., Any]:
-    """The function that `module:function` names; modules of the current folder are found too."""
-    module, _, function = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    found = getattr(importlib.import_module(module), function, None)
-    if not callable(found):
-        raise ValueError(f"the module {module!r} has no function {function!r}")
-    return found  # type: ignore[no-any-return]
 
 
 def laplace(data: Data, salt: Tensor, shape: torch.Size) -> Tensor:

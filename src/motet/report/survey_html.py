@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from motet.errors import UsageError
-from motet.report import survey_text as words
+from motet.report import survey_text
 from motet.report.html import SORTING, policy, template
 from motet.report.survey_figure import caption, png_of, svg_of
 from motet.report.survey_text import Plain
@@ -41,11 +41,11 @@ def save(survey: Plain, to: Path, command: str = "") -> Path:
 
 def page(survey: Plain, command: str = "") -> str:
     """The whole page as text."""
-    cells = words.columns(survey)
+    cells = survey_text.columns(survey)
     text: str = template("survey.html").render(
         title=f"Who holds what: {survey['name']}", policy=policy(), sorting=SORTING, command=command,
-        picture=svg_of(survey), caption=caption(survey), facts=words.facts(survey), notes=survey["notes"],
-        headings=list(cells), left=words.LEFT, apart=words.APART, about=words.of_clients(survey),
-        rows=[[cell(client) for cell in cells.values()] for client in words.ordered(survey)],
+        picture=svg_of(survey), caption=caption(survey), facts=survey_text.facts(survey), notes=survey["notes"],
+        headings=list(cells), left=survey_text.LEFT, apart=survey_text.APART, about=survey_text.of_clients(survey),
+        rows=[[cell(client) for cell in cells.values()] for client in survey_text.ordered(survey)],
     )  # fmt: skip
     return text

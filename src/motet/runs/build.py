@@ -25,7 +25,7 @@ from motet.engines.choose import Choice, choose
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
-from motet.nets import initial_weights as stored
+from motet.nets import initial_weights
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -93,7 +93,7 @@ def fingerprint_of(recipe: Recipe) -> str:
     data = _read(recipe)[1]
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
-    digests = [stored.digest(file) for file in files if file]
+    digests = [initial_weights.digest(file) for file in files if file]
     return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
 
 
@@ -128,7 +128,7 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
     def started(name: str, options: Settings, weights: str) -> Module:
         net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
         net = net.double() if f.exact else net
-        return stored.fill(net, weights) if weights else net
+        return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
     return Task(net, f.kind, f.outputs, f.scale, f.pixels, network)
