@@ -105,12 +105,13 @@ def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:
     else:
         function = thing.__init__ if inspect.isclass(thing) else thing
         comments, hints = _comments(function), get_type_hints(function, include_extras=True)
-        found = [(p.name, p.default) for p in inspect.signature(thing).parameters.values()]
+        given = inspect.signature(thing).parameters.values()
+        found = [(p.name, p.default) for p in given if p.name != "seed"]  # whoever calls it gives the seed
     missing = (inspect.Parameter.empty, dataclasses.MISSING)
     return {
         name: Field(name, hints.get(name, _type_of(default)), default, comments.get(name, ""))
         for name, default in found
-        if not any(default is m for m in missing) and name != "seed"
+        if not any(default is m for m in missing)
     }
 
 

@@ -10,7 +10,7 @@ from motet.data.sets import synthetic
 
 @pytest.fixture(scope="module")
 def page():
-    return load("synthetic", {"unseen": 0.0}, seed=3)
+    return load("synthetic", {"unseen": 0.0, "seed": 3})
 
 
 def parts(client_data):
@@ -37,7 +37,7 @@ def test_page_inputs_spread_as_j_to_the_minus_1_2(page):
 
 
 def test_page_clients_are_the_same_whether_others_follow(page):
-    few = load("synthetic", {"unseen": 0.0, "clients": 20}, seed=3)
+    few = load("synthetic", {"unseen": 0.0, "clients": 20, "seed": 3})
     assert (few.clients_data["client-07"].train.x == page.clients_data["client-07"].train.x).all()
     assert (few.clients_data["client-07"].train.y == page.clients_data["client-07"].train.y).all()
 
@@ -49,13 +49,15 @@ def test_page_counts_follow_the_number_of_samples():
 
 
 def test_held_out_clients_give_the_server_no_proxy_rows():
-    federation = load("synthetic", {"clients": 20, "unseen": 0.1}, seed=0)
+    federation = load("synthetic", {"clients": 20, "unseen": 0.1})
     assert len(federation.unseen) == 2 and len(federation.clients_data) == 18
     assert len(federation.proxy.x) == 18 * 25 and len(federation.server_test.x) == 20 * 50
 
 
 def test_fedprox_has_60_features_10_classes_and_capped_sizes():
-    federation = load("synthetic", {"generator": "fedprox", "clients": 60, "alpha": 1.0, "cap": 500}, seed=1)
+    federation = load(
+        "synthetic", {"generator": "fedprox", "clients": 60, "alpha": 1.0, "cap": 500, "seed": 1}
+    )
     sizes = [sum(len(b.x) for b in parts(h)) for h in federation.clients_data.values()]
     assert federation.shape == (60,) and federation.outputs == 10
     assert min(sizes) >= 50 and max(sizes) == 500 and len(set(sizes)) > 20
@@ -79,7 +81,7 @@ def test_synthetic_refuses_what_it_cannot_draw():
     ],
 )
 def test_sklearn_sets_keep_all_their_rows(name, shape, outputs, rows):
-    federation = load(name, {}, seed=0)
+    federation = load(name, {})
     clients_data = [*federation.clients_data.values(), *federation.unseen.values()]
     assert name in names() and federation.shape == shape and federation.outputs == outputs
     assert len(federation.clients_data) == 18 and len(federation.unseen) == 2

@@ -67,7 +67,7 @@ def test_each_of_its_classes_and_clients_has_rows(name: str) -> None:
 @every
 def test_loading_it_twice_gives_the_same_rows_to_the_same_clients(name: str) -> None:
     pool_of(name)  # skips where the files are not here
-    first, again = (load(name, {}, seed=3).fingerprint() for _ in range(2))
+    first, again = (load(name, {"seed": 3}).fingerprint() for _ in range(2))
     assert first == again
 
 

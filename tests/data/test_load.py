@@ -40,8 +40,8 @@ def everyone(federation):
 @given(st.integers(20, 200), st.integers(1, 6), st.integers(0, 99), shares, shares)
 @settings(max_examples=40, deadline=None)
 def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, val, test):
-    common = DataSettings(split="iid", val=val, test=test, unseen=0.3)
-    federation = partition("t", numbered(n), common, {"clients": clients}, seed)
+    common = DataSettings(seed, "iid", val=val, test=test, unseen=0.3)
+    federation = partition("t", numbered(n), common, {"clients": clients})
     assigned = [r for h in everyone(federation) for b in (h.train, h.val, h.test) for r in rows(b)]
     assert sorted(assigned) == list(range(n))
     assert all(h.n >= 1 for h in everyone(federation))
@@ -51,7 +51,7 @@ def test_no_rows_are_shared_and_everyone_has_one_to_train_on(n, clients, seed, v
 def test_parts_are_stratified():
     pool = numbered(400, 2)
     pool.y[:] = np.arange(400) % 4 == 0  # a quarter of the rows
-    federation = partition("t", pool, DataSettings(split="iid", unseen=0), {"clients": 2}, 0)
+    federation = partition("t", pool, DataSettings(split="iid", unseen=0), {"clients": 2})
     for client_data in federation.clients_data.values():
         share = [float(b.y.float().mean()) for b in (client_data.train, client_data.val, client_data.test)]
         assert max(share) - min(share) < 0.04
@@ -60,13 +60,13 @@ def test_parts_are_stratified():
 def test_a_class_with_one_row_is_trained_on():
     pool = numbered(21, 2)
     pool.y[:] = np.arange(21) == 7
-    client_data = partition("t", pool, DataSettings(split="iid"), {"clients": 1}, 5).clients_data["client-0"]
+    client_data = partition("t", pool, DataSettings(5, "iid"), {"clients": 1}).clients_data["client-0"]
     assert client_data.train.y.sum() == 1
 
 
 def test_a_client_with_one_row_trains_on_it_and_is_noted():
     owner = np.array(["big"] * 20 + ["one"])
-    federation = partition("t", numbered(21, owner=owner), DataSettings(), {}, 0)
+    federation = partition("t", numbered(21, owner=owner), DataSettings(), {})
     one = federation.clients_data["one"]
     assert (one.n, len(one.val.x), len(one.test.x)) == (1, 0, 0)
     assert one.val.x.shape == (0, 1) and one.val.live.shape == (0,)
@@ -75,10 +75,10 @@ def test_a_client_with_one_row_trains_on_it_and_is_noted():
 
 def test_a_clients_parts_do_not_depend_on_who_else_is_there():
     owner = np.array(["a"] * 30 + ["b"] * 30)
-    both = partition("t", numbered(60, owner=owner), DataSettings(), {}, 4).clients_data["a"]
+    both = partition("t", numbered(60, owner=owner), DataSettings(4), {}).clients_data["a"]
     pool = numbered(60, owner=owner)
     alone = Pool(pool.x[:30], pool.y[:30], "classes", pool.classes, owner=owner[:30], scaling="none")
-    assert rows(partition("t", alone, DataSettings(), {}, 4).clients_data["a"].test) == rows(both.test)
+    assert rows(partition("t", alone, DataSettings(4), {}).clients_data["a"].test) == rows(both.test)
 
 
 def test_all_homes_are_views_of_one_tensor():
@@ -92,8 +92,8 @@ def test_all_homes_are_views_of_one_tensor():
 
 
 def test_the_fingerprint_is_the_datas_and_changes_with_one_value():
-    a, b = (load("wine", {"clients": 5}, 1) for _ in range(2))
-    assert a.fingerprint() == b.fingerprint() != load("wine", {"clients": 5}, 2).fingerprint()
+    a, b = (load("wine", {"clients": 5, "seed": 1}) for _ in range(2))
+    assert a.fingerprint() == b.fingerprint() != load("wine", {"clients": 5, "seed": 2}).fingerprint()
     b.clients_data["client-0"].train.x[0, 0] += 1e-6
     assert a.fingerprint() != b.fingerprint()
     b.clients_data["client-0"].train.x[0, 0] = a.clients_data["client-0"].train.x[0, 0]
@@ -103,7 +103,7 @@ def test_the_fingerprint_is_the_datas_and_changes_with_one_value():
 
 
 def test_pooled_rows_are_those_of_the_clients_that_take_part():
-    federation = partition("t", numbered(), DataSettings(split="iid"), {"clients": 10}, 0)
+    federation = partition("t", numbered(), DataSettings(split="iid"), {"clients": 10})
     pooled = federation.pooled()
     for part in ("train", "val", "test"):
         apart = [r for h in federation.clients_data.values() for r in rows(getattr(h, part))]
@@ -116,7 +116,7 @@ def test_fixed_parts_are_kept_and_clients_without_training_rows_are_dropped():
     owner = np.array(["a", "a", "a", "a", "a", "b"])
     pool = numbered(6, 2, part=part, owner=owner)
     pool.y[:] = [0, 1, 0, 1, 0, 1]
-    federation = partition("t", pool, DataSettings(), {}, 0)
+    federation = partition("t", pool, DataSettings(), {})
     client_data = federation.clients_data["a"]
     assert [rows(b) for b in (client_data.train, client_data.val, client_data.test)] == [[0], [2], [1]]
     assert rows(federation.server_test) == [3] and rows(federation.proxy) == [4]
@@ -125,7 +125,7 @@ def test_fixed_parts_are_kept_and_clients_without_training_rows_are_dropped():
 
 def test_scaling_by_client_uses_each_clients_own_training_rows():
     federation = partition(
-        "t", numbered(200, scaling="federation"), DataSettings(scale="client", split="iid"), {"clients": 4}, 0
+        "t", numbered(200, scaling="federation"), DataSettings(scale="client", split="iid"), {"clients": 4}
     )
     for client_data in federation.clients_data.values():
         assert abs(float(client_data.train.x.mean())) < 1e-5
@@ -168,7 +168,7 @@ def test_a_persons_own_function_may_return_arrays_per_client(tmp_path, monkeypat
         "    x = np.full((n, 2), seed) + np.arange(n)[:, None]\n"
         "    return {c: (x, ['u', 'v'] * (n // 2)) for c in 'ba'}\n"
     )
-    federation = load("own_data_of_a_test:mine", {"n": 10, "scale": "none"}, seed=5)
+    federation = load("own_data_of_a_test:mine", {"n": 10, "scale": "none", "seed": 5})
     assert list(federation.clients_data) == ["a", "b"] and federation.classes == ("u", "v")
     assert min(rows(b)[0] for h in everyone(federation) for b in (h.train, h.val, h.test)) >= 5
     with pytest.raises(DataError, match="names the module 'nowhere'"):

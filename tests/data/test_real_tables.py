@@ -145,7 +145,7 @@ def test_boston_has_four_clients_of_101_rows(decoded):
 
 def test_boston_as_published_keeps_raw_numbers_in_double_precision(decoded):
     found = decoded(boston)
-    federation = partition("boston", boston.pool(found, as_published=True), DataSettings(unseen=0.0), {}, 0)
+    federation = partition("boston", boston.pool(found, as_published=True), DataSettings(unseen=0.0), {})
     client_data = federation.clients_data["block-1"].train
     assert client_data.x.dtype == client_data.y.dtype == torch.float64 and federation.exact
     assert np.array_equal(client_data.x.numpy(), found["x"][101:202]) and federation.scale == 1

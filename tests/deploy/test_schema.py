@@ -72,7 +72,13 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     if numbers:
         tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
     services = services_of(tmp_path, tables, missing="mean")
-    words = ["data.target=y", "data.missing=mean", "data.unseen=0", f"data.scale={scale}", f"seed={SEED}"]
+    words = [
+        "data.target=y",
+        "data.missing=mean",
+        "data.unseen=0",
+        f"data.scale={scale}",
+        f"data.seed={SEED}",
+    ]
     simulated = federated_data(read(None, [f"data={tmp_path / 'tables'}", *words]))
     _, layout = handshake(calls(services), "r", seed=SEED, scale=scale)
     assert [c[0] for c in layout.columns] == [c.name for c in simulated.columns]

@@ -60,7 +60,7 @@ def images(extractor: dict[str, Any], seed: int, out: Path) -> tuple[np.ndarray,
 
 
 def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any], Any]:
-    f = load(extractor["data"], {"split": "groups", "unseen": 0.0}, seed)
+    f = load(extractor["data"], {"split": "groups", "unseen": 0.0, "seed": seed})
     net = nets.build("vgg11", {"width": extractor["width"]}, f.shape, f.outputs, f.kind, seed)
     task = Task(net, f.kind, f.outputs, f.scale, f.pixels)
     method = FedAvg(task, lr=extractor.get("lr", 0.05), epochs=2, batch=64, momentum=0.5)

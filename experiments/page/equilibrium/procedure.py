@@ -22,6 +22,7 @@ from motet.methods.page import PAGE
 from motet.parts import games
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
+from motet.runs.experiment import seeded
 from motet.runs.recipe import Recipe
 from motet.runs.run import run
 from motet.runs.store import Store
@@ -49,7 +50,7 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
     rows: dict[str, Any] = {row: {"values": {}, "failures": []} for row in settings["rows"]}
     for seed in settings["seeds"]:
         parts = {k: settings[k] for k in ("data", "net", "method", "train", "save")}
-        done = run(recipes.check(parts | {"seed": seed}), out / f"seed{seed}")
+        done = run(recipes.check(seeded(parts, seed)), out / f"seed{seed}")
         say(f"seed {seed}: {done!r}, {len(done.rounds)} rounds")
         for row, found in zip(rows, tried(done.folder), strict=False):
             known = rows[row]["values"]

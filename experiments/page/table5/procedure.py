@@ -24,6 +24,7 @@ from motet.methods.page import PAGE
 from motet.parts import games
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
+from motet.runs.experiment import seeded
 from motet.vec import stack
 
 TRAINING = {"batch": 5, "decay": 1e-5, "clip": 10.0}
@@ -47,8 +48,8 @@ class Timed:
 
     def __init__(self, seed: int, clients: int) -> None:
         data = {"name": "synthetic", "generator": "page", "clients": clients, "unseen": 0.0}
-        words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}, "seed": seed}
-        found = resolve(recipes.check(words | {"method": {"name": "fedavg"}}))
+        words = {"data": data, "net": {"name": "logistic"}, "engine": {"compile": "yes"}}
+        found = resolve(recipes.check(seeded(words | {"method": {"name": "fedavg"}}, seed)))
         federation, self.task, self.seed = found.federated, found.task, seed
         self.build = partial(found.choice.build, federation.clients_data)
         self.proxy = federation.proxy.take() if federation.proxy else None

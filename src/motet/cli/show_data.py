@@ -18,7 +18,7 @@ from motet.cli.command import Add, say, split_words
 def show_command(add: Add) -> None:
     """The words and options of the command."""
     p = add("show", do_show_data, "show every client's sizes, labels, skew and duplicate rows")
-    p.add_argument("words", nargs="*", metavar="recipe.toml | data.name=value | seed=N", help="as for run")
+    p.add_argument("words", nargs="*", metavar="recipe.toml | data.name=value", help="as for run")
     p.add_argument(
         "--to", metavar="FILE", help="write a picture (.png, .svg), or a page with everything (.html)"
     )

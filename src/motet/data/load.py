@@ -48,7 +48,7 @@ def source(name: str) -> Callable[..., Any]:
     )
 
 
-def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> FederatedData:
+def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
     """Every client's data. Of options with the same name, the data set's counts first, then the split's."""
     f = source(name)
     own, common, given = fields_of(f), fields_of(DataSettings), options or {}
@@ -56,14 +56,16 @@ def load(name: str, options: dict[str, Any] | None = None, seed: int = 0) -> Fed
     how = fields_of(splits.source(split))
     chosen, wrong = checked(given, {**common, **how, **own}, "data", name)
     refuse(wrong)
-    words = {k: chosen[k] for k in own}
-    if "seed" in signature(f).parameters:
-        words["seed"] = seed
+    words, drawn = {k: chosen[k] for k in own}, "seed" in signature(f).parameters
+    words |= {"seed": chosen["seed"]} if drawn else {}
     found = f(name, **words) if is_path(name) and name not in names() else f(**words)
-    if isinstance(found, FederatedData):
-        return found
-    shares = {k: chosen[k] for k in how}
-    return partition(name, as_pool(found, name), DataSettings(**{k: chosen[k] for k in common}), shares, seed)
+    if not isinstance(found, FederatedData):
+        shares = {k: chosen[k] for k in how}
+        pool = as_pool(found, name)
+        found = partition(name, pool, DataSettings(**{k: chosen[k] for k in common}), shares)
+        drawn = drawn or split not in ("auto", "natural") or pool.owner is None
+    found.natural = not drawn
+    return found
 
 
 def is_path(name: str) -> bool:

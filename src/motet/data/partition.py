@@ -36,6 +36,7 @@ TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 class DataSettings:
     """Settings of every data set, besides its own and those of its split."""
 
+    seed: int = 0  # draws the split: who holds which rows, and which are for validation and test
     split: str = "auto"  # natural (the data name the clients), dirichlet, …; auto: natural, else dirichlet
     features: float = 1.0  # share of the columns that each client holds; below 1, clients hold different ones
     unseen: float = 0.1  # share of the clients that never take part in training
@@ -62,11 +63,10 @@ class DataSettings:
         return wrong
 
 
-def partition(
-    name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any], seed: int
-) -> FederatedData:
+def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any]) -> FederatedData:
     """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
+    seed = common.seed
     part = with_server_rows(part_numbers(pool), common, seed)
     assignment = assign(pool, part, common.split, how, seed)
     parts = cut(pool, assignment, part, common, seed)

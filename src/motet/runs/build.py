@@ -103,13 +103,13 @@ def forget_data() -> None:
 
 
 def _read(recipe: Recipe) -> tuple[FederatedData, str]:
-    return _federated(json.dumps(recipe["data"], sort_keys=True), recipe.seed)
+    return _federated(json.dumps(recipe["data"], sort_keys=True))
 
 
 @lru_cache(maxsize=1)
-def _federated(data: str, seed: int) -> tuple[FederatedData, str]:
+def _federated(data: str) -> tuple[FederatedData, str]:
     options = json.loads(data)
-    federated = load(options.pop("name"), options, seed)
+    federated = load(options.pop("name"), options)
     return federated, federated.fingerprint()
 
 

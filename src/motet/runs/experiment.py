@@ -9,6 +9,9 @@ recipe.toml holds
   it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
 expected.json holds the paper's numbers by row and column.
 
+A seed draws the split too (data.seed = seed) unless the recipe gives data.seed: the tables in experiments/ were
+made so, and their spread over seeds includes that of the splits.
+
 A row may name a method that only this paper's experiments need: `name = "experiments.page.published:PublishedPAGE"`
 is the class in experiments/page/published.py, wherever the command is given.
 
@@ -139,8 +142,15 @@ class Experiment:
         for key in ("after", "seeds", "rows", "by_row"):
             settings.pop(key, None)
         places = {name: str(base / before[name].folder) for name in after}
-        settings = _filled_in(settings, places) | {"seed": seed}
+        settings = seeded(_filled_in(settings, places), seed)
         return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
+
+
+def seeded(settings: Settings, seed: int) -> Settings:
+    """Settings with a seed that draws the split too, unless they say which split."""
+    data = settings.get("data", {})
+    data = {"name": data} if isinstance(data, str) else data
+    return settings | {"seed": seed, "data": {"seed": seed} | data}
 
 
 def fitting(part: Settings, row: Settings) -> Settings:

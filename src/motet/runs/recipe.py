@@ -63,6 +63,8 @@ class Recipe:
             if before in self.settings[section]:
                 values = {now if k == before else k: v for k, v in self.settings[section].items()}
                 self.settings[section] = values
+        # one seed drew the split too before data.seed was there
+        self.settings["data"] = {"seed": self.settings["seed"]} | self.settings["data"]
 
     def __getitem__(self, section: str) -> Any:
         return self.settings[section]
@@ -104,6 +106,8 @@ class Recipe:
             del what["guard"]  # so that runs of the version before it are found again
         if not self.weights:
             what["net"].pop("weights", None)
+        if what["data"]["seed"] == self.seed:
+            del what["data"]["seed"]  # as in runs of the version in which one seed drew both
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
@@ -350,7 +354,11 @@ def only_method(module: ModuleType, name: str) -> type[Method]:
 
 def to_toml(settings: Settings, command: str) -> str:
     """A recipe as TOML with a comment behind every value, and the command that runs it on top."""
-    lines = [f"# {command}", "", f"seed = {settings['seed']}  # of everything that is drawn"]
+    lines = [
+        f"# {command}",
+        "",
+        f"seed = {settings['seed']}  # of initial weights, batches and cohorts; data.seed draws the split",
+    ]
     for section in SECTIONS:
         part = settings[section]
         _, known = known_fields(section, part)

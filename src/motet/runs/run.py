@@ -176,7 +176,8 @@ def write_down(
     store.set_facts(
         identity=recipe.identity(), fingerprint=fingerprint, recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
-        net=recipe["net"]["name"], seed=recipe.seed, kind=federated.kind, classes=list(federated.classes),
+        net=recipe["net"]["name"], seed=recipe.seed, split=recipe["data"]["seed"],
+        natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
         metric="accuracy" if federated.kind == "classes" else "rmse",
         better=1 if federated.kind == "classes" else -1, rounds=recipe.train.rounds,
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,

@@ -50,7 +50,7 @@ _CLASSES = tuple({"\n": "newline", " ": "space"}.get(c, c) for c in plays.ALPHAB
 def load(
     *,
     seed: int,
-    users: int = 100,  # roles drawn by the run's seed
+    users: int = 100,  # roles drawn by data.seed
     least: int = 8000,  # windows that a role must have
     crop: int = 7000,  # consecutive windows of a client: 70 % train, 10 % validation, 20 % test; 0: all
     server: int = 1000,  # consecutive windows of each role's test part for the server's test set

@@ -163,7 +163,7 @@ def agree(
         return recipe, layout
     recipe, data = order.recipe, order.recipe["data"]
     agreement, layout = handshake(
-        sites, order.run, recipe["method"]["name"], seed=recipe.seed, scale=data["scale"], val=data["val"],
+        sites, order.run, recipe["method"]["name"], seed=data["seed"], scale=data["scale"], val=data["val"],
         test=data["test"], features=data["features"], on_agreement=observer.agreed,
     )  # fmt: skip
     rows = [client_row(site, reply.tree) for site, reply in sites.last.items()]
