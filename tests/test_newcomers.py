@@ -12,7 +12,7 @@ import torch
 
 import motet
 from motet import methods, verb
-from motet.runs.compare import plan
+from motet.runs.study import Asked, read
 from rounds import TWO, after, apart, one_number
 
 
@@ -61,13 +61,13 @@ def test_a_branch_on_a_tensor_is_named_as_such(tmp_path: Path) -> None:
 
 def test_a_comparison_of_one_method_says_how_to_name_several() -> None:
     with pytest.raises(motet.errors.RecipeError, match="(?s)several methods.*hint: --methods ditto"):
-        plan(None, ["method=ditto", "data=wine"], ["fedprox"], [0])
-    assert {r["method"]["name"] for r in plan(None, ["method.lr=0.2"], ["ditto"], [0])} >= {"ditto"}
+        read(None, ["method=ditto", "data=wine"], Asked(["fedprox"]))
+    assert [row.label for row in read(None, ["method.lr=0.2"], Asked(["ditto"])).rows] == ["ditto", "local"]
 
 
 def test_one_method_may_be_compared_by_its_name_alone(tmp_path: Path) -> None:
     found = motet.compare("finetune", data="wine", rounds=1, base=tmp_path)
-    assert sorted(found.table["method"]) == ["fedavg", "finetune", "local"]
+    assert sorted(found.table["method"]) == ["finetune", "local"]
 
 
 def test_a_keyword_that_two_sections_have_is_said_with_names() -> None:

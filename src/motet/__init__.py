@@ -20,7 +20,7 @@ This module is the public interface; everything else may move. Nothing heavy is 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,42 +168,51 @@ def compare(
     methods: Sequence[Any] = (),
     *,
     recipe: str | Path | None = None,
-    seeds: Sequence[int] = (0,),
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    seeds: int | str | Sequence[int] | None = None,
+    splits: int | str | Sequence[int] | None = None,
+    jobs: int = 1,
+    tune: bool = False,
+    fresh: bool = False,
     base: str | Path = "runs",
     on_round: Callable[[RoundEnd], object] | None = None,
     progress: bool = False,
     **settings: Any,
 ) -> Comparison:
-    """Run several methods, and local and fedavg to measure them against, on one federation.
+    """Run several methods on one federation, and local to measure them against.
 
-    `methods` are names or classes, six standard ones by default; the other arguments are those of `run`. A
-    setting of the methods goes to all that have it (`lr=0.1`); one for a single method is given in a dict
-    under its name (`fedprox={"mu": 0.1}`). Runs that are done already are used as they are.
+    Args:
+        methods: names, classes or dicts with settings, `{"name": "ditto", "lam": 1.0}`; six standard ones by default.
+        recipe: a TOML file with a recipe or a study to start from; the keywords change it.
+        grid: values of settings, `{"ditto.lam": [0.1, 1], "method.lr": [0.05, 0.1]}`: one row for each combination.
+        seeds: of initial weights, batches and cohorts: `[0, 1, 2]`, or text as on the command line, "0-4".
+        splits: who holds which rows (data.seed); by default five for few rows of clients that the data name, else one.
+        jobs: runs at a time; more than 1 go to processes of their own, 0 is one for each core.
+        tune: first find each method's learning rate and strength on validation rows.
+        fresh: run everything anew; else runs that are done are used as they are.
+        base: the folder of the runs.
+        on_round: called after every round of every run with a `RoundEnd`; an exception in it ends the call.
+        progress: show the runs on stderr.
+        **settings: as for `run`. A setting of the methods goes to all that have it (`lr=0.1`); one for a single method
+            is given in a dict under its name (`fedprox={"mu": 0.1}`).
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = motet.compare(["finetune"], data="wine", rounds=1, base=folder)
     ...     sorted(found.table["method"])
-    ['fedavg', 'finetune', 'local']
+    ['finetune', 'local']
     """
-    from motet.cli.progress import Progress
-    from motet.report.comparison import Comparison
-    from motet.runs import compare as comparing
+    from motet.cli.compare_command import comparison_of
+    from motet.cli.study_progress import StudyProgress
     from motet.runs.build import forget_data
-    from motet.runs.callback import Callback
-    from motet.runs.from_python import method_name, sections
+    from motet.runs.callback import StudyCallback
+    from motet.runs.conduct import conduct
+    from motet.runs.from_python import study
 
-    with _one_at_a_time, Progress(quiet=not progress) as bars:
+    with _one_at_a_time, StudyProgress(quiet=not progress) as bars:
         forget_data()
-        comparing.check_plural(settings)
-        several = [methods] if isinstance(methods, str) else methods
-        seeds = [seeds] if isinstance(seeds, int) else seeds
-        names = [method_name(m) for m in several] or list(comparing.STANDARD)
-        more = sections(recipe, settings, (*names, *comparing.REFERENCES))
-        plan = comparing.plan(None, (), names, seeds, more)
-        return Comparison(
-            comparing.compare(plan, base, lambda *which: Callback(on_round, bars.observer(*which)))
-        )
+        planned = study(recipe, methods, settings, grid or {}, seeds, splits)
+        return comparison_of(conduct(planned, base, jobs, StudyCallback(on_round, bars), tune, fresh))
 
 
 def verify(folder: str | Path) -> list[str]:

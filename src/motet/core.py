@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol, TypeVar, dataclass_transform, overload
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, overload
 
 from motet.errors import MotetError
 
@@ -113,6 +113,7 @@ class Frozen:
 class Method(Frozen):
     """Fields are hyper-parameters. Write `round` and its verbs; override the rest where the paper does."""
 
+    strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     def start(self, turn: Turn) -> Tree | Talk:

@@ -33,6 +33,16 @@ def unknown(what: str, said: str, known: Iterable[str], word: str | None = None)
     return f"unknown {what} {said}\nhint: {nearest(word or said, sorted(known))}"
 
 
+def duration(seconds: float) -> str:
+    """
+    >>> duration(75), duration(4000)
+    ('75 s', '67 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
     """A line for each row, with columns of equal width; those in `right` are flush right.
 

@@ -11,7 +11,6 @@ from motet.report import paper_numbers, tables
 from motet.report.read import read
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
-from motet.runs.run import RunError, run
 
 RECIPE = """
 title = "Two methods on wine"
@@ -65,18 +64,8 @@ def small(tmp_path, monkeypatch):
     return tmp_path
 
 
-def here(planned, base):
-    """A run in this process, which is faster to start."""
-    folder = base / planned.folder
-    try:
-        run(planned.recipe, folder)
-    except RunError as e:
-        return experiments.Done(planned, folder, str(e))
-    return experiments.Done(planned, folder)
-
-
 def test_an_experiment_runs_in_processes_and_prints_our_numbers_and_the_papers(small, capfd):
-    words = ["--rows", "Average,Rebuilt", "--seeds", "0", "--json", "--to", "table.md"]
+    words = ["--rows", "Average,Rebuilt", "--seeds", "0", "--jobs", "2", "--json", "--to", "table.md"]
     assert main(["reproduce", "wine/two", *words]) == 0
     table = json.loads(capfd.readouterr().out)
     average, rebuilt = table["rows"]["Average"], table["rows"]["Rebuilt"]
@@ -89,7 +78,7 @@ def test_an_experiment_runs_in_processes_and_prints_our_numbers_and_the_papers(s
 
 def test_every_row_and_seed_of_a_scale_is_run(small):
     found = experiments.find("wine/two")
-    done = experiments.perform(found.plan("quick", ["Average", "Agents"]), small / "runs", 1, start=here)
+    done = experiments.perform(found.plan("quick", ["Average", "Agents"]), small / "runs", 1)
     assert [(d.planned.row, d.planned.seed, d.failure) for d in done] == [
         ("Average", 0, ""), ("Agents", 0, ""), ("Average", 1, ""), ("Agents", 1, ""),
     ]  # fmt: skip
@@ -147,7 +136,7 @@ def test_a_row_may_start_from_the_model_of_another(small):
     assert then.recipe.weights == str(small / "here" / first.folder / "global.safetensors")
     assert (first.recipe.train.rounds, then.recipe.train.rounds) == (50, 7)
     quick = found.plan("quick", ["On"], [0], base=small)
-    assert [d.failure for d in experiments.perform(quick, small, 1, start=here)] == ["", ""]
+    assert [d.failure for d in experiments.perform(quick, small, 1)] == ["", ""]
 
 
 def test_what_comes_after_a_failure_fails_with_its_name(small):
@@ -155,6 +144,6 @@ def test_what_comes_after_a_failure_fails_with_its_name(small):
     more = '[rows.On]\nafter = ["Rebuilt"]\nmethod = { name = "local" }\n'
     (folder / "recipe.toml").write_text(RECIPE + more)
     planned = experiments.find("wine/two").plan("quick", ["On"], [0], base=small)
-    done = experiments.perform(planned, small, 1, start=here)
+    done = experiments.perform(planned, small, 1)
     assert [d.planned.row for d in done] == ["Rebuilt", "On"]
-    assert done[1].failure == "it comes after Rebuilt, which failed"
+    assert done[1].failure == "it comes after Rebuilt, seed 0, which failed"

@@ -11,7 +11,7 @@ import pytest
 import motet
 from motet import nets
 from motet.report import read as reading
-from motet.runs import build, compare, run
+from motet.runs import build, jobs, run
 
 WORDS: dict[str, Any] = {"data": {"name": "wine", "clients": 4}, "rounds": 2, "save": {"models": "none"}}
 
@@ -21,7 +21,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each of these functions is called."""
     counts: Counter[str] = Counter()
     places: list[tuple[Any, str]] = [
-        (compare, "resolve"), (run, "resolve"), (build, "completed"), (build, "task_of"), (build, "method_of"),
+        (jobs, "resolve"), (run, "resolve"), (build, "completed"), (build, "task_of"), (build, "method_of"),
         (build, "load"), (nets, "build"), (reading, "_read"),
     ]  # fmt: skip
     for module, name in places:

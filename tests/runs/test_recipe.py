@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from motet.runs import compare, recipe
+from motet.runs import recipe
 from motet.runs.recipe import GuardSettings, Recipe, RecipeError, parse_word, read
 
 
@@ -116,20 +116,6 @@ def test_every_field_of_every_method_is_explained() -> None:
     for name in recipe.method_names():
         for field in recipe.known_fields("method", {"name": name})[1].values():
             assert field.comment, f"{name}.{field.name} has no comment"
-
-
-def test_a_comparison_always_has_its_references_and_gives_each_method_what_it_knows() -> None:
-    plan = compare.plan(None, ["method.lr=0.3", "fedprox.mu=0.7", "data=wine"], ["fedprox"], [0, 1])
-    assert [(r["method"]["name"], r.seed) for r in plan] == [
-        (m, s) for s in (0, 1) for m in ("fedprox", "local", "fedavg")
-    ]
-    assert all(r["method"]["lr"] == 0.3 for r in plan)
-    assert plan[0]["method"]["mu"] == 0.7 and "mu" not in plan[-1]["method"]
-
-
-def test_a_comparison_refuses_a_setting_that_no_method_has() -> None:
-    with pytest.raises(RecipeError, match="unknown setting method.lrr\nhint: did you mean 'lr'"):
-        compare.plan(None, ["method.lrr=0.3"], ["fedprox"], [0])
 
 
 @pytest.mark.parametrize(("written", "meant"), [(".05", 0.05), ("-.5", -0.5), ("0.05", 0.05), ("./x", "./x")])

@@ -14,6 +14,7 @@ from typing import Any
 
 from motet import __version__
 from motet.cli.command import Add, adds_to, print_summary, say, split_words
+from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
@@ -97,30 +98,10 @@ def running(add: Add) -> None:
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
-    p = add("compare", do_compare, "run several methods on the same data, and print one table")
-    p.add_argument("words", nargs="*", metavar=WORDS, help="as for run")
-    p.add_argument(
-        "--methods",
-        metavar="A,B,…",
-        help="local and fedavg are always added (default: local, fedavg, fedprox, ditto, finetune, centralised)",
-    )
-    p.add_argument(
-        "--seeds", default=[0], type=numbers, metavar="0,1,…", help="one run for each (default: 0)"
-    )
-    p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
-    p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
-    p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    compare_command(add)
 
     p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")
-
-
-def numbers(text: str) -> list[int]:
-    try:
-        return [int(word) for word in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}; expected whole numbers with commas, say 0,1,2") from None
 
 
 def reading(add: Add) -> None:
@@ -164,26 +145,6 @@ def do_run(args: Any) -> None:
         folder = run(recipe, args.out, progress.observer(recipe)).folder
     print_summary(folder, args.json)
     say(f"\nsaved: {folder}\nnext:  motet show {folder} --clients\n       motet verify {folder}")
-
-
-def do_compare(args: Any) -> None:
-    from motet.cli.progress import Progress
-    from motet.report import terminal
-    from motet.report.comparison import Comparison
-    from motet.runs import compare as comparing
-
-    path, words = split_words(args.words)
-    methods = args.methods.split(",") if args.methods else comparing.STANDARD
-    plan = comparing.plan(path, words, methods, args.seeds)
-    with Progress(quiet=args.quiet) as progress:
-        folders = comparing.compare(
-            plan, args.out, progress.observer, lambda r, e: say(f"{r['method']['name']}: {e}")
-        )
-    found = Comparison(folders)
-    table = found.table
-    print(json.dumps(terminal.as_records(table), default=str) if args.json else terminal.as_text(table))
-    report, first = found.report(args.report), found.folders[0]
-    say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 
 def do_show(args: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from motet.cli.command import say
 
@@ -21,21 +21,21 @@ class Progress:
         self.terminal = sys.stderr.isatty()
         self.said: set[str] = set()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         if self.terminal and not self.quiet:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bars
 
-            columns = (TextColumn("{task.description:<12}"), BarColumn(24), MofNCompleteColumn())
-            self.live = Bars(
-                *columns,
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[scores]}"),
-                console=Console(stderr=True),
-            )
+            self.live = Bars(*self.columns(), console=Console(stderr=True))
             self.live.start()
         return self
+
+    def columns(self) -> list[Any]:
+        """What a line shows."""
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
+        name, scores = TextColumn("{task.description:<12}"), TextColumn("{task.fields[scores]}")
+        return [name, BarColumn(24), MofNCompleteColumn(), TimeRemainingColumn(), scores]
 
     def __exit__(self, *_: Any) -> None:
         if self.live:
@@ -50,15 +50,15 @@ class Progress:
             else:
                 say(text)
 
-    def observer(self, recipe: Any, place: int = 0, of: int = 1) -> RunProgress:
-        return RunProgress(self, f"[{place + 1}/{of}] " if of > 1 else "")
+    def observer(self, recipe: Any) -> RunProgress:
+        return RunProgress(self)
 
 
 class RunProgress:
     """Shows the progress of one run."""
 
-    def __init__(self, screen: Progress, place: str) -> None:
-        self.screen, self.place = screen, place
+    def __init__(self, screen: Progress) -> None:
+        self.screen = screen
         self.bar: Any = None
         self.began_at = time.monotonic()
         self.first = 0
@@ -76,7 +76,7 @@ class RunProgress:
             again = f", continued after round {self.first}" if self.first else ""
             clients = len(trainer.federated.clients_data)
             engine = f"{trainer.choice.name} engine"
-            say(f"{self.place}{name}: {clients} clients, {rounds} rounds, {engine}{again}")
+            say(f"{name}: {clients} clients, {rounds} rounds, {engine}{again}")
 
     def on_round(self, trainer: Trainer, seconds: float) -> None:
         if trainer.refusals and not self.refused:
@@ -87,7 +87,7 @@ class RunProgress:
             self.screen.live.update(self.bar, completed=trainer.number + 1, scores=text)
         elif not self.screen.quiet and trainer.over():
             took = time.monotonic() - self.began_at
-            say(f"{self.place}  round {trainer.number + 1}: {text} (validation), {took:.1f} s")
+            say(f"  round {trainer.number + 1}: {text} (validation), {took:.1f} s")
 
     def should_stop(self) -> bool:
         return False

@@ -23,7 +23,7 @@ def reproduce_command(add: Add) -> None:
         help="quick: minutes, one seed; desk: hours, resumable; full: as published (default: quick)",
     )
     p.add_argument("--rows", metavar="A,B,…", help="only these rows (default: all of the scale)")
-    p.add_argument("--seeds", metavar="0,1,…", help="seeds (default: those of the scale)")
+    p.add_argument("--seeds", metavar="0-4", help="seeds (default: those of the scale)")
     p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: as many as use all cores)")
     p.add_argument(
         "--out",
@@ -58,8 +58,10 @@ def do_reproduce(args: Any) -> None:
 
 def chosen(args: Any) -> tuple[list[str], list[int], list[str]]:
     """Rows, seeds and settings as asked for; empty where the scale says."""
+    from motet.runs.study import whole_numbers
+
     rows = args.rows.split(",") if args.rows else []
-    return rows, [int(s) for s in args.seeds.split(",")] if args.seeds else [], args.words
+    return rows, list(whole_numbers(args.seeds, "seeds")) if args.seeds else [], args.words
 
 
 def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
@@ -67,9 +69,10 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     from motet.report.read import read
     from motet.report.tables import summary
     from motet.runs import experiment as experiments
+    from motet.runs.parallel import default_jobs
 
     planned = found.plan(args.scale, *chosen(args), base)
-    jobs = args.jobs or default_jobs(planned)
+    jobs = args.jobs or default_jobs(planned[0].recipe)
     say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
     done = experiments.perform(planned, base, jobs, show_done)
     return experiments.results(found, done, lambda f: summary(read([f])[0])), done
@@ -85,15 +88,6 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
     say(f"{found.title}\nin {base}, {jobs} at a time")
     rows = experiments.module_of(found, "procedure").perform(settings, base, jobs, say)
     return experiments.table(found, rows), []
-
-
-def default_jobs(planned: Any) -> int:
-    """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
-    from motet.engines.threads import cores
-    from motet.runs.build import resolve
-
-    threads = any(resolve(p.recipe).choice.name == "threads" for p in planned[:1])
-    return 1 if threads else cores()
 
 
 def show_done(done: Any) -> None:

@@ -21,6 +21,7 @@ class Ditto(FedAvg):
     global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
     """
 
+    strength = "lam"
     lam: NotNegative = 0.1  # pull of the personal model to the global one (lambda); 0 = local training
 
     def join(self, data: Data) -> Tree:

@@ -25,6 +25,7 @@ class FedALA(FedAvg):
     loss converges. A client's first round has nothing to mix and skips this, as in the paper.
     """
 
+    strength = "mix_lr"
     mix_lr: Positive = 1.0  # learning rate of A (eta)
     mix_share: Share = 0.8  # share of the client's examples on which A is learned (s)
     mix_first: Count = 10  # epochs in which A is learned for the first time; later it is one epoch a round

@@ -19,6 +19,7 @@ class FedDyn(FedAvg):
     Differs from the paper: the minimum of a client's loss is approached by `epochs` of gradient descent.
     """
 
+    strength = "alpha"
     alpha: Positive = 0.01  # strength of the regulariser
 
     def start(self, turn: Turn) -> Tree | Talk:

@@ -18,6 +18,7 @@ class FedProx(FedAvg):
     numbers of examples instead of sampling clients with those probabilities.
     """
 
+    strength = "mu"
     mu: NotNegative = 0.01  # strength of the pull towards the global model
 
     @verb

@@ -20,6 +20,7 @@ class FineTune(FedAvg):
     Adaptation", study it and related methods. Only FedAvg's replies leave a client.
     """
 
+    strength = "tune"
     tune: Count = 5  # epochs of further training
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:

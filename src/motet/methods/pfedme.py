@@ -24,6 +24,7 @@ class PFedMe(FedAvg):
     the received w and goes on from minibatch to minibatch.
     """
 
+    strength = "lam"
     lr: Positive = 0.5  # learning rate of the shared model (eta); eta lam should stay below 1
     lam: Positive = 1.0  # pull of personal models to the shared one (lambda); the paper: 15 to 30, eta 0.005
     inner: Count = 5  # steps of the personal model for each minibatch (K)

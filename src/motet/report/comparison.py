@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ class Comparison:
     """Several runs on the same data."""
 
     folders: Sequence[Path]
+    tuned: Mapping[str, str] = field(default_factory=dict)  # what tuning chose, by the rows' labels
 
     @cached_property
     def runs(self) -> list[ReportedRun]:

@@ -26,18 +26,17 @@ Knows how an experiment is written down and run. Does not know how results are s
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from motet.runs import parallel
 from motet.runs import recipe as recipes
+from motet.runs.jobs import Job, Outcome
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.text import unknown
 
@@ -209,54 +208,26 @@ class Done:
 
 
 def perform(
-    planned: Sequence[Planned],
-    base: Path,
-    jobs: int,
-    on_done: Callable[[Done], None] = lambda _: None,
-    start: Callable[[Planned, Path], Done] | None = None,
+    planned: Sequence[Planned], base: Path, jobs: int, on_done: Callable[[Done], None] = lambda _: None
 ) -> list[Done]:
-    """Run all that is not done yet, `jobs` at a time; runs that were stopped are continued. `start` runs one
-    of them: by default in a process of its own."""
-    base.mkdir(parents=True, exist_ok=True)
-    for p in planned:  # not in the threads: comments are parsed from source, which wants one thread
-        recipe = base / f"{p.folder}.toml"
-        recipe.write_text(p.recipe.toml(f"motet run {recipe} --out {base / p.folder}"))
-    running: dict[str, Future[Done]] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        for p in planned:  # those that others wait for come first: no thread waits for one that cannot start
-            before = [running[f] for f in p.after]
-            running[p.folder] = pool.submit(_run_after, p, base, before, start or run_in_process)
-        done = []
-        for future in running.values():
-            done.append(future.result())
-            on_done(done[-1])
-    return done
+    """Run all that is not done yet, `jobs` at a time; runs that were stopped are continued."""
+    names = {p.folder: f"{p.row}, seed {p.seed}" for p in planned}
+    todo = [
+        Job(names[p.folder], p.recipe, base / p.folder, tuple(names[f] for f in p.after)) for p in planned
+    ]
+    ended = parallel.perform(todo, base, jobs, _OnDone({names[p.folder]: p for p in planned}, on_done))
+    return [Done(p, base / p.folder, o.failure) for p, o in zip(planned, ended, strict=True)]
 
 
-def _run_after(
-    planned: Planned,
-    base: Path,
-    before: Sequence[Future[Done]],
-    start: Callable[[Planned, Path], Done],
-) -> Done:
-    if failed := [d.planned.row for d in (f.result() for f in before) if d.failure]:
-        return Done(planned, base / planned.folder, f"it comes after {', '.join(failed)}, which failed")
-    return start(planned, base)
+class _OnDone(parallel.Watch):
+    """Calls a function with every run that has ended."""
 
+    def __init__(self, planned: dict[str, Planned], on_done: Callable[[Done], None]) -> None:
+        self.planned, self.call = planned, on_done
 
-def run_in_process(planned: Planned, base: Path) -> Done:
-    """`motet run` of one recipe in a process of its own; its error message is the failure."""
-    folder, recipe = base / planned.folder, base / f"{planned.folder}.toml"
-    command = [sys.executable, "-m", "motet.cli.main", "run", str(recipe), "--out", str(folder), "--quiet"]
-    paths = [os.environ.get("PYTHONPATH", ""), str(experiments_folder().parent)]
-    there = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=there)
-    if ended.returncode == 130:
-        raise KeyboardInterrupt
-    said = [line for line in ended.stderr.splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-    failure = [*errors, *said[-1:], "it ended without a message"][0] if ended.returncode else ""
-    return Done(planned, folder, failure)
+    def on_end(self, outcome: Outcome) -> None:
+        assert outcome.job.folder
+        self.call(Done(self.planned[outcome.job.name], outcome.job.folder, outcome.failure))
 
 
 def results(

@@ -23,8 +23,10 @@ from motet.data import in_memory, own_code
 from motet.data.federated import DataError
 from motet.nets.given import copies_of
 from motet.runs import recipe as recipes
+from motet.runs import study as studies
 from motet.runs.recipe import SECTIONS, RecipeError, Settings
 from motet.runs.sections import PLAIN
+from motet.runs.study import Study
 from motet.settings import Field, fields_of
 from motet.text import unknown
 
@@ -64,6 +66,51 @@ def sections(recipe: str | Path | None, settings: Mapping[str, Any], methods: Se
     if wrong:
         raise RecipeError("\n".join(wrong))
     return found
+
+
+def study(
+    recipe: str | Path | None,
+    methods: Any,
+    settings: Mapping[str, Any],
+    grid: Mapping[str, Any],
+    seeds: Any,
+    splits: Any,
+) -> Study:
+    """A study from the keywords of motet.compare, and from a file that they change."""
+    studies.check_plural(settings)
+    file = recipes.gathered(recipe)
+    given = [methods] if isinstance(methods, str | dict | type) else list(methods)
+    entries = [entry(m) for m in given] or [
+        studies.entry_of(m) for m in file.get("methods", studies.STANDARD)
+    ]
+    names = list(dict.fromkeys([*(e["name"] for e in entries), studies.ALONE]))
+    found = {k: v for k, v in sections(recipe, settings, names).items() if k not in studies.KEYS}
+    asked = studies.Asked(entries, plain_grid(grid), seeds, splits)
+    return studies.plan(file, changed(found, file), asked)
+
+
+def entry(method: Any) -> Settings:
+    """A method with settings of its own."""
+    given = {k: _plain(v) for k, v in method.items()} if isinstance(method, dict) else {"name": method}
+    return given | {"name": method_name(given.get("name"))}
+
+
+def plain_grid(grid: Mapping[str, Any]) -> studies.Grid:
+    """Values of a grid; networks and numbers of numpy as a recipe has them."""
+    found = {k: [_plain(v) for v in values] for k, values in studies.flat_grid(grid).items()}
+    return {k: [net_name(v) for v in values] if k == "net" else values for k, values in found.items()}
+
+
+def changed(found: Mapping[str, Any], file: Mapping[str, Any]) -> Settings:
+    """What differs from the file: what somebody gave beside it."""
+    new: Settings = {}
+    for key, value in found.items():
+        if isinstance(value, dict) and isinstance(file.get(key), dict):
+            if inner := changed(value, file[key]):
+                new[key] = inner
+        elif key not in file or file[key] != value:
+            new[key] = value
+    return new
 
 
 def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:

@@ -1,0 +1,133 @@
+"""The command `motet compare`: methods x settings x seeds x splits on one federation, and one table."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from motet.cli.command import Add, say, split_words
+
+if TYPE_CHECKING:
+    from motet.report.comparison import Comparison
+    from motet.runs.conduct import Conducted
+
+EXAMPLES = """
+examples:
+  motet compare data=digits
+      six standard methods, one table, one report
+  motet compare data=patients.csv data.target=died data.client=hospital
+  motet compare data=digits --methods fedavg,ditto --seeds 0-4
+  motet compare data=digits --methods ditto --grid ditto.lam=0.01,0.1,1
+      three rows of ditto; --grid method.lr=0.05,0.1 varies all methods,
+      --grid train.rounds=50,300 every run; several --grid are multiplied
+  motet compare data=digits --methods fedavg,ditto --tune
+      first find each method's learning rate and strength on validation rows
+  motet compare study.toml --jobs 4
+      a recipe's sections, and beside them:
+        methods = ["fedavg", { name = "ditto", lam = 1.0 }]
+        seeds = "0-4"
+        splits = [0, 1, 2]
+        [grid]
+        ditto.lr = [0.05, 0.1]
+
+A run that is done is read and not run again. After Ctrl-C or a kill the same
+command goes on. Exit code: 0, 1 if a run failed, 2 for wrong input, 130 if
+it was stopped.
+"""
+
+
+def compare_command(add: Add) -> None:
+    p = add("compare", do_compare, "run several methods on the same data, and print one table")
+    p.formatter_class, p.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
+    p.usage = "motet compare [study.toml] [section.name=value …] [options]"
+    p.add_argument("words", nargs="*", metavar="study.toml | section.name=value", help="as for run")
+    p.add_argument(
+        "--methods",
+        metavar="A,B,…",
+        help="local is always added (default: local, fedavg, fedprox, ditto, finetune, centralised)",
+    )
+    p.add_argument(
+        "--grid", action="append", default=[], metavar="SECTION.NAME=a,b,…",
+        help="one row for each value; may be given several times",
+    )  # fmt: skip
+    p.add_argument("--seeds", metavar="0-4", help="of initial weights, batches, cohorts (default: 0)")
+    p.add_argument(
+        "--splits", metavar="0-4",
+        help="who holds which rows, data.seed (default: five for few rows of named clients, else one)",
+    )  # fmt: skip
+    p.add_argument(
+        "--tune", action="store_true", help="the same small budget for every method to find settings"
+    )
+    p.add_argument(
+        "--jobs", type=at_least_one, default=0, metavar="N", help="runs at a time (default: one per core)"
+    )
+    p.add_argument("--fresh", action="store_true", help="run everything anew, also what is done")
+    p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
+    p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
+    p.add_argument("--to", metavar="FILE", help="also write the table: .csv, .md or .tex")
+    p.add_argument("--json", action="store_true", help="verdict, table and failures as JSON on stdout")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 1 or more")
+    return int(text)
+
+
+def do_compare(args: Any) -> int:
+    from motet.cli.study_progress import StudyProgress
+    from motet.runs import study as studies
+    from motet.runs.conduct import conduct
+
+    path, words = split_words(args.words)
+    methods = args.methods.split(",") if args.methods else ()
+    asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
+    study = studies.read(path, words, asked)
+    with StudyProgress(quiet=args.quiet) as progress:
+        done = conduct(study, args.out, args.jobs, progress, args.tune, args.fresh)
+    show(done, args)
+    return 1 if done.failures else 0
+
+
+def show(done: Conducted, args: Any) -> None:
+    """The table and the verdict on stdout, and where everything lies on stderr."""
+    from motet.report import terminal
+
+    found = comparison_of(done)
+    lines, table = verdict_of(found), found.table
+    if args.json:
+        rows = json.loads(json.dumps(terminal.as_records(table), default=str))
+        print(
+            json.dumps({"verdict": lines, "rows": rows, "tuned": dict(found.tuned), "failed": done.failures})
+        )
+    else:
+        print("\n".join([terminal.as_text(table), *([""] if lines else []), *lines]))
+    for label, sentence in found.tuned.items():
+        say(f"tuned:  {label}: {sentence}")
+    if args.to:
+        import_module("motet.report.export_table").write_table(table, Path(args.to))
+    report, first = found.report(args.report), found.folders[0]
+    say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
+
+
+def comparison_of(done: Conducted) -> Comparison:
+    """The runs of a study with what tuning chose, by the labels of their rows."""
+    from motet.report.comparison import Comparison
+
+    found = Comparison(done.folders)
+    if not done.sentences:
+        return found
+    tuned = {run.label: done.sentences[run.folder] for run in found.runs if run.folder in done.sentences}
+    return Comparison(done.folders, tuned)
+
+
+def verdict_of(found: Comparison) -> list[str]:
+    """The same lines as in the report."""
+    if find_spec("motet.report.verdict") is None:
+        return []
+    return list(import_module("motet.report.verdict").verdict(found.runs))

@@ -1,0 +1,234 @@
+"""Many runs, several at a time, each in a worker process that stays for the next one.
+
+A failed run does not stop the others. A stop lets every run end its round; all are saved. A worker that dies
+fails its own run, and another one takes its place.
+Knows jobs and processes. Does not know what is compared, nor how progress is shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TextIO
+
+from motet.engines.threads import cores
+from motet.errors import Stopped
+from motet.runs.build import resolve
+from motet.runs.jobs import Event, Job, Outcome, perform_one
+from motet.runs.recipe import Recipe
+from motet.runs.run import NoProgress, interruptible
+
+_PAUSE = 0.2  # seconds between two looks at whether somebody pressed Ctrl-C
+
+
+class Watch:
+    """What many runs call while they train; this one shows nothing."""
+
+    def on_begin(self, jobs: Sequence[Job]) -> None:
+        """Before the first run."""
+
+    def on_event(self, job: Job, event: Event) -> None:
+        """A run started, or ended a round."""
+
+    def on_end(self, outcome: Outcome) -> None:
+        """A run ended, was read, or failed."""
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+
+
+def perform(
+    jobs: Sequence[Job],
+    base: str | Path = "runs",
+    at_once: int = 1,
+    watch: Watch | None = None,
+    fresh: bool = False,
+) -> list[Outcome]:
+    """Do all that is not done yet, in folders of `base`; how each ended, in the order given."""
+    watch, ended = watch or Watch(), {}
+    elsewhere = [j for j in jobs if at_once > 1 and len(jobs) > 1 and not j.only_here]
+    watch.on_begin(jobs)
+    if elsewhere:
+        ended |= WorkerPool(elsewhere, base, min(at_once, len(elsewhere)), watch, fresh).work()
+    here = [j for j in jobs if j.name not in ended]
+    if at_once > 1 and len(here) > 1:
+        watch.say(
+            "code of a notebook or script is known in this process alone: its runs go one after another"
+        )
+    for job in here:
+        ended[job.name] = blocked(job, ended) or perform_one(
+            job, base, lambda event, job=job: watch.on_event(job, event), fresh=fresh
+        )
+        if ended[job.name].stopped:
+            raise Stopped(f"stopped, with {count(ended)} of {len(jobs)} runs done")
+        watch.on_end(ended[job.name])
+    return [ended[job.name] for job in jobs]
+
+
+def count(ended: dict[str, Outcome]) -> int:
+    return sum(not e.failure and not e.stopped for e in ended.values())
+
+
+def blocked(job: Job, ended: dict[str, Outcome]) -> Outcome | None:
+    """A failure, if a run that this one comes after has failed."""
+    failed = [name for name in job.after if ended[name].failure]
+    return Outcome(job, job.folder, f"it comes after {', '.join(failed)}, which failed") if failed else None
+
+
+def default_jobs(recipe: Recipe) -> int:
+    """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
+    return 1 if resolve(recipe).choice.name == "threads" else cores()
+
+
+class WorkerPool:
+    """Hands out jobs to worker processes."""
+
+    def __init__(
+        self, jobs: Sequence[Job], base: str | Path, at_once: int, watch: Watch, fresh: bool
+    ) -> None:
+        self.todo, self.total = deque(jobs), len(jobs)
+        self.base, self.at_once, self.watch, self.fresh = base, at_once, watch, fresh
+        self.workers: list[Hired] = []
+        self.ended: dict[str, Outcome] = {}
+        self.events: SimpleQueue[tuple[Hired, Event]] = SimpleQueue()
+
+    def work(self) -> dict[str, Outcome]:
+        try:
+            with interruptible(NoProgress()) as stopping:
+                while self.todo or any(w.job for w in self.workers):
+                    if stopping.asked:
+                        self.stop()
+                    self.hand_out()
+                    self.take_next()
+        finally:
+            for worker in self.workers:
+                worker.leave()
+        if stopping.asked:
+            raise Stopped(f"stopped, with {count(self.ended)} of {self.total} runs done")
+        return self.ended
+
+    def hand_out(self) -> None:
+        """Give every free worker a job that can start."""
+        for job in [j for j in self.todo if all(name in self.ended for name in j.after)]:
+            if failed := blocked(job, self.ended):
+                self.todo.remove(job)
+                self.end(failed)
+                continue
+            worker = self.free_worker()
+            if worker is None:
+                return
+            self.todo.remove(job)
+            worker.start(job, self.base, self.fresh)
+
+    def free_worker(self) -> Hired | None:
+        """A worker without a job, or a new one if there may be more."""
+        for worker in self.workers:
+            if worker.job is None:
+                return worker
+        if len(self.workers) == self.at_once:
+            return None
+        self.workers.append(Hired(self.events))
+        return self.workers[-1]
+
+    def take_next(self) -> None:
+        try:
+            worker, event = self.events.get(timeout=_PAUSE)
+        except Empty:
+            return
+        job, kind = worker.job, event["event"]
+        if kind == "said":
+            self.watch.say(event["text"])
+        elif kind == "died":
+            self.workers.remove(worker)
+            if job:
+                self.end(Outcome(job, worker.folder, worker.last_words()))
+        elif kind == "end" and job:
+            worker.job = None
+            where = Path(event["folder"]) if event["folder"] else None
+            self.end(Outcome(job, where, event["failure"], event["read"], event["stopped"]))
+        elif job:
+            worker.folder = Path(event.get("folder", worker.folder or ""))
+            self.watch.on_event(job, event)
+
+    def end(self, ended: Outcome) -> None:
+        self.ended[ended.job.name] = ended
+        self.watch.on_end(ended)
+
+    def stop(self) -> None:
+        """Let every run end its round, and begin no other."""
+        self.todo.clear()
+        for worker in self.workers:
+            worker.send({"stop": True})
+
+
+class Hired:
+    """A worker process, and the job that it has."""
+
+    def __init__(self, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+        self.job: Job | None = None
+        self.folder: Path | None = None
+        self.said: deque[str] = deque(maxlen=5)
+        # a session of its own: Ctrl-C in the terminal goes to this process alone, which tells the workers
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "motet.runs.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace", start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+        )  # fmt: skip
+        assert self.process.stdout and self.process.stderr
+        for stream, read in ((self.process.stdout, self.hear), (self.process.stderr, self.overhear)):
+            threading.Thread(target=read, args=(stream, events), daemon=True).start()
+
+    def hear(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+        for line in stream:
+            events.put((self, json.loads(line)))
+        events.put((self, {"event": "died"}))
+
+    def overhear(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+        """Warnings, and what code of the user's own prints."""
+        for line in stream:
+            if line.strip():
+                self.said.append(line.rstrip())
+                events.put((self, {"event": "said", "text": line.rstrip()}))
+
+    def start(self, job: Job, base: str | Path, fresh: bool) -> None:
+        self.job, self.folder = job, None
+        self.send(
+            {
+                "name": job.name, "settings": job.recipe.settings, "folder": str(job.folder or ""),
+                "upto": job.upto, "base": str(base), "fresh": fresh,
+            }
+        )  # fmt: skip
+
+    def send(self, order: dict[str, Any]) -> None:
+        assert self.process.stdin
+        with suppress(BrokenPipeError):  # it died, which is told as an event
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+
+    def leave(self) -> None:
+        """End the process: it ends by itself when nobody can give it orders."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def last_words(self) -> str:
+        """Why the process ended, as far as it can be known."""
+        code = self.process.wait()
+        if code == -9:
+            return "its process was killed (signal 9); was there too little memory?\nhint: a smaller --jobs"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"its process {how}" + (f": {self.said[-1]}" if self.said else "")
