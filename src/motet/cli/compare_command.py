@@ -80,6 +80,10 @@ def at_least_one(text: str) -> int:
 
 
 def do_compare(args: Any) -> int:
+    from motet.runs.worker_process import template
+
+    if args.jobs != 1:
+        template()  # loads libraries while the study is read
     from motet.cli.study_progress import StudyProgress
     from motet.runs import study as studies
     from motet.runs.conduct import conduct

@@ -8,9 +8,6 @@ Knows jobs and processes. Does not know what is compared, nor how progress is sh
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -25,6 +22,7 @@ from motet.runs.build import resolve
 from motet.runs.jobs import Event, Job, Outcome, perform_one
 from motet.runs.recipe import Recipe
 from motet.runs.run import NoProgress, interruptible
+from motet.runs.worker_process import WorkerProcess
 
 _PAUSE = 0.2  # seconds between two looks at whether somebody pressed Ctrl-C
 
@@ -110,7 +108,8 @@ class WorkerPool:
                     self.take_next()
         finally:
             for worker in self.workers:
-                worker.leave()
+                worker.process.close()
+                worker.process.code()
         if stopping.asked:
             raise Stopped(f"stopped, with {count(self.ended)} of {self.total} runs done")
         return self.ended
@@ -170,21 +169,14 @@ class WorkerPool:
 
 
 class Hired:
-    """A worker process, and the job that it has."""
+    """A worker, and the job that it has. Ctrl-C in the terminal does not reach it: this process tells it to stop."""
 
     def __init__(self, events: SimpleQueue[tuple[Hired, Event]]) -> None:
         self.job: Job | None = None
         self.folder: Path | None = None
         self.said: deque[str] = deque(maxlen=5)
-        # a session of its own: Ctrl-C in the terminal goes to this process alone, which tells the workers
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "motet.runs.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8", errors="replace", start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
-        )  # fmt: skip
-        assert self.process.stdout and self.process.stderr
-        for stream, read in ((self.process.stdout, self.hear), (self.process.stderr, self.overhear)):
+        self.process = WorkerProcess()
+        for stream, read in ((self.process.answers, self.hear), (self.process.errors, self.overhear)):
             threading.Thread(target=read, args=(stream, events), daemon=True).start()
 
     def hear(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
@@ -209,25 +201,13 @@ class Hired:
         )  # fmt: skip
 
     def send(self, order: dict[str, Any]) -> None:
-        assert self.process.stdin
         with suppress(BrokenPipeError):  # it died, which is told as an event
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-
-    def leave(self) -> None:
-        """End the process: it ends by itself when nobody can give it orders."""
-        assert self.process.stdin
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.process.orders.write(json.dumps(order) + "\n")
+            self.process.orders.flush()
 
     def last_words(self) -> str:
         """Why the process ended, as far as it can be known."""
-        code = self.process.wait()
+        code = self.process.code()
         if code == -9:
             return "its process was killed (signal 9); was there too little memory?\nhint: a smaller --jobs"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
+
+from motet.runs.worker_process import LONGEST
 
 Message = dict[str, Any]
 
@@ -43,6 +46,9 @@ class Worker:
     def work(self) -> None:
         threading.Thread(target=self.listen, daemon=True).start()
         prepare()
+        import torch
+
+        torch.set_num_threads(1)  # one core for each worker
         while True:
             self.perform(self.waiting.get())
 
@@ -66,19 +72,57 @@ class Worker:
 
 
 def prepare() -> None:
-    """Load what every run needs while nobody waits for it; one core for each worker."""
-    import torch
+    """Load what every run needs: torch and all that recording a step, reading data and writing scores bring in."""
+    import pandas  # noqa: F401
+    import sklearn.base  # noqa: F401
+    import torch._inductor  # noqa: F401
 
     import motet.runs.jobs  # noqa: F401
 
-    torch.set_num_threads(1)
+
+def serve(line: socket.socket) -> None:
+    """The template: copy this process on request, and say how copies ended. It has one thread and computes nothing."""
+    prepare()
+    while True:
+        request, streams, _, _ = socket.recv_fds(line, LONGEST, 3)
+        if not request:
+            return  # whoever started it is gone
+        if streams:
+            line.send(str(copied(line, request, streams)).encode())
+        else:
+            _, status = os.waitpid(int(request), 0)
+            line.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def copied(line: socket.socket, request: bytes, streams: list[int]) -> int:
+    """The number of a new worker; in the worker itself it never returns."""
+    number = os.fork()
+    if number == 0:
+        line.close()
+        os.setsid()
+        for fd, stream in enumerate(streams):
+            os.dup2(stream, fd)
+            os.close(stream)
+        around = json.loads(request)
+        os.chdir(around["cwd"])
+        os.environ.clear()
+        os.environ.update(around["env"])
+        sys.path[:] = around["path"]
+        main()
+    for stream in streams:
+        os.close(stream)
+    return number
 
 
 def main() -> None:
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    Worker(sys.stdin, out).work()
+    orders = os.fdopen(os.dup(0), encoding="utf-8")
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what code of the user's own prints
+    Worker(orders, out).work()
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--template"]:
+        serve(socket.socket(fileno=int(sys.argv[2])))
+    else:
+        main()
