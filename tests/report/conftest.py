@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,18 @@ def write(
     unseen: Mapping[str, tuple[float, float]] | None = None,
     metric: str = "accuracy",
     rows: Mapping[str, int] | None = None,
+    val: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+    alone: Mapping[str, float] | None = None,
+    constant: Mapping[str, float] | None = None,
+    tests: int = 2,
     **facts: Any,
 ) -> None:
     store, newcomers = Store(place, writing=True), unseen or {}
-    kind, better = ("classes", 1) if metric == "accuracy" else ("numbers", -1)
+    kind, better = ("classes", 1) if metric in ("accuracy", "auc") else ("numbers", -1)
+    curve = [val or personal] * 3 if val is None or isinstance(val, Mapping) else list(val)
     known: dict[str, Any] = {
         "method": method, "data": "toy", "net": "mlp", "seed": seed, "kind": kind, "metric": metric,
-        "better": better, "rounds": 3, "reported": REPORTED, "status": "done", "failure": "",
+        "better": better, "rounds": len(curve), "reported": REPORTED, "status": "done", "failure": "",
         "engine": "loop", "engine_why": "asked for", "versions": {"motet": "0"}, "classes": ["cat", "dog"],
         "recipe": f'# motet run recipe.toml\nseed = {seed}\n[method]\nname = "{method}"\n',
         "notes": ["a note"], "seconds": 6.0,
@@ -61,18 +66,26 @@ def write(
     labels = {"0": 3, "1": 4} if kind == "classes" else {}
     held = {c: (rows or {}).get(c, 7) for c in [*personal, *newcomers]}
     store.clients([(c, int(c in personal), n, 2, 2, labels) for c, n in held.items()])
-    for number in range(3):
+    for number, scores in enumerate(curve):
         store.ended(number, 2.0, {c: (2048, 1024) for c in personal})
-        score(store, number, "val", "personal", personal, metric)
+        score(store, number, "val", "personal", scores, metric)
     if known["status"] == "done":
-        score(store, REPORTED, "test", "personal", personal, metric)
-        score(store, REPORTED, "test", "global", shared or {}, metric)
+        for side, scores in {
+            "personal": personal,
+            "global": shared,
+            "alone": alone,
+            "constant": constant,
+        }.items():
+            score(store, REPORTED, "test", side, scores or {}, metric, tests)
+        score(store, REPORTED, "val", "constant", constant or {}, metric)
         score(store, REPORTED, "test", "arrival", {c: v[0] for c, v in newcomers.items()}, metric)
         score(store, REPORTED + 1, "test", "visit", {c: v[1] for c, v in newcomers.items()}, metric)
     store.commit()
     store.close()
 
 
-def score(store: Store, number: int, part: str, side: str, scores: Mapping[str, float], metric: str) -> None:
+def score(
+    store: Store, number: int, part: str, side: str, scores: Mapping[str, float], metric: str, n: int = 2
+) -> None:
     values = np.array(list(scores.values()), dtype=float)
-    store.scored(number, part, side, list(scores), [2] * len(scores), {metric: values})
+    store.scored(number, part, side, list(scores), [n] * len(scores), {metric: values})

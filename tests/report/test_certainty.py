@@ -68,7 +68,7 @@ def test_a_training_that_moves_all_clients_is_part_of_the_interval(simulate):
 )
 def test_intervals_of_all_cases_cover_the_truth(simulate, effect, clients):
     covered, claimed = measured(simulate, effect, clients)
-    assert 0.93 <= covered <= 0.98  # two or three trainings say little of how much trainings vary
+    assert 0.93 <= covered <= 0.97
     assert effect != "none" or claimed <= 0.05
 
 

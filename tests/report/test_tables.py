@@ -71,29 +71,19 @@ def three(make):
     ]
 
 
-def test_gains_are_paired_and_say_how_many_gain(three):
+def test_gains_are_paired_with_the_same_client_alone(three):
     table = comparison(read(three))
     ditto = row(table, "ditto")
     assert ditto["gain_local"] == pytest.approx((0.3 - 0.1 + 0.2 + 0.0) / 4)
-    assert (ditto["gainers_local"], ditto["pairs_local"]) == (2, 4)
-    assert ditto["gain_fedavg"] == pytest.approx((0.2 + 0.1 + 0 + 0) / 4)
+    assert ditto["pairs_local"] == 4 and ditto["alone_is"] == "local, mlp"
     assert math.isnan(row(table, "local")["gain_local"])
 
 
-def test_ties_are_shared_out_and_the_upper_bound_does_not_compete(three):
+def test_pooled_training_is_a_row_like_others_and_never_the_best(three):
     table = comparison(read(three))
-    # a: ditto; b: local; c: ditto and fedavg; d: all three
-    assert row(table, "ditto")["best_for"] == pytest.approx(1 + 1 / 2 + 1 / 3)
-    assert row(table, "fedavg")["best_for"] == pytest.approx(1 / 2 + 1 / 3)
-    assert row(table, "local")["best_for"] == pytest.approx(1 + 1 / 3)
-    assert row(table, "ditto")["best_or_tied"] == 3
-    assert math.isnan(row(table, "centralised")["best_for"])
-
-
-def test_rows_are_best_first_and_the_upper_bound_last(three):
-    table = comparison(read(three))
-    assert list(table["method"]) == ["ditto", "fedavg", "local", "centralised"]
-    assert list(table["role"]) == ["", "", "", "upper bound"]
+    assert list(table["method"]) == ["centralised", "ditto", "fedavg", "local"]
+    assert list(table["name"])[0] == "all rows in one place (centralised)"
+    assert list(table["best"]) == [False, True, False, False]
 
 
 def test_smaller_errors_are_better(make):
@@ -104,8 +94,7 @@ def test_smaller_errors_are_better(make):
     table = comparison(read(folders))
     assert list(table["method"]) == ["ditto", "local"]
     ditto = row(table, "ditto")
-    assert (ditto["gain_local"], ditto["gainers_local"]) == (0.25, 1)
-    assert list(by_client(read(folders))["best"]) == ["ditto", "local"]
+    assert ditto["gain_local"] == 0.25
 
 
 def test_seeds_are_averaged_after_clients_and_have_their_own_spread(make):
@@ -116,7 +105,7 @@ def test_seeds_are_averaged_after_clients_and_have_their_own_spread(make):
     assert ditto["sd"] == pytest.approx((0.1 + 0.2) / 2)
     assert ditto["seed_sd"] == pytest.approx(math.sqrt(2 * 0.2**2))
     assert ditto["gain_local"] == pytest.approx((0.1 - 0.1 + 0.0 + 0.4) / 4)
-    assert (ditto["gainers_local"], ditto["pairs_local"]) == (2, 2)  # over both seeds, each client gains
+    assert ditto["pairs_local"] == 4  # without a split of its own, a seed draws other clients
 
 
 def test_a_failed_run_is_shown_and_does_not_count(make):
@@ -131,6 +120,7 @@ def test_a_failed_run_is_shown_and_does_not_count(make):
     assert math.isnan(row(table, "scaffold")["personal"])
     text = as_text(table)
     assert f"scaffold: seed 0: {why}" in text and f"ditto: seed 1: {why}" in text
+    assert any(line.startswith("scaffold ") and "failed: client a" in line for line in text.splitlines())
 
 
 def test_a_diverged_run_is_failed_and_an_unfinished_one_is_not(make):
@@ -165,11 +155,12 @@ def test_runs_on_other_data_are_not_compared(make):
         comparison(runs)
 
 
-def test_a_seed_that_a_method_lacks_is_not_used_to_say_who_is_best(make):
+def test_a_seed_that_a_method_lacks_is_not_compared(make):
     folders = [make("ditto", {"a": 0.5}), make("ditto", {"a": 0.9}, seed=1), make("local", {"a": 0.6})]
     runs = read(folders)
-    assert list(by_client(runs)["best"]) == ["local"]
-    assert any("seed 0 only" in w for w in comparison(runs).attrs["warnings"])
+    assert list(by_client(runs)["ditto"]) == [0.5]
+    assert row(comparison(runs), "ditto")["gain_local"] == pytest.approx(-0.1)
+    assert any("Not every method has every seed" in w for w in comparison(runs).attrs["warnings"])
 
 
 # ---- clients, rounds, words ----
@@ -182,7 +173,7 @@ def test_by_client_has_rows_in_natural_order(make):
     )
     assert list(frame["client"]) == ["client-2", "client-10"]
     assert list(frame["train"]) == [40, 7]
-    assert list(frame["best"]) == ["ditto", "ditto = local"]
+    assert list(frame.columns) == ["client", "train", "ditto", "local"]  # nothing is chosen on test rows
 
 
 def test_history_is_the_mean_over_clients_and_then_seeds(make):
@@ -211,5 +202,5 @@ def test_errors_have_three_significant_digits(make):
 
 def test_records_are_valid_json(three):
     records = as_records(comparison(read(three)))
-    assert json.loads(json.dumps(records, allow_nan=False))[0]["method"] == "ditto"
-    assert records[-1]["best_for"] is None
+    assert json.loads(json.dumps(records, allow_nan=False))[1]["method"] == "ditto"
+    assert records[-1]["method"] == "local" and records[-1]["gain_local"] is None

@@ -154,7 +154,8 @@ def do_show(args: Any) -> None:
     found = read([Path(args.run)])
     if args.clients:
         frame = tables.by_client(found)
-        print(frame.to_json(orient="records") if args.json else frame.to_string(index=False))
+        text = terminal.clients_text(frame, found[0].metric)
+        print(frame.to_json(orient="records") if args.json else text)
         return
     summary = tables.summary(found[0])
     print(json.dumps(summary, default=str) if args.json else terminal.summary_text(summary))

@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special  # scipy.stats takes seconds to import
 
 Floats = NDArray[np.float64]
 LEVEL = 0.95  # of intervals; tests are held against the rest
 LEAST = 0.8  # of the variance of units: where trainings seem to vary less than by chance, no less than this
+FURTHEST = 2.0  # times Student's quantile: how far skewed gains may stretch one side
 EXACT = 200  # most units for which the signed-rank test counts all signs; more are normal enough
 
 
@@ -48,15 +50,13 @@ def interval(gains: Sequence[float], units: Sequence[Any], trainings: Sequence[A
     >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3)
     (2.0, -0.484, 4.484)
     """
-    from scipy import stats
-
     x, (u, many) = np.asarray(gains, dtype=float), _numbered(units)
     if many < 2:
         return Interval(float(x.mean()) if len(x) else float("nan"), float("nan"), float("nan"), many)
     each = _means(x, u, many)
     mean = float(each.mean())
     variance, freedom = _variance(x, u, each, *_numbered(trainings))
-    quantile = float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+    quantile = float(special.stdtrit(freedom, (1 + LEVEL) / 2))
     below, above = _reach(each, quantile)
     error = float(np.sqrt(variance))
     return Interval(mean, mean - below * error, mean + above * error, many)
@@ -107,7 +107,9 @@ def _reach(each: Floats, quantile: float) -> tuple[float, float]:
     def bent(t: float) -> float:
         return float(root * 3 / skew * (np.cbrt(1 + skew * (t / root - skew / (6 * many))) - 1))
 
-    return max(quantile, bent(quantile)), max(quantile, -bent(-quantile))
+    ends = bent(quantile), -bent(-quantile)
+    below, above = (float(np.clip(end, quantile, FURTHEST * quantile)) for end in ends)
+    return below, above
 
 
 def _numbered(names: Sequence[Any]) -> tuple[Any, int]:
@@ -132,22 +134,26 @@ def signed_rank(differences: Sequence[float]) -> float:
     >>> signed_rank([1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), signed_rank([0.0, 0.0])
     (0.03125, 1.0)
     """
-    from scipy import stats
-
     d = np.asarray(differences, dtype=float)
-    ranks = stats.rankdata(np.abs(d))[d != 0]
+    ranks = _ranks(np.abs(d))[d != 0]
     signs = np.sign(d[d != 0])
     if not len(ranks):
         return 1.0
     reached = abs(float((ranks * signs).sum()))
     if len(d) > EXACT:
-        return float(2 * stats.norm.sf(reached / np.sqrt((ranks**2).sum())))
+        return float(2 * special.ndtr(-reached / np.sqrt((ranks**2).sum())))
     twice = np.rint(2 * ranks).astype(int)  # ranks of ties are halves
     chances = np.ones(1)
     for rank in twice:
         chances = (np.pad(chances, (rank, 0)) + np.pad(chances, (0, rank))) / 2
     sums = 2 * np.arange(len(chances)) - twice.sum()  # twice the sum of signed ranks
     return float(min(1.0, chances[np.abs(sums) >= 2 * reached - 1e-9].sum()))
+
+
+def _ranks(values: Floats) -> Floats:
+    """From 1; equal values have the mean of their ranks."""
+    _, which, many = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(many) - (many - 1) / 2)[which], dtype=float)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
@@ -169,15 +175,11 @@ def sign_test(better: int, worse: int) -> float:
     >>> sign_test(6, 0), sign_test(3, 3), sign_test(0, 0)
     (0.03125, 1.0, 1.0)
     """
-    from scipy import stats
-
-    return min(1.0, 2 * float(stats.binom.cdf(min(better, worse), better + worse, 0.5)))
+    return min(1.0, 2 * float(special.bdtr(min(better, worse), better + worse, 0.5)))
 
 
 def two_shares(first: float, second: float, rows: int) -> tuple[float, float]:
     """The interval of the difference of two shares of as many rows, not paired (Agresti and Caffo 2000)."""
-    from scipy import stats
-
     p, q = ((share * rows + 1) / (rows + 2) for share in (first, second))
-    reach = float(stats.norm.ppf((1 + LEVEL) / 2)) * np.sqrt((p * (1 - p) + q * (1 - q)) / (rows + 2))
+    reach = float(special.ndtri((1 + LEVEL) / 2)) * np.sqrt((p * (1 - p) + q * (1 - q)) / (rows + 2))
     return float(p - q - reach), float(p - q + reach)

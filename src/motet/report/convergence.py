@@ -1,12 +1,11 @@
 """Whether a run was still improving when it stopped, and about how many rounds would do.
 
-Goes by the curve of mean validation scores, larger being better. Knows numpy and scipy. Does not know stores.
+Goes by the curve of mean validation scores, larger being better. Knows numpy. Does not know stores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 LAST = 1 / 3  # the part of the curve that is looked at
 FEWEST = 5  # scores below which nothing is said
-SURE = 0.05  # chance that a flat curve is called rising
+QUANTILE = 1.645  # of the normal distribution: one flat curve in twenty is called rising
 STEPS = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)  # first digits of a round number
 MOST = 10  # times the rounds of the run: further than this no fit is believed
 
@@ -27,15 +26,20 @@ def still_improving(scores: Sequence[float], worth: float) -> bool:
     >>> still_improving([0.1, 0.5, 0.6, 0.6, 0.6, 0.6, 0.6], worth=0.01)
     False
     """
-    from scipy import stats
-
     y = np.asarray(scores, dtype=float)
     end = y[-max(FEWEST, round(LAST * len(y))) :]
-    if len(end) < FEWEST or not np.isfinite(end).all() or np.ptp(end) == 0:
+    if len(end) < FEWEST or not np.isfinite(end).all():
         return False
-    slope = float(stats.theilslopes(end).slope)
-    rises = stats.kendalltau(np.arange(len(end)), end, alternative="greater").pvalue < SURE
-    return bool(rises) and slope * (len(end) - 1) > worth
+    early, late = np.triu_indices(len(end), 1)
+    rises = end[late] - end[early]
+    slope = float(np.median(rises / (late - early)))  # Theil and Sen's, which single rounds do not move
+    return slope * (len(end) - 1) > worth and _more_than_chance(rises, len(end))
+
+
+def _more_than_chance(rises: Floats, many: int) -> bool:
+    """Mann and Kendall's test: whether later scores are larger more often than in a random order."""
+    more = float(np.sign(rises).sum()) - 1
+    return bool(more / np.sqrt(many * (many - 1) * (2 * many + 5) / 18) > QUANTILE)
 
 
 def rounds_needed(rounds: Sequence[int], scores: Sequence[float], worth: float) -> int | None:
@@ -48,24 +52,29 @@ def rounds_needed(rounds: Sequence[int], scores: Sequence[float], worth: float) 
     >>> rounds_needed(ends, [1 - 1 / (1 + r / 10) for r in ends], worth=0.01)
     500
     """
-    from scipy.optimize import curve_fit
-
     some = slice(len(rounds) // 5, None)
     r, y = np.asarray(rounds, dtype=float)[some], np.asarray(scores, dtype=float)[some]
-    top, span, last = float(y.max()), float(np.ptp(y)) or 1.0, float(r[-1])
-    bounds = ([top - span, 0.0, last / 1000], [top + 10 * span, 20 * span, 100 * last])
-    try:
-        found, _ = curve_fit(_hyperbola, r, y, p0=(top + 0.1 * span, span, last / 3), bounds=bounds)
-    except RuntimeError:  # not within the steps allowed
-        return None
+    last = float(r[-1])
+    fits = [_fit(r, y, time) for time in last * np.geomspace(0.001, 100, 200)]
+    _, height, time = min((fit for fit in fits if fit[1] > 0), default=(0.0, 0.0, last))
     ahead = np.arange(last + 1, MOST * last + 1)
-    gained = _hyperbola(ahead, *found) - _hyperbola((1 - LAST) * ahead, *found)
+    gained = height * (_missing(ahead * (1 - LAST), time) - _missing(ahead, time))
     small = gained <= worth
     return _about(float(ahead[small.argmax()])) if small.any() else None
 
 
-def _hyperbola(r: Floats, top: float, height: float, time: float) -> Any:
-    return top - height / (1 + r / time)
+def _fit(r: Floats, y: Floats, time: float) -> tuple[float, float, float]:
+    """Squared error, height and time of the best hyperbola top - height / (1 + r / time) of this time."""
+    x = _missing(r, time)
+    spread = float(((x - x.mean()) ** 2).sum())
+    height = -float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread else 0.0
+    rest = y - y.mean() + height * (x - x.mean())
+    return float((rest**2).sum()), height, float(time)
+
+
+def _missing(r: Floats, time: float) -> Floats:
+    """The share of the height that is not gained yet."""
+    return np.asarray(1 / (1 + r / time), dtype=float)
 
 
 def _about(number: float) -> int:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ALONE, UPPER_BOUND, ReportedRun, natural
+from motet.report.read import ALONE, POOLED, ReportedRun, natural
 from motet.report.terminal import short, unit
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Draw = Callable[["Figure"], None]
 
 def styles_of(labels: Sequence[str]) -> Styles:
     """A colour and a marker for each method: references grey or ink, the others along the palette."""
-    reference = {ALONE: (GREY, "o"), UPPER_BOUND: (INK, "D")}
+    reference = {ALONE: (GREY, "o"), POOLED: (INK, "D")}
     plain = [name for name in labels if name.split(" ")[0] not in reference]
     chosen = {name: (PALETTE[i % 6], MARKERS[(i // 6) % 7]) for i, name in enumerate(plain)}
     return {name: chosen.get(name) or reference[name.split(" ")[0]] for name in labels}

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.report import contribution_graph, figures, terminal
-from motet.report.finding import finding, remarks
-from motet.report.read import UPPER_BOUND, ReportedRun
+from motet.report.read import ReportedRun
 from motet.report.tables import client_scores, comparison, history, summary
+from motet.report.verdict import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +56,9 @@ def render(runs: Sequence[ReportedRun], title: str | None = None) -> str:
     text: str = template("report.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
         better=table.attrs["better"], sorting=SORTING, policy=policy(),
-        finding=finding(table, clients), remarks=remarks(runs, table, clients) + table.attrs["warnings"],
+        verdict=verdict(runs, table), remarks=table.attrs["warnings"],
         rows=table.to_dict("records"), troubles=[r for r in table.to_dict("records") if r["trouble"]],
         with_seeds="seed_sd" in table, with_server_test=bool(table["server_test"].notna().any()),
-        competing=len(clients.attrs["rivals"]) > 1,
         clients=_client_table(clients, table), pictures=_pictures(runs, table, clients),
         about=_about(runs), recipes=[_recipe(run) for run in runs],
     )  # fmt: skip
@@ -129,11 +128,10 @@ def _client_table(clients: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
         cut = f"Shown are {MOST_CLIENTS} of {len(clients):,} clients: "
         cut += f"the {half} worst and the {half} best served by {leader}."
     rows = [
-        {"client": client, "train": row["train"], "best": row["best"],
-         "cells": [(row[name], name in row["winners"]) for name in labels]}
+        {"client": client, "train": row["train"], "cells": [row[name] for name in labels]}
         for client, row in zip(shown.index, shown.to_dict("records"), strict=True)
     ]  # fmt: skip
-    return {"labels": labels, "rows": rows, "cut": cut, "many": len(clients), "bound": UPPER_BOUND}
+    return {"labels": labels, "rows": rows, "cut": cut, "many": len(clients)}
 
 
 # ---- pictures ----

@@ -21,8 +21,10 @@ from motet.runs.store import Store
 if TYPE_CHECKING:
     import pandas as pd
 
-UPPER_BOUND = "centralised"  # all rows in one place: a bound to compare with, not a competitor
+POOLED = "centralised"  # all rows in one place: no federated method
 ALONE = "local"  # training alone
+CONSTANT = "constant"  # a client's own majority class or mean, as a side of the scores and as a row
+NOT_ALWAYS = ("auc", "f1", "r2", "ece", "own")  # metrics that a sound client may lack: all rows of one class
 EXPERIMENT = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
 
 
@@ -35,7 +37,7 @@ class ReportedRun:
     facts: dict[str, Any]
     clients: pd.DataFrame  # client, seen, train, val, test, labels
     rounds: pd.DataFrame  # round, seconds, cohort, up, down
-    test: pd.DataFrame  # side, client, seen, n, score: reported models; no clients without test rows
+    test: pd.DataFrame  # side, client, seen, n, score, and all metrics: reported models with test rows
     val: pd.DataFrame  # round, side, score: mean over clients
     metrics: pd.DataFrame  # round, name, value: what the method says of its rounds
     notes: tuple[str, ...] = ()  # what a reader must know of how the replies were treated
@@ -47,6 +49,16 @@ class ReportedRun:
     @property
     def seed(self) -> int:
         return int(self.facts.get("seed", 0))
+
+    @property
+    def split(self) -> int:
+        """The seed that drew the clients' rows; in earlier versions a run had one seed for everything."""
+        return int(self.facts.get("split", self.seed))
+
+    @property
+    def natural(self) -> bool:
+        """Whether a client's name is the same party in every split."""
+        return bool(self.facts.get("natural", False))
 
     @property
     def metric(self) -> str:
@@ -76,14 +88,32 @@ class ReportedRun:
 
         if not (self.test["side"] == "personal").any():
             return "done, and has no test scores of personal models"
-        bad = self.test.loc[~np.isfinite(self.test["score"].astype(float)), "client"].nunique()
-        many = self.test["client"].nunique()
+        own = self.test[self.test["side"] != CONSTANT]
+        bad, many = (
+            own.loc[~np.isfinite(_proof(own, self.metric)), "client"].nunique(),
+            own["client"].nunique(),
+        )
         return f"diverged: test scores of {bad} of {many} clients are no numbers" if bad else ""
+
+    @property
+    def validation(self) -> float:
+        """The mean over clients of personal validation scores in the reported round: all choices go by it."""
+        rows = self.val[(self.val["side"] == "personal") & (self.val["round"] == self.facts.get("reported"))]
+        return float(rows["score"].iloc[0]) if len(rows) else float("nan")
 
     def of(self, side: str, *, seen: bool = True) -> pd.Series[float]:
         """Test scores of one side by client, of the clients that took part or of those never seen."""
         rows = self.test[(self.test["side"] == side) & (self.test["seen"] == int(seen))]
         return rows.set_index("client")["score"].astype(float)
+
+
+def _proof(rows: pd.DataFrame, metric: str) -> pd.Series[float]:
+    """Numbers that every sound client has: its score, or its loss where a score may be missing."""
+    score = rows["score"].astype(float)
+    if metric not in NOT_ALWAYS:
+        return score
+    loss = rows["loss"].astype(float) if "loss" in rows else score
+    return loss.where(score.isna(), score)
 
 
 def read(folders: Sequence[Path]) -> list[ReportedRun]:
@@ -107,7 +137,7 @@ def _read(folder: Path) -> ReportedRun:
     scores = scores[scores["n"] > 0]
     return ReportedRun(
         folder, str(facts.get("method", "unknown")), facts, clients, rounds,
-        _test(scores, clients, facts.get("reported")), _val(scores), metrics, tuple(_notes(facts, events)),
+        _test(scores, clients, facts.get("reported")), _val(scores, metric), metrics, tuple(_notes(facts, events)),
     )  # fmt: skip
 
 
@@ -134,36 +164,36 @@ def _test(scores: pd.DataFrame, clients: pd.DataFrame, reported: int | None) -> 
     if reported is not None:
         rows = rows[(rows["round"] == reported) | (rows["side"] == "visit")]
     seen = rows["client"].map(clients.set_index("client")["seen"]).fillna(1).astype(int)
-    return rows.assign(seen=seen)[["side", "client", "seen", "n", "score"]]
+    return rows.assign(seen=seen).drop(columns=["round", "part"])
 
 
-def _val(scores: pd.DataFrame) -> pd.DataFrame:
+def _val(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = scores.loc[scores["part"] == "val", ["round", "side", "score"]]
-    means = rows.groupby(["round", "side"])["score"].agg(lambda s: s.mean(skipna=False))
+    means = rows.groupby(["round", "side"])["score"].agg(lambda s: s.mean(skipna=metric in NOT_ALWAYS))
     return means.astype(float).reset_index()
 
 
 def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     """The method's name, with the settings in which its runs differ, and the folder of repeated runs."""
-    settings = [_settings(run) for run in runs]
+    settings = [settings_of(run) for run in runs]
     names = []
     for run, own in zip(runs, settings, strict=True):
         peers = [s for r, s in zip(runs, settings, strict=True) if r.method == run.method]
         telling = sorted({k for s in peers for k in s.keys() | own.keys() if s.get(k) != own.get(k)})
         parts = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling[:3])
         names.append(f"{run.method} ({parts})" if parts else run.method)
-    many = Counter((name, run.seed) for name, run in zip(names, runs, strict=True))
+    many = Counter((name, run.split, run.seed) for name, run in zip(names, runs, strict=True))
     return [
-        f"{name} [{run.folder.name}]" if many[name, run.seed] > 1 else name
+        f"{name} [{run.folder.name}]" if many[name, run.split, run.seed] > 1 else name
         for name, run in zip(names, runs, strict=True)
     ]
 
 
-def _settings(run: ReportedRun) -> dict[str, Any]:
-    """`section.name: value` of these sections; another seed, engine or saving is the same experiment."""
+def settings_of(run: ReportedRun) -> dict[str, Any]:
+    """`section.name: value` of these sections; another seed, split, engine or saving is the same experiment."""
     recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
-    flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items()}
+    flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items() if (s, k) != ("data", "seed")}
     flat |= _guard(recipe.get("guard", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}
 
@@ -198,13 +228,13 @@ def check_comparable(runs: Sequence[ReportedRun]) -> None:
 
 
 def differing_clients(runs: Sequence[ReportedRun]) -> list[int]:
-    """Seeds on which the runs did not divide the rows among clients in the same way."""
+    """Splits in which the runs did not divide the rows among clients in the same way."""
     splits: dict[int, set[str]] = {}
     for run in runs:
         rows = run.clients[["client", "train", "val", "test"]].sort_values("client")
         mark = run.facts.get("fingerprint") or rows.to_csv(index=False)
-        splits.setdefault(run.seed, set()).add(str(mark))
-    return sorted(seed for seed, found in splits.items() if len(found) > 1)
+        splits.setdefault(run.split, set()).add(str(mark))
+    return sorted(split for split, found in splits.items() if len(found) > 1)
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:

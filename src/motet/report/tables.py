@@ -1,24 +1,43 @@
-"""What runs found, as tables: one run, methods side by side, client by client, round by round.
+"""What runs found, as tables: one run, methods side by side, client by client, round by round, all in rows.
 
-Knows how scores are averaged: over clients first, each client counting the same, then over seeds.
-A run in trouble (failed, diverged, still running) counts in no average and is always shown.
-Knows nothing of how runs are made, and nothing of HTML.
+Knows how scores are averaged: over clients first, each client counting the same, then over seeds and splits.
+Rows are ordered by validation scores; test scores choose nothing. A run in trouble (failed, diverged, still
+running) counts in no average and is always shown. Knows nothing of how runs are made, and nothing of HTML.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ALONE, UPPER_BOUND, ReportedRun, check_comparable, differing_clients, natural
-from motet.report.terminal import plain
+from motet.report.certainty import holm
+from motet.report.client_outcomes import OUTCOMES, outcomes
+from motet.report.convergence import MOST, rounds_needed, still_improving
+from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, unit_of, with_side
+from motet.report.read import (
+    ALONE,
+    CONSTANT,
+    NOT_ALWAYS,
+    POOLED,
+    ReportedRun,
+    check_comparable,
+    differing_clients,
+    natural,
+    settings_of,
+)
+from motet.report.terminal import PERCENT, plain
 
 if TYPE_CHECKING:
     import pandas as pd
 
 NOTHING = float("nan")
-TIE = 1e-9  # scores closer than this are the same score
+ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "constant"}
+CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
+NUMBERS = ("rmse", "mae", "r2")
+WORTH = 0.01  # a point, or a hundredth of an error: what a third of the rounds must gain to be worth them
+TOLD_APART = 0.05  # p below which two methods are called different
 
 
 # ---- one run ----
@@ -31,17 +50,23 @@ def summary(run: ReportedRun) -> dict[str, Any]:
     """
     facts = run.facts
     found = {
-        "label": run.label, "method": run.method, "seed": run.seed, "metric": run.metric,
+        "label": run.label, "method": run.method, "seed": run.seed, "split": run.split, "metric": run.metric,
         "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
         "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
-        "arrival": _mean(run.of("arrival", seen=False)), "visit": _mean(run.of("visit", seen=False)),
-        "unseen_global": _mean(run.of("global", seen=False)),
+        "validation": run.validation, "constant": _mean(run.of(CONSTANT)), "constant_name": constant_name(run),
+        "needs": needs([run]), "alone": _mean(run.of("alone")),
+        "arrival": _unseen(run, "arrival"), "visit": _unseen(run, "visit"), "unseen_global": _unseen(run, "global"),
         "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
         "notes": list(run.notes), "metrics": _metrics(run),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
+
+
+def _unseen(run: ReportedRun, side: str) -> float:
+    scores = run.of(side, seen=False)
+    return _mean(scores.dropna() if run.metric in NOT_ALWAYS else scores)
 
 
 def _metrics(run: ReportedRun) -> dict[str, float]:
@@ -51,8 +76,8 @@ def _metrics(run: ReportedRun) -> dict[str, float]:
 
 
 def _traffic(run: ReportedRun) -> dict[str, float]:
-    """Bytes per client and round, and in all; the upper bound sends rows, not models, and has none."""
-    if run.method == UPPER_BOUND:
+    """Bytes per client and round, and in all; training on all rows in one place sends no models."""
+    if run.method == POOLED:
         return dict.fromkeys(("up", "down", "total_up", "total_down"), NOTHING)
     asked = int(run.rounds["cohort"].sum())
     total = {way: int(run.rounds[way].sum()) for way in ("up", "down")}
@@ -62,12 +87,44 @@ def _traffic(run: ReportedRun) -> dict[str, float]:
 
 def _side(run: ReportedRun, side: str) -> dict[str, float]:
     scores = run.of(side)
+    scores = scores.dropna() if run.metric in NOT_ALWAYS else scores
     spread = math.sqrt(_mean((scores - scores.mean()) ** 2))  # of the population
     return {side: _mean(scores), f"{side}_sd": spread, f"{side}_worst": worst_tenth(scores, run.better)}
 
 
 def _mean(scores: pd.Series[float]) -> float:
     return float(scores.mean(skipna=False)) if len(scores) else NOTHING
+
+
+def constant_name(run: ReportedRun) -> str:
+    """What a client can say without a model: its majority class, or the mean of its targets."""
+    return "mean" if run.metric in NUMBERS or run.facts.get("kind") == "numbers" else "majority class"
+
+
+def needs(group: Sequence[ReportedRun]) -> str:
+    """`about 200` or `more than 500` rounds, where the runs were still improving when they stopped; else nothing.
+
+    Goes by the mean curve of the runs that used all their rounds: what patience ended has converged.
+    """
+    import pandas as pd
+
+    some = [
+        run.val for run in group if not run.trouble and len(run.rounds) >= int(run.facts.get("rounds", 0))
+    ]
+    if not some:
+        return ""
+    rows = pd.concat(some)
+    side = settings_of(group[0]).get("train.by", "personal")
+    curve = (
+        rows[rows["side"] == ("global" if side == "global" else "personal")].groupby("round")["score"].mean()
+    )
+    scores, ends = (curve * group[0].better).to_list(), [int(r) + 1 for r in curve.index]
+    share = group[0].metric in (*PERCENT, "r2")
+    worth = WORTH * (1.0 if share or not scores else abs(scores[-1]))
+    if not still_improving(scores, worth):
+        return ""
+    enough = rounds_needed(ends, scores, worth)
+    return f"about {enough:,}" if enough else f"more than {MOST * ends[-1]:,}"
 
 
 def worst_tenth(scores: pd.Series[float], better: int) -> float:
@@ -81,29 +138,29 @@ def worst_tenth(scores: pd.Series[float], better: int) -> float:
 
 
 def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
-    """One row for each method, best personal mean first; the upper bound last, and in no competition.
+    """One row for each method, best mean validation score first; the constant prediction last.
 
-    Scores are means over seeds of means over clients. `sd` is over clients, averaged over seeds; `seed_sd`
-    (of a sample) is there with several seeds. Gains pair each client with itself on the same seed, positive
-    is better. `best_for` shares a client out equally among tied methods; `best_or_tied` counts it for each.
+    Test scores are means over seeds and splits of means over clients. `sd` is over clients, averaged over seeds;
+    `seed_sd` (of a sample) is there with several runs. `gain_local` is the mean gain of a client over its own
+    kind trained alone (`alone_is`), positive is better, with a 95 % interval; `clients_better`, … count clients
+    by their own test rows. `best` is chosen by validation scores among the federated methods; `p_best` is the
+    chance of a difference to it as large as the test scores have, corrected for the number of methods.
     """
     import pandas as pd
 
     check_comparable(runs)
-    paired, clients = _paired(runs), client_scores(runs)
-    groups = _groups(runs)
-    rows = [
-        _row(group) | _gains(label, runs, paired) | _wins(label, clients) for label, group in groups.items()
-    ]
-    frame = pd.DataFrame(rows)
-    if not any(len(_sound(group)) > 1 for group in groups.values()):
-        frame = frame.drop(columns="seed_sd")
+    groups = _groups([*runs, *_constants(runs)])
+    sound = {label: _sound(group) for label, group in groups.items()}
+    rows = [_row(group) | _gains(sound[label], sound) for label, group in groups.items()]
     better = runs[0].better
-    order = sorted(range(len(frame)), key=lambda i: _rank(rows[i], better))
-    frame = frame.iloc[order].reset_index(drop=True)
+    rows.sort(key=lambda row: _rank(row, better))
+    frame = pd.DataFrame(_with_best(rows, sound))
+    if not any(len(group) > 1 for group in sound.values()):
+        frame = frame.drop(columns="seed_sd")
     frame.attrs = {
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
-        "seeds": sorted({run.seed for run in runs}), "warnings": _warnings(runs, clients),
+        "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
+        "natural": all(run.natural for run in runs), "warnings": _warnings(runs),
     }  # fmt: skip
     return frame
 
@@ -119,92 +176,107 @@ def _sound(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [run for run in runs if not run.trouble]
 
 
+def _constants(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The constant prediction as if it were a method: of each split and seed once."""
+    found: dict[tuple[int, int], ReportedRun] = {}
+    for run in _sound(runs):
+        if len(run.of(CONSTANT)):
+            found.setdefault((run.split, run.seed), _constant(run))
+    return list(found.values())
+
+
+def _constant(run: ReportedRun) -> ReportedRun:
+    test, val = (f[f["side"] == CONSTANT].assign(side="personal") for f in (run.test, run.val))
+    facts = run.facts | {"method": CONSTANT, "seconds": 0.0, "server_test": None}
+    return replace(
+        run, label=constant_name(run), facts=facts, test=test, val=val, rounds=run.rounds[:0], notes=()
+    )
+
+
 def _rank(row: dict[str, Any], better: int) -> tuple[Any, ...]:
-    missing = math.isnan(row["personal"])
-    return row["role"] != "", missing, 0.0 if missing else -better * row["personal"], natural(row["method"])
+    """By validation; methods without scores after all others, the constant prediction last."""
+    missing = math.isnan(row["validation"])
+    place = 0.0 if missing else -better * row["validation"]
+    return row["role"] == ROLES[CONSTANT], math.isnan(row["personal"]), missing, place, natural(row["method"])
 
 
 def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
-    """One method: the mean over seeds of what its sound runs found."""
+    """One method: the mean over seeds and splits of what its sound runs found."""
     import pandas as pd
 
     blank = dict.fromkeys(summary(group[0]), NOTHING)
     found = pd.DataFrame([summary(run) for run in _sound(group)] or [blank])
     names = {
-        "personal": "personal", "sd": "personal_sd", "worst": "personal_worst", "global": "global",
-        "after_training": "after_training",
+        "validation": "validation", "personal": "personal", "sd": "personal_sd", "worst": "personal_worst",
+        "global": "global", "after_training": "after_training",
         "unseen": "unseen", "arrival": "arrival", "visit": "visit", "unseen_global": "unseen_global",
         "server_test": "server_test", "seconds": "seconds", "rounds": "rounds",
     }  # fmt: skip
     numbers = {name: float(found[key].astype(float).mean(skipna=False)) for name, key in names.items()}
     kib = {f"kib_{way}": float(found[way].astype(float).mean()) / 1024 for way in ("up", "down")}
-    troubled = [run for run in group if run.trouble]
+    role = ROLES.get(group[0].method, "")
     return {
-        "method": group[0].label,
-        "role": "upper bound" if group[0].method == UPPER_BOUND else "",
-        "runs": len(group), "failed": sum(run.failed for run in group),
-        "trouble": "; ".join(f"seed {run.seed}: {run.trouble}" for run in troubled),
-        "clients": max(len(run.of("personal")) for run in group),
-        **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib,
+        "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
+        "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
+        "clients": len({unit_of(run, str(c)) for run in group for c in run.of("personal").index}),
+        **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
 
 
-def _paired(runs: Sequence[ReportedRun]) -> pd.DataFrame:
-    """label, method, seed, client, score: personal test scores of clients that took part, of sound runs."""
-    import pandas as pd
-
-    parts = [
-        run.of("personal")
-        .rename("score")
-        .reset_index()
-        .assign(label=run.label, method=run.method, seed=run.seed)
-        for run in _sound(runs)
-    ]
-    empty = pd.DataFrame(columns=["client", "score", "label", "method", "seed"])
-    return pd.concat(parts, ignore_index=True) if parts else empty
+def _name(run: ReportedRun) -> str:
+    """A row's name for people."""
+    return f"{ROLES[POOLED]} ({run.label})" if run.method == POOLED else run.label
 
 
-def _gains(label: str, runs: Sequence[ReportedRun], paired: pd.DataFrame) -> dict[str, Any]:
-    """What each client gains over training alone and over FedAvg, on average, and how many gain."""
-    row: dict[str, Any] = {}
-    for rival in (ALONE, "fedavg"):
-        gain = gain_over(rival, label, paired, runs[0].better)
-        each = gain.groupby("client").mean()
-        row[f"gain_{rival}"] = float(gain.groupby("seed").mean().mean()) if len(gain) else NOTHING
-        row[f"gainers_{rival}"], row[f"pairs_{rival}"] = int((each > TIE).sum()), len(each)
-    return row
+def _trouble(group: Sequence[ReportedRun]) -> str:
+    """What went wrong, each reason once, with its seeds."""
+    seeds: dict[str, list[str]] = {}
+    for run in group:
+        if run.trouble:
+            seeds.setdefault(run.trouble, []).append(str(run.seed))
+    return "; ".join(f"seed {', '.join(which)}: {what}" for what, which in seeds.items())
 
 
-def gain_over(rival: str, label: str, paired: pd.DataFrame, better: int) -> pd.Series[float]:
-    """Per (seed, client), how much better `label` is than the method `rival`; empty for itself."""
-    theirs = paired[paired["method"] == rival]
-    theirs = theirs[theirs["label"] == theirs["label"].min()]  # of several rivals of that name, the first
-    own = paired[(paired["label"] == label) & (paired["method"] != rival)]
-    both = own.merge(theirs, on=["seed", "client"], suffixes=("", "_rival")).set_index(["seed", "client"])
-    return (both["score"] - both["score_rival"]).astype(float) * better
-
-
-def _wins(label: str, clients: pd.DataFrame) -> dict[str, float]:
-    winners = clients["winners"]
-    shares = [1 / len(w) if label in w else 0.0 for w in winners]
-    competes = label in clients.attrs["rivals"] and len(clients.attrs["rivals"]) > 1
+def _gains(group: Sequence[ReportedRun], groups: Groups) -> dict[str, Any]:
+    """What each client gains over its own kind trained alone, on average, and how many are better off."""
+    some, what = alone(group, groups)
+    frame = gain_frame(some)
+    gain, each = mean_gain(frame), list(outcomes(some).values())
+    constant = mean_gain(gain_frame(with_side(group, CONSTANT)))
     return {
-        "best_for": sum(shares) if competes else NOTHING,
-        "best_or_tied": float(sum(s > 0 for s in shares)) if competes else NOTHING,
-    }
+        "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
+        "gain_local_high": gain.high, "pairs_local": gain.units,
+        **{f"clients_{name.replace(' ', '_')}": each.count(name) for name in OUTCOMES},
+        "gain_constant": constant.mean, "gain_constant_low": constant.low,
+    }  # fmt: skip
 
 
-def _warnings(runs: Sequence[ReportedRun], clients: pd.DataFrame) -> list[str]:
+def _with_best(rows: Sequence[dict[str, Any]], groups: Groups) -> list[dict[str, Any]]:
+    """The rows, with which is best by validation, and how sure test scores are that others differ from it."""
+    able = [r for r in rows if r["federated"] and not math.isnan(r["personal"] + r["validation"])]
+    best = able[0]["method"] if able else None
+    others = [r["method"] for r in able[1:]]
+    frames = [gain_frame(pairs(groups[best], groups[name])) for name in others] if best else []
+    sure = dict(zip(others, holm([chance(frame) for frame in frames]), strict=True))
+    apart = bool(sure) and max(sure.values()) < TOLD_APART
+    return [
+        row | {"best": row["method"] == best, "told_apart": row["method"] == best and apart,
+               "p_best": sure.get(row["method"], NOTHING)}
+        for row in rows
+    ]  # fmt: skip
+
+
+def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
     found = []
-    if seeds := differing_clients(runs):
-        named = ", ".join(map(str, seeds))
-        found.append(f"The runs with seed {named} do not have the same clients: gains compare unlike data.")
-    used, every = clients.attrs["seeds"], {run.seed for run in runs}
-    if used and set(used) != every:
-        named = ", ".join(map(str, used))
-        found.append(f"Not every method has every seed: clients are compared on seed {named} only.")
-    if not used and any(not run.trouble for run in runs):
+    if splits := differing_clients(runs):
+        named = ", ".join(map(str, splits))
+        found.append(f"The runs on split {named} do not have the same clients: gains compare unlike data.")
+    groups = _groups(_sound(runs)).values()
+    keys = [{(run.split, run.seed) for run in group} for group in groups]
+    if keys and not set.intersection(*keys):
         found.append("No seed was run by every method: part of the differences is between seeds.")
+    elif any(some != keys[0] for some in keys):
+        found.append("Not every method has every seed: methods are compared on the seeds that both have.")
     return found + _notes(runs)
 
 
@@ -221,51 +293,80 @@ def _notes(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def by_client(runs: Sequence[ReportedRun]) -> pd.DataFrame:
-    """client, train, a column of personal test scores for each method (mean over seeds), and the best method.
+    """client, train, and a column of personal test scores for each method: the mean over seeds.
 
-    Methods that tie are all named in `best`; the upper bound never is.
+    Where clients are drawn anew in every split, a row is a client of one split: the column split says which.
     """
-    return client_scores(runs).drop(columns="winners").rename_axis("client").reset_index()
+    frame = client_scores(runs)
+    if not frame.attrs["drawn"]:
+        frame = frame.drop(columns="split")
+    return frame.reset_index(drop=True)
 
 
 def client_scores(runs: Sequence[ReportedRun]) -> pd.DataFrame:
-    """As `by_client`, with clients as the index, and `winners`: the names of all methods that are best.
+    """split, client, train, and a column for each method; the index is a name for each unit.
 
-    Methods are compared on the seeds that all of them have: attrs["seeds"].
+    Methods are compared on the splits and seeds that all of them have, if there are such.
     """
+    import pandas as pd
+
     check_comparable(runs)
-    paired = _paired(runs).astype({"score": float})
-    labels = sorted(paired["label"].unique(), key=natural)
-    rivals = sorted(paired.loc[paired["method"] != UPPER_BOUND, "label"].unique(), key=natural)
-    seeds = _common_seeds(paired, rivals)
-    fair = paired[paired["seed"].isin(seeds)] if seeds else paired
-    scores = fair.pivot_table("score", "client", "label", aggfunc="mean").reindex(columns=labels)
-    frame = scores.reindex(sorted(scores.index, key=natural)).rename_axis(columns=None)
-    frame.insert(0, "train", _train_rows(runs).reindex(frame.index))
-    frame["winners"] = _winners(frame[rivals], runs[0].better)
-    frame["best"] = [" = ".join(names) for names in frame["winners"]]
-    alone = sorted(paired.loc[paired["method"] == ALONE, "label"])
-    frame.attrs = {"labels": labels, "rivals": rivals, "seeds": seeds, "alone": alone[0] if alone else None}
+    drawn = not all(run.natural for run in runs) and len({run.split for run in runs}) > 1
+    parts = [
+        pd.DataFrame({"score": run.of("personal"), "train": run.clients.set_index("client")["train"]})
+        .dropna(subset="score").rename_axis("client").reset_index()
+        .assign(label=run.label, method=run.method, key=f"{run.split} {run.seed}", split=run.split if drawn else 0)
+        for run in _fair(_sound(runs))
+    ]  # fmt: skip
+    empty = pd.DataFrame({c: [] for c in ("score", "train", "client", "label", "method", "split")})
+    rows = pd.concat(parts, ignore_index=True) if parts else empty
+    labels = sorted(rows["label"].unique(), key=natural)
+    scores = rows.pivot_table("score", ["split", "client"], "label", aggfunc="mean").reindex(columns=labels)
+    frame = scores.rename_axis(columns=None)
+    frame.insert(0, "train", rows.groupby(["split", "client"])["train"].mean())
+    frame = frame.reset_index().sort_values(
+        ["split", "client"], key=lambda c: c.map(lambda v: natural(str(v)))
+    )
+    frame.index = pd.Index(
+        [f"{c}, split {s}" if drawn else c for s, c in zip(frame["split"], frame["client"], strict=True)]
+    )
+    reference = sorted(rows.loc[rows["method"] == ALONE, "label"].unique())
+    rivals = sorted(rows.loc[rows["method"] != POOLED, "label"].unique(), key=natural)
+    frame.attrs = {
+        "labels": labels,
+        "rivals": rivals,
+        "alone": reference[0] if reference else None,
+        "drawn": drawn,
+    }
     return frame
 
 
-def _common_seeds(paired: pd.DataFrame, rivals: Sequence[str]) -> list[int]:
-    seeds = [set(paired.loc[paired["label"] == label, "seed"]) for label in rivals]
-    return sorted(int(s) for s in set.intersection(*seeds)) if seeds else []
+def _fair(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The runs on splits and seeds that every method has; all of them if there are none."""
+    keys = [{(run.split, run.seed) for run in group} for group in _groups(runs).values()]
+    common = set.intersection(*keys) if keys else set()
+    return [run for run in runs if not common or (run.split, run.seed) in common]
 
 
-def _train_rows(runs: Sequence[ReportedRun]) -> pd.Series[float]:
+# ---- all in rows ----
+
+
+def long(runs: Sequence[ReportedRun]) -> pd.DataFrame:
+    """split, seed, method, label, side, client, metric, value, n: every test score of the reported models.
+
+    Runs in trouble are not in it. A metric that a client lacks has no row.
+    """
     import pandas as pd
 
-    return pd.concat([run.clients.set_index("client")["train"] for run in runs]).groupby(level=0).mean()
-
-
-def _winners(scores: pd.DataFrame, better: int) -> list[list[str]]:
-    if not len(scores.columns):
-        return [[] for _ in range(len(scores))]
-    good = scores * better
-    won = good.ge(good.max(axis="columns") - TIE, axis="index").to_numpy()
-    return [[name for name, yes in zip(scores.columns, row, strict=True) if yes] for row in won]
+    names = ["split", "seed", "method", "label", "side", "client", "metric", "value", "n"]
+    parts = [pd.DataFrame({name: [] for name in names})]
+    for run in _sound(runs):
+        wide = run.test.drop(columns=["seen", "score"])
+        rows = wide.melt(["side", "client", "n"], var_name="metric", value_name="value").dropna(
+            subset="value"
+        )
+        parts.append(rows.assign(split=run.split, seed=run.seed, method=run.method, label=run.label)[names])
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
 # ---- round by round ----
@@ -279,6 +380,6 @@ def history(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     import pandas as pd
 
     check_comparable(runs)
-    parts = [run.val.assign(method=run.label, seed=run.seed) for run in runs]
+    parts = [run.val[run.val["side"].isin(CURVES)].assign(method=run.label, seed=run.seed) for run in runs]
     rows = pd.concat(parts, ignore_index=True).groupby(["method", "side", "round"])["score"]
     return rows.agg(score=lambda s: s.mean(skipna=False), seeds="size").reset_index()

@@ -1,31 +1,53 @@
 """Numbers as people read them, and the comparison as plain text or records.
 
-Accuracy in percent with one decimal, all else with three significant digits. Knows no store and no HTML.
+Shares (accuracy, balanced accuracy, AUC, F1) in percent with one decimal and their differences in points, all
+else with three significant digits. Knows no store and no HTML.
 """
 
 from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
 WIDTH = 100  # columns of a terminal
+NARROWEST, WIDEST = 13, 28  # of the column of names, which wrap
 ABSENT = "-"  # what does not apply or is not known
+PERCENT = ("accuracy", "balanced", "auc", "f1")
+NAMES = {
+    "balanced": "balanced accuracy", "auc": "AUC", "f1": "F1", "brier": "Brier score", "rmse": "RMSE",
+    "ece": "calibration error", "mae": "MAE", "r2": "R²", "own": "own metric",
+}  # fmt: skip
 
 
 def score(value: float | None, metric: str) -> str:
     if value is None or math.isnan(value):
         return ABSENT
-    return f"{100 * value:.1f}" if metric == "accuracy" else three_digits(value)
+    return f"{100 * value:.1f}" if metric in PERCENT else three_digits(value)
 
 
 def gain(value: float | None, metric: str) -> str:
     text = score(value, metric)
-    return text if text == ABSENT or text.startswith("-") else f"+{text}"
+    if text == ABSENT:
+        return text
+    if not text.strip("-0."):  # no minus before nothing
+        return text.lstrip("-")
+    return text if text.startswith("-") else f"+{text}"
+
+
+def with_interval(mean: float, low: float, high: float, metric: str) -> str:
+    """
+    >>> with_interval(0.029, 0.011, 0.046, "accuracy"), with_interval(0.5, float("nan"), float("nan"), "rmse")
+    ('+2.9 (+1.1 to +4.6)', '+0.500')
+    """
+    ends = "" if math.isnan(low + high) else f" ({gain(low, metric)} to {gain(high, metric)})"
+    return gain(mean, metric) + ends
 
 
 def three_digits(value: float) -> str:
@@ -47,15 +69,13 @@ def short(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def named(metric: str) -> str:
+    """A metric as people call it."""
+    return NAMES.get(metric, metric)
+
+
 def unit(metric: str) -> str:
-    return "accuracy %" if metric == "accuracy" else metric
-
-
-def with_share(row: Any, rival: str, metric: str) -> str:
-    """`+4.2 14/18`: the mean gain over a rival, and how many clients gain."""
-    if math.isnan(row[f"gain_{rival}"]):
-        return ABSENT
-    return f"{gain(row[f'gain_{rival}'], metric)} {row[f'gainers_{rival}']}/{row[f'pairs_{rival}']}"
+    return f"{named(metric)} %" if metric in PERCENT else named(metric)
 
 
 # ---- records ----
@@ -72,7 +92,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# ---- text ----
+# ---- the comparison ----
 
 Cell = Callable[[Any, str], str]
 
@@ -81,11 +101,21 @@ SCORES: dict[str, Cell] = {
     "seeds sd": lambda r, m: score(r.get("seed_sd"), m),
     "worst 10 %": lambda r, m: score(r["worst"], m),
     "global": lambda r, m: score(r["global"], m),
-    "over local": lambda r, m: with_share(r, "local", m),
-    "over fedavg": lambda r, m: with_share(r, "fedavg", m),
-    "best for": lambda r, m: number(r["best_for"]),
+    "over alone (95 %)": lambda r, m: with_interval(
+        r["gain_local"], r["gain_local_low"], r["gain_local_high"], m
+    ),
+    "better, same, worse": lambda r, m: _counted(r),
+    "rounds (needed)": lambda r, m: _rounds(r),
 }
+FIRST_TO_GO = (
+    "seeds sd",
+    "global",
+    "worst 10 %",
+    "rounds (needed)",
+    "better/same/worse",
+)  # where it is narrow
 COSTS: dict[str, Cell] = {
+    "alone is": lambda r, m: r["alone_is"] or ABSENT,
     "unseen: arrival": lambda r, m: score(r["arrival"], m),
     "visit": lambda r, m: score(r["visit"], m),
     "seconds": lambda r, m: number(r["seconds"]),
@@ -102,12 +132,146 @@ def _personal(row: Any, metric: str) -> str:
     return f"{score(row['personal'], metric)} ± {score(row['sd'], metric)}"
 
 
-def as_text(comparison: pd.DataFrame) -> str:
-    """The comparison for a terminal, at most 100 columns wide."""
+def _counted(row: Any) -> str:
+    known = [row[f"clients_{what}"] for what in ("better", "same", "worse")]
+    return "/".join(map(str, known)) if any(known) else ABSENT
+
+
+def _rounds(row: Any) -> str:
+    """`50 (300)`: a run of 50 rounds that would need about 300; `50 (500+)`: more than 500."""
+    ran = number(row["rounds"]) if row["rounds"] else ABSENT
+    few = row["needs"].split()[-1] + "+" * row["needs"].startswith("more") if row["needs"] else ""
+    return f"{ran} ({few})" if few else ran
+
+
+def as_text(
+    comparison: pd.DataFrame, verdict: Sequence[str] = (), width: int = WIDTH, *, wide: bool = False
+) -> str:
+    """The verdict and the comparison for a terminal; with `wide`, unseen clients and costs too."""
     metric, rows = comparison.attrs["metric"], comparison.to_dict("records")
-    columns = {k: v for k, v in SCORES.items() if k != "seeds sd" or "seed_sd" in comparison}
-    scores = _table(f"test {unit(metric)}", rows, columns, metric)
-    return printed([scores, _table("unseen, cost", rows, COSTS, metric), *footnotes(comparison)])
+    columns = {k: v for k, v in SCORES.items() if any(v(r, metric) != ABSENT for r in rows)}
+    parts = [*folded(verdict, width), "", *_table(f"test {unit(metric)}", rows, columns, metric, width)]
+    if wide:
+        parts += ["", *_table("unseen, cost", rows, COSTS, metric, width)]
+    return "\n".join([*parts, "", *folded(footnotes(comparison, wide=wide), width)]).strip("\n")
+
+
+def folded(lines: Sequence[str], width: int) -> list[str]:
+    """Lines of at most so many columns; a number stays with its percent sign."""
+    return [part for line in lines for part in _wrapped(" ".join(line.split()), width)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [part.replace("\xa0", " ") for part in textwrap.wrap(text.replace(" %", "\xa0%"), width)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns that fit into a width: their headings, and how wide they are."""
+
+    columns: dict[str, Cell]
+    heads: list[list[str]]
+    sizes: list[int]
+    first: int  # width of the column of names
+
+    @property
+    def width(self) -> int:
+        return self.first + sum(self.sizes) + 2 * len(self.sizes)
+
+
+def _layout(
+    names: Sequence[str], rows: Sequence[Any], columns: dict[str, Cell], metric: str, width: int
+) -> Layout:
+    """Names wrap, then columns are left out, the least needed first."""
+    longest = min(max(map(len, names)), WIDEST)
+    for gone in range(len(FIRST_TO_GO) + 1):
+        kept = {k: cell for k, cell in columns.items() if k not in FIRST_TO_GO[:gone]}
+        cells = [_longest([cell(row, metric) for row in rows]) for cell in kept.values()]
+        heads = [_wrapped(k, max(size, 8)) for k, size in zip(kept, cells, strict=True)]
+        sizes = [max(size, _longest(head)) for size, head in zip(cells, heads, strict=True)]
+        found = Layout(kept, heads, sizes, max(NARROWEST, min(longest, width - sum(sizes) - 2 * len(sizes))))
+        if found.width <= width:
+            break
+    return found
+
+
+def _longest(texts: Sequence[str]) -> int:
+    return max(map(len, texts), default=0)
+
+
+def _table(corner: str, rows: Sequence[Any], columns: dict[str, Cell], metric: str, width: int) -> list[str]:
+    """Lines of a table that fits; a row without numbers says why."""
+    good = [row for row in rows if not math.isnan(row["personal"])]
+    layout = _layout([corner, *(row["name"] for row in rows)], good, columns, metric, width)
+    lines = [*_lines(_wrapped(corner, layout.first), layout.heads, layout), "─" * min(width, layout.width)]
+    for row in rows:
+        if math.isnan(row["personal"]):
+            lines.append(short(f"{row['name'].ljust(layout.first)}  {failed(row)}", width))
+            continue
+        cells = [[cell(row, metric)] for cell in layout.columns.values()]
+        lines += _lines(_wrapped(row["name"], layout.first), cells, layout)
+    return lines
+
+
+def failed(row: Any) -> str:
+    """Why a row has no numbers, in a few words."""
+    reason = row["trouble"].split(": ", 1)[-1].split("\n")[0]
+    return reason if not row["failed"] or reason.startswith("diverged") else f"failed: {reason}"
+
+
+def _lines(name: Sequence[str], cells: Sequence[Sequence[str]], layout: Layout) -> list[str]:
+    """A row of the table: the name flush left, numbers flush right, as many lines as it needs."""
+    columns = [[text.ljust(layout.first) for text in name]]
+    columns += [[text.rjust(size) for text in cell] for cell, size in zip(cells, layout.sizes, strict=True)]
+    blank = [" " * layout.first, *(" " * size for size in layout.sizes)]
+    tall = max(map(len, columns))
+    full = [column + [space] * (tall - len(column)) for column, space in zip(columns, blank, strict=True)]
+    return ["  ".join(parts).rstrip() for parts in zip(*full, strict=True)]
+
+
+def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
+    """How to read the table, then what went wrong, in sentences."""
+    metric, rows = comparison.attrs["metric"], comparison.to_dict("records")
+    points = "points" if metric in PERCENT else named(metric)
+    lines = [
+        "personal ± sd: each client's own model on its own test rows, mean and sd over clients. "
+        "Rows are in the order of their validation scores."
+    ]
+    if kinds := {row["alone_is"] for row in rows if row["alone_is"]}:
+        what = next(iter(kinds)) if len(kinds) == 1 else _kinds(rows)
+        lines.append(
+            f"over alone: mean gain of a client in {points} over its own kind trained alone ({what}); positive "
+            "is better. better, same, worse: clients, each by its own test rows at 95 %."
+        )
+    if any(row["needs"] for row in rows):
+        lines.append("rounds (needed): it was still improving when it stopped; so many would do.")
+    lines += ["KiB: per client and round."] if wide else []
+    lines += comparison.attrs.get("warnings", [])
+    return lines + [f"{r['method']}: {r['trouble']}" for r in rows if r["trouble"]]
+
+
+def _kinds(rows: Sequence[Any]) -> str:
+    """`fedavg, ditto: local, linear; stacking: …`."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["alone_is"]:
+            found.setdefault(row["alone_is"], []).append(row["method"])
+    return "; ".join(f"{', '.join(who)}: {what}" for what, who in found.items())
+
+
+def clients_text(by_client: pd.DataFrame, metric: str) -> str:
+    """Every client's scores for a terminal: rows as whole numbers, shares in percent."""
+    from motet.text import aligned
+
+    shown = {"client": str, "split": lambda v: f"{v:.0f}", "train": lambda v: f"{v:,.0f}"}
+    names = list(by_client.columns)
+    rows = [
+        [shown.get(name, lambda v: score(v, metric))(row[name]) for name in names]
+        for row in by_client.to_dict("records")
+    ]
+    head = ["training rows" if name == "train" else name for name in names]
+    right = [i for i, name in enumerate(names) if name != "client"]
+    return "\n".join([f"test {unit(metric)} of each client's own model", *aligned([head, *rows], right)])
 
 
 def printed(parts: Sequence[Any], width: int = WIDTH) -> str:
@@ -121,19 +285,7 @@ def printed(parts: Sequence[Any], width: int = WIDTH) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().strip("\n").splitlines())
 
 
-def _table(corner: str, rows: Sequence[Any], columns: dict[str, Cell], metric: str) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    table.add_column(corner, overflow="fold", max_width=28)
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=False, overflow="fold")
-    for row in rows:
-        name = f"{row['method']}, {row['role']}" if row["role"] else str(row["method"])
-        table.add_row(Text(name), *(Text(cell(row, metric)) for cell in columns.values()))
-    return table
+# ---- one run ----
 
 
 def summary_text(summary: dict[str, Any]) -> str:
@@ -144,6 +296,13 @@ def summary_text(summary: dict[str, Any]) -> str:
         if summary[side] is not None:
             mean, sd, worst = (score(summary[f"{side}{what}"], m) for what in ("", "_sd", "_worst"))
             lines.append((side, f"{mean} ± {sd}, worst 10 %: {worst}"))
+    if summary["alone"] is not None:
+        lines.append(("alone", f"{score(summary['alone'], m)}, the client's own model, trained alone"))
+    if summary["constant"] is not None:
+        said = "majority class" if summary["constant_name"] != "mean" else "mean target"
+        lines.append(
+            ("constant", f"{score(summary['constant'], m)}, the {said} of the client's training rows")
+        )
     if summary["after_training"] is not None:
         mean, sd = score(summary["after_training"], m), score(summary["after_training_sd"], m)
         lines.append(("trained", f"{mean} ± {sd}, clients' models as they left the reported round"))
@@ -154,6 +313,8 @@ def summary_text(summary: dict[str, Any]) -> str:
         reached = score(summary["server_test"], m)
         lines.append(("server", f"{reached}, the global model on the server's own test set"))
     lines.append(("cost", _cost(summary)))
+    if summary["needs"]:
+        lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))
     lines += [("note", note) for note in summary["notes"]]
     if summary["trouble"]:
         lines.append(("trouble", summary["trouble"]))
@@ -167,16 +328,3 @@ def _cost(summary: dict[str, Any]) -> str:
         return time
     up, down = number(summary["up"] / 1024), number(summary["down"] / 1024)
     return f"{time}; {up} KiB up and {down} KiB down per client and round"
-
-
-def footnotes(comparison: pd.DataFrame) -> list[str]:
-    """How to read the table, then what went wrong, in sentences."""
-    points = "points" if comparison.attrs["metric"] == "accuracy" else comparison.attrs["metric"]
-    lines = [
-        "personal: each client's own model; sd: over clients; worst 10 %: mean of the worst tenth of them.",
-        f"over ...: mean gain of a client in {points} (positive is better), and how many clients gain.",
-        "best for: clients whose best model this is; ties are shared out. KiB: per client and round.",
-    ]
-    lines += comparison.attrs.get("warnings", [])
-    lines += [f"{r['method']}: {r['trouble']}" for r in comparison.to_dict("records") if r["trouble"]]
-    return lines

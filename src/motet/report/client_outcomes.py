@@ -1,0 +1,238 @@
+"""Whether a single client is better off, the same or worse, by its own test rows.
+
+Accuracy: McNemar's exact test of the client's rows, each counted once (its mean over seeds). Other metrics: a
+bootstrap of the client's rows, paired, with a fixed generator. Without stored predictions: an interval of two
+shares for accuracy, else it is not known. Each client is held to 95 %; where the interval holds zero, it is
+the same. Knows predictions.parquet. Does not know tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from motet.report.certainty import LEVEL, Floats, sign_test, two_shares
+from motet.report.gains import Pair, gain_frame, unit_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "predictions.parquet"
+BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
+OUTCOMES = (BETTER, SAME, WORSE, UNKNOWN)
+RESAMPLES, CELLS = 1000, 4_000_000  # of a client's rows: so many, fewer where there are very many rows
+BINS = 15  # of the calibration error, as in the scores
+Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
+Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
+
+
+def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
+    """For each unit: better, same, worse, or not known."""
+    frame = gain_frame(some)
+    if not len(frame):
+        return {}
+    metric, better = some[0].run.metric, some[0].run.better
+    held = _rows(some)
+    shares = _test_shares(some)
+    found = {}
+    for unit, part in frame.groupby("unit", sort=False):
+        rows = held.get(unit)
+        if rows is None:
+            found[unit] = _by_scores(part, metric)
+        elif metric == "accuracy" and len(rows) == 1:
+            found[unit] = _by_signs(next(iter(rows.values())))
+        else:
+            found[unit] = _by_bootstrap(rows, metric, better, shares[unit])
+    return found
+
+
+def _called(low: float, high: float) -> str:
+    if not np.isfinite([low, high]).all():
+        return UNKNOWN
+    return BETTER if low > 0 else WORSE if high < 0 else SAME
+
+
+# ---- predictions ----
+
+
+def _rows(some: Sequence[Pair]) -> dict[Any, Rows]:
+    """Predictions of both for each unit, where both have them of the same rows."""
+    found: dict[Any, Rows] = {}
+    bad = set()
+    for pair in some:
+        own, other = predictions(pair.run.folder, "personal"), predictions(pair.against.folder, pair.side)
+        for client in pair.run.of("personal").index:
+            unit, one, two = unit_of(pair.run, client), own.get(client), other.get(client)
+            if one is None or two is None or not np.array_equal(one[0], two[0]):
+                bad.add(unit)
+                continue
+            found.setdefault(unit, {}).setdefault(pair.run.split, []).append((one, two))
+    return {unit: rows for unit, rows in found.items() if unit not in bad}
+
+
+def predictions(folder: Path, side: str) -> dict[str, Predicted]:
+    """Each client's targets and predictions, in the order of its rows; nothing where there is no file."""
+    path = folder / FILE
+    return _read(path, side, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, side: str, changed: int) -> dict[str, Predicted]:
+    import pandas as pd
+
+    frame = pd.read_parquet(path, filters=[("side", "==", side)]).sort_values(
+        ["client", "row"], kind="stable"
+    )
+    names = [c for c in frame.columns if c == "value" or (c[0] == "p" and c[1:].isdigit())]
+    names.sort(key=lambda c: int(c[1:]) if c[1:].isdigit() else 0)
+    values = frame[names].to_numpy(dtype=float)
+    values, target = values[:, 0] if names == ["value"] else values, frame["target"].to_numpy()
+    clients, starts = np.unique(frame["client"].to_numpy(dtype=str), return_index=True)
+    ends = [*starts[1:].tolist(), len(frame)]
+    places = zip(clients.tolist(), starts.tolist(), ends, strict=True)
+    return {c: (target[a:b], values[a:b]) for c, a, b in places}
+
+
+def _test_shares(some: Sequence[Pair]) -> dict[Any, float]:
+    """The share of each unit's rows that are test rows: so much do two splits' test rows overlap."""
+    found = {}
+    for pair in some:
+        rows = pair.run.clients.set_index("client")[["train", "val", "test"]]
+        share = rows["test"] / rows.sum(axis="columns")
+        found |= {unit_of(pair.run, str(c)): float(v) for c, v in share.items()}
+    return found
+
+
+# ---- three ways to tell ----
+
+
+def _by_signs(seeds: Sequence[tuple[Predicted, Predicted]]) -> str:
+    """A row is better where more seeds have it right."""
+    right = [(_right(one) - _right(two)) for one, two in seeds]
+    signs = np.sign(np.sum(right, axis=0))
+    up, down = int((signs > 0).sum()), int((signs < 0).sum())
+    return SAME if sign_test(up, down) >= 1 - LEVEL else BETTER if up > down else WORSE
+
+
+def _right(found: Predicted) -> Floats:
+    return np.asarray(found[1].argmax(-1) == found[0], dtype=float)
+
+
+def _by_scores(part: pd.DataFrame, metric: str) -> str:
+    """By the scores and their number of rows alone: over seeds and splits the rows are counted once."""
+    if metric != "accuracy":
+        return UNKNOWN
+    return _called(*two_shares(part["own"].mean(), part["other"].mean(), int(part["n"].min())))
+
+
+def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
+    """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
+    if metric not in METRICS:
+        return UNKNOWN
+    draw = np.random.default_rng(0)
+    # the first resample is the rows as they are
+    found = np.mean([_differences(seeds, metric, draw) for seeds in rows.values()], axis=0) * better
+    point, drawn = found[0], found[1:][np.isfinite(found[1:])]
+    if len(drawn) < len(found) / 2:
+        return UNKNOWN
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    wider = np.sqrt(1 + (len(rows) - 1) * share)
+    return _called(point + (low - point) * wider, point + (high - point) * wider)
+
+
+def _differences(seeds: Sequence[tuple[Predicted, Predicted]], metric: str, draw: Any) -> Floats:
+    """Of every resample of one split's rows, the same for all seeds and for both."""
+    many = len(seeds[0][0][0])
+    times = int(np.clip(CELLS // max(many, 1), 200, RESAMPLES))
+    weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
+    measure = METRICS[metric]
+    with np.errstate(divide="ignore", invalid="ignore"):  # a resample of one class has no AUC
+        each = [measure(*one, weights) - measure(*two, weights) for one, two in seeds]
+    return np.asarray(np.mean(each, axis=0), dtype=float)
+
+
+# ---- metrics of weighted rows: (targets, predictions, weights (resamples, rows)) -> (resamples,) ----
+
+
+def _mean(per_row: Any, weights: Floats) -> Any:
+    return weights @ per_row / weights.sum(-1)
+
+
+def _at_target(p: Any, y: Any) -> Any:
+    return p[np.arange(len(y)), y.astype(int)]
+
+
+def _brier(y: Any, p: Any, w: Floats) -> Any:
+    squares = (p**2).sum(-1) - 2 * _at_target(p, y) + 1
+    return _mean(squares / (2 if p.shape[-1] == 2 else 1), w)
+
+
+def _of_present(per_class: Any, truth: Any) -> Any:
+    """The mean over the classes that a resample has."""
+    return np.where(truth > 0, per_class, 0).sum(-1) / (truth > 0).sum(-1)
+
+
+def _counts(y: Any, p: Any, w: Floats) -> tuple[Any, Any, Any]:
+    """(resamples, classes): rows of each class, rows that are called so, and those of them that are."""
+    classes = np.arange(p.shape[-1])
+    true, called = y[:, None] == classes, p.argmax(-1)[:, None] == classes
+    return w @ true, w @ called, w @ (true & called)
+
+
+def _balanced(y: Any, p: Any, w: Floats) -> Any:
+    truth, _, hits = _counts(y, p, w)
+    return _of_present(hits / truth, truth)
+
+
+def _f1(y: Any, p: Any, w: Floats) -> Any:
+    truth, called, hits = _counts(y, p, w)
+    return _of_present(2 * hits / (truth + called), truth)
+
+
+def _auc(y: Any, p: Any, w: Floats) -> Any:
+    """One class against the rest, the mean over classes that a resample has; nan where it has one only."""
+    classes = [1] if p.shape[-1] == 2 else range(p.shape[-1])
+    areas = np.stack([_area(y == k, p[:, k], w) for k in classes])
+    some = np.isfinite(areas)
+    return np.where(some, areas, 0).sum(0) / some.sum(0)
+
+
+def _area(positive: Any, value: Any, w: Floats) -> Any:
+    order = np.argsort(value, kind="stable")
+    starts = np.flatnonzero(np.diff(value[order], prepend=-np.inf))  # equal values are one step
+    up = np.add.reduceat((w * positive)[:, order], starts, axis=1)
+    down = np.add.reduceat((w * ~positive)[:, order], starts, axis=1)
+    below = np.cumsum(down, axis=1) - down / 2
+    return (up * below).sum(-1) / (up.sum(-1) * down.sum(-1))
+
+
+def _ece(y: Any, p: Any, w: Floats) -> Any:
+    top = p.max(-1)
+    bins = np.clip(np.ceil(top * BINS) - 1, 0, BINS - 1)[:, None] == np.arange(BINS)
+    miss = ((p.argmax(-1) == y) - top)[:, None] * bins
+    return np.abs(w @ miss).sum(-1) / w.sum(-1)
+
+
+def _r2(y: Any, found: Any, w: Floats) -> Any:
+    spread = _mean(y**2, w) - _mean(y, w) ** 2
+    return 1 - _mean((found - y) ** 2, w) / spread
+
+
+METRICS: dict[str, Callable[[Any, Any, Floats], Any]] = {
+    "accuracy": lambda y, p, w: _mean(p.argmax(-1) == y, w),
+    "balanced": _balanced,
+    "auc": _auc,
+    "f1": _f1,
+    "brier": _brier,
+    "ece": _ece,
+    "loss": lambda y, p, w: _mean(
+        (p - y) ** 2 if p.ndim == 1 else -np.log(np.maximum(_at_target(p, y), 1e-12)), w
+    ),
+    "rmse": lambda y, p, w: np.sqrt(_mean((p - y) ** 2, w)),
+    "mae": lambda y, p, w: _mean(np.abs(p - y), w),
+    "r2": _r2,
+}

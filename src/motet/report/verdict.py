@@ -1,0 +1,173 @@
+"""What a comparison means, in at most four plain lines: does federating help, with which method, how sure.
+
+Every line is computed from the table and claims no more than its intervals hold. The method is chosen by
+validation scores; test scores say how good it is. Knows no HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from motet.report.read import ReportedRun
+from motet.report.tables import TOLD_APART, comparison
+from motet.report.terminal import PERCENT, gain, named, number, score, three_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
+MOST_NAMED = 3  # methods in a line
+
+
+def verdict(runs: Sequence[ReportedRun], table: pd.DataFrame | None = None) -> list[str]:
+    """The lines; `table` is the comparison of these runs, if it is there already."""
+    table = comparison(runs) if table is None else table
+    rows: list[Any] = [row for row in table.to_dict("records") if not math.isnan(row["personal"])]
+    if not any(row["role"] != "constant" for row in rows):
+        return ["No method has test scores: every run failed or is still running."]
+    best = next((row for row in rows if row["best"]), None)
+    lines = (
+        _one(rows, table)
+        if len({run.label for run in runs}) == 1 or best is None
+        else _two(best, rows, table)
+    )
+    return [line for line in (*lines, _unconverged(rows), _caution(runs)) if line]
+
+
+# ---- one method ----
+
+
+def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
+    """A single method, or none that federates: its score, and no comparison."""
+    row, metric = rows[0], table.attrs["metric"]
+    who = _clients(row["clients"], table)
+    said = f"{row['name']}: {said_score(row['personal'], metric)} {named(metric)} on average over {who}"
+    beaten = _constant(row, rows)
+    if not math.isnan(row["gain_local"]):
+        return [_helps(row, table), f"{said}{beaten}."]
+    need = "a federated method" if row["role"] else "a run of local"
+    return [f"{said}{beaten}.", f"Whether federating helps needs {need} to compare with."]
+
+
+def said_score(value: float, metric: str) -> str:
+    return f"{score(value, metric)} %" if metric in PERCENT else score(value, metric)
+
+
+# ---- several methods ----
+
+
+def _two(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
+    return [_helps(best, table), _best(best, rows)]
+
+
+def _helps(row: Any, table: pd.DataFrame) -> str:
+    """Whether the method chosen beats its own kind alone; no claim where the interval holds zero."""
+    mean, low, high = row["gain_local"], row["gain_local_low"], row["gain_local_high"]
+    unsure = "Whether federating helps cannot be told here: "
+    if math.isnan(mean):
+        return f"{unsure}no run of local has the same network, data, training and seed."
+    if math.isnan(low):
+        return f"{unsure}{difference(mean, table)}, of one client only."
+    claim = unsure
+    if low > 0:
+        claim = "Federating helps here: "
+    elif high < 0 or low == high == 0:
+        claim = "Federating does not help here: "
+    return f"{claim}{difference(mean, table)} on average ({_ends(low, high, table)}){_counts(row, table)}."
+
+
+def difference(value: float, table: pd.DataFrame) -> str:
+    """`+2.9 points of accuracy`, `0.310 less error (RMSE)`."""
+    metric = table.attrs["metric"]
+    if table.attrs["better"] < 0:
+        return f"{three_digits(abs(value))} {'less' if value >= 0 else 'more'} error ({named(metric)})"
+    return f"{gain(value, metric)} {'points of ' if metric in PERCENT else ''}{named(metric)}"
+
+
+def _ends(low: float, high: float, table: pd.DataFrame) -> str:
+    metric = table.attrs["metric"]
+    if table.attrs["better"] > 0:
+        return f"95 %: {gain(low, metric)} to {gain(high, metric)}"
+    kinds = ["less" if v >= 0 else "more" for v in (low, high)]
+    first, last = (three_digits(abs(v)) for v in (low, high))
+    return f"95 %: {first} {kinds[0] if kinds[0] != kinds[1] else ''} to {last} {kinds[1]}".replace("  ", " ")
+
+
+def _counts(row: Any, table: pd.DataFrame) -> str:
+    """`; 9 clients better, 8 the same, 1 worse`, each client by its own test rows."""
+    better, same, worse, unknown = (row[f"clients_{w}"] for w in ("better", "same", "worse", "not_known"))
+    if not better + same + worse:
+        return ""
+    rest = f"{same:,} the same, {worse:,} worse" + (f", {unknown:,} not known" if unknown else "")
+    if _drawn(table):
+        return f"; of {_clients(row['pairs_local'], table)}, {better:,} better, {rest}"
+    return f"; {_clients(better, table)} better, {rest}"
+
+
+def _drawn(table: pd.DataFrame) -> bool:
+    return not table.attrs["natural"] and len(table.attrs["splits"]) > 1
+
+
+def _clients(many: int, table: pd.DataFrame) -> str:
+    where = f" in {len(table.attrs['splits'])} splits" if _drawn(table) else ""
+    return f"{many:,} client{'s' * (many != 1)}{where}"
+
+
+def _best(best: Any, rows: Sequence[Any]) -> str:
+    others = [row for row in rows if row["federated"] and not row["best"]]
+    close = [row["name"] for row in others if not row["p_best"] < TOLD_APART]
+    hurt = "Best" if not best["gain_local_high"] < 0 else "Best of the federated methods"
+    if not others:
+        tail = ", the only federated method here"
+    elif not close:
+        tail = "; it can be told apart from the others"
+    else:
+        tail = f"; {_listed(close)} cannot be told apart"
+    return f"{hurt}: {best['name']}{tail}{_constant(best, rows)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b and 2 more`."""
+    shown, more = list(names[:MOST_NAMED]), len(names) - MOST_NAMED
+    shown += [f"{more} more"] if more > 0 else []
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def _constant(row: Any, rows: Sequence[Any]) -> str:
+    """Said where a model is not known to be better than none."""
+    name = next((r["name"] for r in rows if r["role"] == "constant"), "")
+    if not name or row["role"] == "constant" or row["gain_constant_low"] > 0:
+        return ""
+    return f"; it is not known to beat the {name} of each client's own training rows"
+
+
+# ---- how far it can be relied on ----
+
+
+def _unconverged(rows: Sequence[Any]) -> str:
+    """Which methods were still improving when they stopped."""
+    late = [row for row in rows if row["needs"]]
+    if not late:
+        return ""
+    first, *more = late[:MOST_NAMED]
+    parts = [
+        f"{first['name']} would need {first['needs']} rounds",
+        *(f"{r['name']} {r['needs']}" for r in more),
+    ]
+    rest = len(late) - MOST_NAMED
+    return f"Not yet converged: {', '.join(parts)}{f', and {rest} more methods' if rest > 0 else ''}."
+
+
+def _caution(runs: Sequence[ReportedRun]) -> str:
+    """Why this metric, and how few test rows there are."""
+    whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
+    said = [why[0].upper() + why[1:].rstrip(".") + "." for why in whys if why][:1]
+    rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
+    middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
+    if middle < FEW_ROWS:
+        said.append(
+            f"Few test rows: half of the clients have {number(middle)} or fewer, which tell little of one client."
+        )
+    return " ".join(said)
