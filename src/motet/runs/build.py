@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 
@@ -26,6 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.identity import Pieces, pieces_of
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -44,6 +45,7 @@ class Resolved:
     method: Method
     choice: Choice  # of the engine, and why
     fingerprint: str = ""  # of the data, and of weights that the run starts from
+    pieces: Pieces = field(default_factory=dict)  # of its identity
 
     @property
     def pooled(self) -> bool:
@@ -60,7 +62,9 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     check_guard(found.recipe, found.training.clients_data)
-    return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe))
+    fingerprint = fingerprint_of(found.recipe)
+    pieces = pieces_of(found.recipe, fingerprint)
+    return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces)
 
 
 def build(recipe: Recipe, federated: FederatedData) -> Resolved:

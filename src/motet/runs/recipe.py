@@ -97,7 +97,7 @@ class Recipe:
         return str(self["net"].get("weights", ""))
 
     def identity(self) -> str:
-        """A hash of all that may change a result, but for the data themselves."""
+        """A hash of all settings that may change a result; data, code and versions are in identity.py."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
         if self.guard == GuardSettings():
