@@ -54,7 +54,7 @@ class Resolved:
 
 def resolve(recipe: Recipe) -> Resolved:
     """Fill in what the recipe leaves open, and build what it describes."""
-    federated = federated_data(recipe)
+    federated, rows = _read(recipe)
     with single_threaded():  # as in training, so that initial weights are the same bits everywhere
         found = build(completed(recipe, federated), federated)
         choice = choose_engine(found)
@@ -62,7 +62,7 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     check_guard(found.recipe, found.training.clients_data)
-    fingerprint = fingerprint_of(found.recipe)
+    fingerprint = fingerprint_of(found.recipe, rows)
     pieces = pieces_of(found.recipe, fingerprint)
     return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces)
 
@@ -92,9 +92,8 @@ def federated_data(recipe: Recipe) -> FederatedData:
     return _read(recipe)[0]
 
 
-def fingerprint_of(recipe: Recipe) -> str:
-    """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
-    data = _read(recipe)[1]
+def fingerprint_of(recipe: Recipe, data: str) -> str:
+    """Of the data, whose own is `data`, and of weights to start from: a file may change and keep its name."""
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
     digests = [initial_weights.digest(file) for file in files if file]
@@ -144,8 +143,11 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 
 
 def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe with a network that suits these examples and a size of agents' replay memory."""
+    """A copy of the recipe with nothing left open that depends on the data: the network, who is held out, the
+    size of agents' replay memory."""
     settings = json.loads(json.dumps(recipe.settings))
+    if settings["data"].get("unseen") == "auto":
+        settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
