@@ -21,6 +21,7 @@ import torch
 import motet
 from motet.data.federated import DataError, FederatedData
 from motet.runs.build import federated_data
+from motet.runs.identity import pieces_of, whole
 from motet.runs.recipe import Recipe, read
 
 HERE = Path(__file__).parent
@@ -63,7 +64,7 @@ def measure(name: str) -> list[str]:
         federation = federated_data(recipe)
     except DataError as e:
         return [name, "not here: " + str(e).split("\n")[0], *[""] * 6]
-    done = motet.run(**sections(recipe), out=HERE / ".runs" / f"{name}-{recipe.identity()[:8]}")
+    done = motet.run(**sections(recipe), out=HERE / ".runs" / f"{name}-{whole(pieces_of(recipe))[:8]}")
     rows = done.test[done.test["side"] == "global"]
     score = "accuracy" if federation.kind == "classes" else "rmse"
     guessed, shares = guess(federation)

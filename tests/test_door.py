@@ -23,7 +23,7 @@ from torch.utils.data import Dataset, TensorDataset
 import motet
 from motet import settings
 from motet.cli.main import main
-from motet.data.own_code import described
+from motet.data.code_digest import digest
 from motet.report import tables
 from motet.report.read import read
 from motet.runs.from_python import sections
@@ -348,7 +348,7 @@ def test_code_that_changed_is_another_run_and_the_same_code_is_the_same() -> Non
     ids=lambda thing: type(thing).__name__,
 )
 def test_a_digest_is_the_same_for_the_same_and_differs_for_another(one: Any, other: Any) -> None:
-    digests = ["\n".join(described(x, {})) for x in (one, copy.deepcopy(one), other)]
+    digests = [digest(x) for x in (one, copy.deepcopy(one), other)]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -358,7 +358,7 @@ def test_a_global_that_code_uses_is_part_of_its_digest() -> None:
         exec("def f():\n    return [pull for _ in range(2)]", known)
         return known["f"]
 
-    digests = ["\n".join(described(with_global(v), {})) for v in (1.0, 1.0, 2.0)]
+    digests = [digest(with_global(v)) for v in (1.0, 1.0, 2.0)]
     assert digests[0] == digests[1] != digests[2]
 
 

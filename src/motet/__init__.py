@@ -128,40 +128,40 @@ def run(
     out: str | Path | None = None,
     on_round: Callable[[RoundEnd], object] | None = None,
     progress: bool = False,
+    fresh: bool = False,
     **settings: Any,
 ) -> Run:
-    """Run one method on one federation, or continue a run that was stopped.
+    """Run one method on one federation, or continue a run that was stopped. One that is done already, by the
+    same settings, data, code and versions, is read and not run again: its `was_read` is true.
 
     Args:
         recipe: a TOML file to start from; the keywords change it.
         out: the run's folder; one named after the run below `runs/` by default.
         on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
-        progress: show the rounds on stderr.
+        progress, fresh: show the rounds on stderr; delete what the run's folder holds, and run anew.
         **settings: `method`, `data` and `net` by name or as Python objects, `seed`, any setting of theirs or
             of the section train (`rounds=20`, `lr=0.05`), or whole sections as dicts.
 
-    Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)`
-    arrays, of frames or of torch Datasets by client, or a function. A net may be a name, an nn.Module class,
-    a function `(shape, outputs) -> Module`, or a module. A method may be a name or a class.
-    Data given as objects are copied into motet's cache (the folder MOTET_CACHE), where `verify` finds them.
+    Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)` arrays, of
+    frames or of torch Datasets by client, or a function; objects are copied into motet's cache (MOTET_CACHE). A net
+    may be a name, an nn.Module class, a function `(shape, outputs) -> Module`, or a module; a method a name or a class.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     done = motet.run(method="ditto", data="wine", rounds=2, lr=0.1, out=folder)
-    ...     done.summary["rounds"], done.facts["status"]
-    (2, 'done')
+    ...     motet.run(method="ditto", data="wine", rounds=2, lr=0.1, out=folder).summary["status"]
+    'done'
     """
     from motet.cli.progress import Progress
     from motet.runs.build import forget_data
     from motet.runs.callback import Callback
     from motet.runs.from_python import sections
     from motet.runs.recipe import check
-    from motet.runs.run import run as run_recipe
+    from motet.runs.run import log_if_read, run
 
     with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
         made = check(sections(recipe, settings))
-        return run_recipe(made, out, Callback(on_round, bars.observer(made)))
+        return log_if_read(run(made, out, Callback(on_round, bars.observer(made)), fresh=fresh))
 
 
 def compare(

@@ -4,6 +4,8 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,3 +199,24 @@ def test_importing_the_loader_imports_neither_pandas_nor_sklearn():
     code = "import sys, motet.data.load; print('pandas' in sys.modules or 'sklearn' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        ({}, 0),
+        ({"split": "natural"}, 0),
+        ({"unseen": 0.2}, 2),
+        ({"unseen": 0.0}, 0),
+        ({"split": "dirichlet", "clients": 10}, 1),
+        ({"split": "dirichlet", "clients": 10, "unseen": 0.0}, 0),
+    ],
+    ids=str,
+)
+def test_a_party_that_the_data_name_is_held_out_only_if_one_says_so(
+    tmp_path: Path, options: dict[str, Any], held: int
+) -> None:
+    rows = [f"{i % 7},{'a' if i % 3 else 'b'},hospital-{i % 10}" for i in range(200)]
+    (tmp_path / "d.csv").write_text("\n".join(["x,y,who", *rows]))
+    found = load(str(tmp_path / "d.csv"), {"target": "y", "client": "who", **options})
+    assert len(found.unseen) == held and found.unseen_share == pytest.approx(held / 10)

@@ -60,6 +60,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ("train.patience=-3", "must be 0 or more"),
         ("data.clients=many", "data.clients is 'many'; it must be a whole number"),
         ("seed=x", "seed is 'x'; it must be a whole number"),
+        ("seed=-1", "seed is -1; it must be a whole number, 0 or more"),
+        ("data.unseen=some", "data.unseen is 'some'; it must be a number"),
         ("method.lr", "cannot read 'method.lr'; expected section.name=value"),
         ("net=resnet19", "did you mean 'resnet18'"),
         ("guard.trim=0.6", "guard.trim is 0.6; it must be 0 to 0.5"),

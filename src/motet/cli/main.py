@@ -95,6 +95,7 @@ def running(add: Add) -> None:
         metavar="FOLDER",
         help="the run's folder (default: runs/DATA-METHOD-seedN-…)",
     )
+    p.add_argument("--fresh", action="store_true", help="run anew; what the run's folder holds is deleted")
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -142,9 +143,13 @@ def do_run(args: Any) -> None:
     if not args.quiet:
         say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
-        folder = run(recipe, args.out, progress.observer(recipe)).folder
+        done = run(recipe, args.out, progress.observer(recipe), fresh=args.fresh)
+    folder = done.folder
     print_summary(folder, args.json)
-    say(f"\nsaved: {folder}\nnext:  motet show {folder} --clients\n       motet verify {folder}")
+    said = (
+        f"read from {folder}, not run again (--fresh runs it anew)" if done.was_read else f"saved: {folder}"
+    )
+    say(f"\n{said}\nnext:  motet show {folder} --clients\n       motet verify {folder}")
 
 
 def do_show(args: Any) -> None:
@@ -173,7 +178,7 @@ def do_verify(args: Any) -> int:
     from motet.runs.run import verify
 
     with Progress() as progress:
-        differences = verify(args.run, progress.observer(None))
+        differences = verify(args.run, progress.observer(None), say)
     if differences:
         print("\n".join(differences))
         say(f"{args.run} gives other results when it is run again")

@@ -146,6 +146,7 @@ class FederatedData:
     missing: dict[str, int] = field(default_factory=dict)  # cells that were filled, by client
     digest: str = ""  # of all rows, where it is known
     natural: bool = True  # the clients are the same parties in every split: the data name them
+    unseen_share: float = 0.0  # the share of the clients that was to be held out of training
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that is continued notices that its data changed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
 from motet.settings import fields_of
 
+Auto = Literal["auto"]
 TRAIN, VAL, TEST, PROXY, SERVER_TEST = range(len(PARTS))
 
 
@@ -39,7 +40,7 @@ class DataSettings:
     seed: int = 0  # draws the split: who holds which rows, and which are for validation and test
     split: str = "auto"  # natural (the data name the clients), dirichlet, …; auto: natural, else dirichlet
     features: float = 1.0  # share of the columns that each client holds; below 1, clients hold different ones
-    unseen: float = 0.1  # share of the clients that never take part in training
+    unseen: float | Auto = "auto"  # share of clients held out; auto: 0 if the data name clients, else 0.1
     server_test: float = 0.0  # share of all rows for the server's test set, if the data have none
     proxy: float = 0.0  # share of the server's test set that becomes its proxy set, which methods may use
     val: float = 0.15  # share of each client's rows for validation
@@ -52,7 +53,7 @@ class DataSettings:
             wrong.append(f"scale is {self.scale!r}; expected one of {', '.join(known)}")
         whole = {"unseen": "the clients", "server_test": "the rows", "proxy": "the server's test set"}
         for name, what in whole.items():
-            if not 0 <= (got := getattr(self, name)) < 1:
+            if (got := getattr(self, name)) != "auto" and not 0 <= got < 1:
                 wrong.append(f"{name} is {got}; expected a share of {what}, at least 0 and below 1")
         if not 0 < self.features <= 1:
             wrong.append(f"features is {self.features}; expected a share of the columns, above 0, at most 1")
@@ -73,7 +74,8 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
         raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
-    held = hold_out(assignment.clients, keep, common.unseen, seed)
+    unseen = share_unseen(common, pool)
+    held = hold_out(assignment.clients, keep, unseen, seed)
     some = keep[assignment.who]
     partition = Partition(
         assignment.row[some],
@@ -87,6 +89,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         columns=columns_of(pool, assignment.clients, common.features, seed),
     )
     federated = lay_out(name, pool, partition, common.scale)
+    federated.unseen_share = unseen
     federated.notes = [*pool.notes, *remarks(pool, partition, int((part < LOCAL).sum()))]
     return federated
 
@@ -154,6 +157,13 @@ def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int)
     many = max(int(features * len(known)), 1)
     chosen = [sorted(known, key=lambda g: seed_of(seed, "columns", c, g))[:many] for c in clients]
     return np.array([[g in mine for g in group] for mine in map(set, chosen)])
+
+
+def share_unseen(common: DataSettings, pool: Pool) -> float:
+    """The share of the clients to hold out. A party of somebody's own data is held out only if they say so."""
+    if common.unseen != "auto":
+        return common.unseen
+    return 0.0 if pool.owner is not None and common.split in ("auto", "natural") else 0.1
 
 
 def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: int) -> np.ndarray:

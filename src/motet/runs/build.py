@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 
@@ -26,6 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.identity import Pieces, pieces_of
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -44,6 +45,7 @@ class Resolved:
     method: Method
     choice: Choice  # of the engine, and why
     fingerprint: str = ""  # of the data, and of weights that the run starts from
+    pieces: Pieces = field(default_factory=dict)  # of its identity
 
     @property
     def pooled(self) -> bool:
@@ -52,7 +54,7 @@ class Resolved:
 
 def resolve(recipe: Recipe) -> Resolved:
     """Fill in what the recipe leaves open, and build what it describes."""
-    federated = federated_data(recipe)
+    federated, rows = _read(recipe)
     with single_threaded():  # as in training, so that initial weights are the same bits everywhere
         found = build(completed(recipe, federated), federated)
         choice = choose_engine(found)
@@ -60,7 +62,9 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     check_guard(found.recipe, found.training.clients_data)
-    return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe))
+    fingerprint = fingerprint_of(found.recipe, rows)
+    pieces = pieces_of(found.recipe, fingerprint)
+    return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces)
 
 
 def build(recipe: Recipe, federated: FederatedData) -> Resolved:
@@ -88,9 +92,8 @@ def federated_data(recipe: Recipe) -> FederatedData:
     return _read(recipe)[0]
 
 
-def fingerprint_of(recipe: Recipe) -> str:
-    """Of the data themselves, and of weights that the run starts from: a file may change and keep its name."""
-    data = _read(recipe)[1]
+def fingerprint_of(recipe: Recipe, data: str) -> str:
+    """Of the data, whose own is `data`, and of weights to start from: a file may change and keep its name."""
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
     digests = [initial_weights.digest(file) for file in files if file]
@@ -140,8 +143,11 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 
 
 def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe with a network that suits these examples and a size of agents' replay memory."""
+    """A copy of the recipe with nothing left open that depends on the data: the network, who is held out, the
+    size of agents' replay memory."""
     settings = json.loads(json.dumps(recipe.settings))
+    if settings["data"].get("unseen") == "auto":
+        settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}

@@ -37,6 +37,7 @@ from typing import Any
 from motet.runs import parallel
 from motet.runs import recipe as recipes
 from motet.runs.jobs import Job, Outcome
+from motet.runs.identity import pieces_of, whole
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.text import unknown
 
@@ -54,7 +55,9 @@ class Planned:
 
     @property
     def folder(self) -> str:
-        return f"{self.row}-seed{self.seed}-{self.recipe.identity()[:8]}".replace("/", "_").replace(" ", "_")
+        """Named after settings, code and versions, so that a run of other code is never taken for this one."""
+        mark = whole(pieces_of(self.recipe))[:8]
+        return f"{self.row}-seed{self.seed}-{mark}".replace("/", "_").replace(" ", "_")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Knows a trained run and its folder. Does not know how results are shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +22,8 @@ from motet.engines.driver import play
 from motet.runs.recipe import Recipe
 from motet.runs.trainer import Best, Trainer
 
+TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
+
 
 def finish(trainer: Trainer, folder: Path) -> None:
     best = trainer.reported()
@@ -31,7 +33,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
     evaluate_server_test(trainer, best)
     if trainer.recipe.save.models != "none":
         write_models(trainer, best, turn, folder)
-    for table in ("scores", "rounds", "traffic", "metrics", "clients"):
+    for table in TABLES:
         trainer.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
     if trainer.stuck():
         trainer.store.set_facts(equilibrium=trainer.last_improvement)
@@ -42,6 +44,20 @@ def finish(trainer: Trainer, folder: Path) -> None:
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported round {best.round}")
     trainer.store.commit()
+
+
+def written_files(folder: Path, clients: Iterable[str]) -> list[Path]:
+    """All files that a run with these clients may have written, but for its database."""
+    tables = [folder / f"{name}.parquet" for name in (*TABLES, "predictions")]
+    models = [model_path(folder, client) for client in ("", *clients)]
+    cards = [m.with_suffix(".md") for m in models]
+    return [folder / "recipe.toml", *tables, *models, *cards]
+
+
+def model_path(folder: Path, client: str) -> Path:
+    """Where a client's model is written; clients' models are in a folder of their own, where no client's name
+    can clash with the global model, whose client is ""."""
+    return folder / (f"models/{quote(client, safe=' ')}.safetensors" if client else "global.safetensors")
 
 
 def newcomers(trainer: Trainer, best: Best) -> None:
@@ -81,19 +97,19 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
 
 
 def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
-    """Clients' models go into models/, the global one into the run's folder, where no client's name can clash."""
+    """The global model and, if the recipe says so, every client's."""
     (folder / "models").mkdir(exist_ok=True)
     scores, run = test_scores(trainer, best.round), (trainer.recipe, trainer.federated, best.round)
     model = trainer.method.global_model(best.state)
     if model is not None:
-        write_model(folder / "global", named(model), facts_of(*run, "", {}))
+        write_model(model_path(folder, ""), named(model), facts_of(*run, "", {}))
     if trainer.recipe.save.models != "all":
         return
     call = ""
     for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
         call = call or calls(trainer, best, client)
         facts = facts_of(*run, client, scores.get(client, {})) | {"call": call}
-        write_model(folder / "models" / quote(client, safe=" "), named(tree), facts)
+        write_model(model_path(folder, client), named(tree), facts)
 
 
 def calls(trainer: Trainer, best: Best, client: str) -> str:
@@ -169,8 +185,8 @@ def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -
     """A safetensors file and its model card, each written atomically."""
     from safetensors.torch import save
 
-    write_atomically(path.with_name(path.name + ".safetensors"), save(tensors, {"motet": json.dumps(facts)}))
-    write_atomically(path.with_name(path.name + ".md"), card(facts))
+    write_atomically(path, save(tensors, {"motet": json.dumps(facts)}))
+    write_atomically(path.with_suffix(".md"), card(facts))
 
 
 def card(f: dict[str, Any]) -> str:

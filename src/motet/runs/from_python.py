@@ -209,7 +209,15 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
         say = " or ".join(f"{s}={{'name': {named.get(s, '…')!r}, {key!r}: …}}" for s in places)
         return [f"{key} is a setting of {' and of '.join(places)}\nhint: say {say}"]
     if not places:
-        words = [*SECTIONS, "seed", "out", "on_round", "progress", *(k for s in _SHORT for k in known[s])]
+        words = [
+            *SECTIONS,
+            "seed",
+            "out",
+            "on_round",
+            "progress",
+            "fresh",
+            *(k for s in _SHORT for k in known[s]),
+        ]
         near = _ELSEWHERE.get(key)
         guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
         return [guess if near in words else unknown("keyword", key, words)]

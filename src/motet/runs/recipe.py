@@ -99,7 +99,7 @@ class Recipe:
         return str(self["net"].get("weights", ""))
 
     def identity(self) -> str:
-        """A hash of all that may change a result, but for the data themselves."""
+        """A hash of all settings that may change a result; data, code and versions are in identity.py."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
         if self.guard == GuardSettings():
@@ -197,8 +197,9 @@ def check(given: Settings) -> Recipe:
     """The recipe with every default filled in, or all that is wrong with it."""
     wrong: list[str] = []
     settings: Settings = {"seed": given.get("seed", 0)}
-    if not isinstance(settings["seed"], int) or isinstance(settings["seed"], bool):
-        wrong.append(f"seed is {settings['seed']!r}; it must be a whole number")
+    seed = settings["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        wrong.append(f"seed is {seed!r}; it must be a whole number, 0 or more")
     for section in given:
         if section not in (*SECTIONS, "seed"):
             wrong.append(unknown("section", section, (*SECTIONS, "seed")))

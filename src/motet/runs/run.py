@@ -5,18 +5,16 @@ Knows folders, locks and what can go wrong around a run. The training itself is 
 
 from __future__ import annotations
 
-import platform
+import logging
 import signal
 import sqlite3
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,15 +26,18 @@ from motet.data.federated import FederatedData
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
-from motet.runs.finish import finish
+from motet.runs.finish import finish, written_files
+from motet.runs.identity import Pieces, changes, versions, whole
 from motet.runs.recipe import Recipe
-from motet.runs.store import METRICS, Store
+from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from motet.runs.predict import Model
+
+log = logging.getLogger("motet")
 
 
 class NoProgress(Observer):
@@ -51,10 +52,12 @@ class Run:
     ...     done = motet.run(method="finetune", data="wine", rounds=1, out=folder)
     ...     done.model("client-00").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
     (2, 4)
+
+    `was_read` says that the folder already held this run, finished, and that it was not run again.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, was_read: bool = False) -> None:
+        self.folder, self.was_read = Path(folder), was_read
         Store(self.folder).close()  # says so if the folder is no run
 
     @property
@@ -124,29 +127,53 @@ def run(
     folder: str | Path | None = None,
     observer: Observer | None = None,
     base: str | Path = "runs",
+    fresh: bool = False,
 ) -> Run:
-    """Run a recipe in a folder (by default one named after it), or continue the run that the folder holds."""
+    """Run a recipe in a folder (by default one named after it), or continue the run that the folder holds.
+
+    A finished run is read and not run again; `fresh` deletes what the folder holds and runs anew.
+    """
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), writable(folder), single_threaded():
+        if fresh:
+            delete_run(folder)
         store = Store(folder, writing=True)
         try:
             begin(resolved, store, folder)
-            if store.facts()["status"] != "done":
+            done = store.facts()["status"] == "done"
+            if not done:
                 train(resolved, store, folder, observer or NoProgress())
         finally:
             store.close()
-    return Run(folder)
+    return Run(folder, was_read=done)
+
+
+def log_if_read(done: Run) -> Run:
+    """For Python, where nothing is printed."""
+    if done.was_read:
+        log.warning("read from %s, not run again (fresh=True runs it anew)", done.folder)
+    return done
+
+
+def delete_run(folder: Path) -> None:
+    """Delete what a run wrote, and nothing else; the caller holds the folder's lock. The database goes first: a
+    kill in between leaves files that the next run overwrites, and no run that looks finished."""
+    if not (folder / FILE).exists():
+        return
+    clients = Run(folder).clients["client"]
+    for end in ("-shm", "-wal", ""):
+        (folder / f"{FILE}{end}").unlink(missing_ok=True)
+    for file in written_files(folder, clients):
+        file.unlink(missing_ok=True)
 
 
 def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     """Write down what this run is, or check that it is the one that the folder holds."""
     facts, recipe = store.facts(), resolved.recipe
     if "identity" in facts:
-        if facts["identity"] != recipe.identity():
-            raise RunError(f"{folder} holds another run.\nhint: choose another folder, or delete this one")
-        check_data(resolved, facts)
+        check_same(resolved, facts, folder)
         if facts["status"] != "done":
             store.set_facts(status="running", failure="")
             store.event("resumed", "continued from the last checkpoint")
@@ -155,7 +182,7 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     federated, why = resolved.federated, resolved.choice.why
     rows = client_rows(federated.clients_data, True) + client_rows(federated.unseen, False)
     command = f"motet run {folder / 'recipe.toml'}"
-    write_down(recipe, federated, resolved.fingerprint, why, rows, store, folder, command)
+    write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
     store.commit()
 
@@ -163,7 +190,7 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
 def write_down(
     recipe: Recipe,
     federated: FederatedData,
-    fingerprint: str,
+    pieces: Pieces,
     why: str,
     clients: list[tuple[Any, ...]],
     store: Store,
@@ -174,7 +201,7 @@ def write_down(
     text = recipe.toml(command)
     store.clients(clients)
     store.set_facts(
-        identity=recipe.identity(), fingerprint=fingerprint, recipe=text,
+        identity=whole(pieces), identity_pieces=pieces, fingerprint=pieces["data"], recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, split=recipe["data"]["seed"],
         natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
@@ -197,11 +224,14 @@ def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
         store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
 
 
-def check_data(resolved: Resolved, facts: Mapping[str, Any]) -> None:
-    if resolved.fingerprint != facts["fingerprint"]:
+def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to read or continue a run that something else made, and say what differs."""
+    if found := changes(facts, resolved.recipe, resolved.pieces):
+        listed = "\n".join(f"- {line}" for line in found)
         raise RunError(
-            f"the data {resolved.recipe['data']['name']}, or weights to start from, changed since this run started.\n"
-            "hint: bring the old ones back, or start a new run with --out"
+            f"{folder} holds another run:\n{listed}\n"
+            "hint: choose another folder with --out, or delete this run and run anew with --fresh (in Python: "
+            "out=…, fresh=True)"
         )
 
 
@@ -235,17 +265,6 @@ def labels(client_data: Any) -> dict[str, int]:
         return {}
     found, counts = client_data.train.y.unique(return_counts=True)
     return {str(k): int(n) for k, n in zip(found.tolist(), counts.tolist(), strict=True)}
-
-
-def versions() -> dict[str, str]:
-    def of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    names = ("motet", "torch", "numpy", "scikit-learn", "pandas")
-    return {"python": platform.python_version(), "machine": platform.machine()} | {n: of(n) for n in names}
 
 
 # ---- around a run ----
@@ -316,16 +335,21 @@ def interruptible(observer: Observer) -> Iterator[StopOnSignal]:
 # ---- verifying ----
 
 
-def verify(folder: str | Path, observer: Observer | None = None) -> list[str]:
-    """Run it again and compare: what differs, nothing if all bits are the same."""
+def verify(
+    folder: str | Path, observer: Observer | None = None, say: Callable[[str], None] = log.warning
+) -> list[str]:
+    """Run it again and compare: what differs, nothing if all bits are the same. Other code, data or versions
+    than those that made the run are said first."""
     old = Run(folder)
     if old.facts["status"] != "done":
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
         )
-    given = Recipe(old.facts["settings"])
+    resolved = resolve(Recipe(old.facts["settings"]))
+    for line in changes(old.facts, resolved.recipe, resolved.pieces):
+        say(f"{folder}: {line}")
     with tempfile.TemporaryDirectory() as again:
-        new = run(given, again, observer)
+        new = run(resolved, again, observer)
         with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
             return differences(before, after)
 
@@ -343,8 +367,8 @@ def differences(old: Store, new: Store) -> list[str]:
 
 
 def folder_for(resolved: Resolved, base: str | Path = "runs") -> Path:
-    """The same for the same resolved recipe on the same data, and for no other."""
+    """The same for the same settings, data, code and versions, and for no other."""
     recipe = resolved.recipe
     data = Path(recipe["data"]["name"].replace(":", "-")).stem
-    mark = sha256((recipe.identity() + resolved.fingerprint).encode()).hexdigest()[:8]
+    mark = whole(resolved.pieces)[:8]
     return Path(base) / f"{data}-{recipe['method']['name'].replace(':', '-')}-seed{recipe.seed}-{mark}"

@@ -35,6 +35,7 @@ from motet.engines.letters import Letter, Reply
 from motet.nets import NetError
 from motet.runs.build import build, completed
 from motet.runs.finish import finish
+from motet.runs.identity import changes, pieces_of
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
@@ -156,7 +157,10 @@ def agree(
 ) -> tuple[Recipe, Layout]:
     """The resolved recipe and the layout: as the folder has them, or from a handshake with all sites there."""
     if "identity" in (facts := store.facts()):
-        recipe, layout = Recipe(facts["settings"]), Layout.of(unpack((folder / _LAYOUT).read_bytes()))
+        recipe, packed = Recipe(facts["settings"]), (folder / _LAYOUT).read_bytes()
+        layout = Layout.of(unpack(packed))
+        for line in changes(facts, recipe, pieces_of(recipe, sha256(packed).hexdigest())):
+            store.event("note", f"the run goes on, and is not as it began: {line}")
         sites.admit(Letter("layout", order.run, send=layout.tree()))
         sites.admit(offer(order.run, recipe))
         store.set_facts(status="running", failure="")
@@ -174,8 +178,8 @@ def agree(
     packed = pack(layout.tree())
     write_atomically(folder / _LAYOUT, packed)
     why = f"clients are the sites of the federation {order.federation}"
-    digest, again = sha256(packed).hexdigest(), "motet federation run KIT recipe.toml"
-    write_down(recipe, federated, digest, why, rows, store, folder, again)
+    pieces, again = pieces_of(recipe, sha256(packed).hexdigest()), "motet federation run KIT recipe.toml"
+    write_down(recipe, federated, pieces, why, rows, store, folder, again)
     store.set_facts(data=order.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
     store.set_facts(attack="none", attackers=[], federation=order.federation)
     store.commit()

@@ -51,7 +51,7 @@ def save_personal_model(
     settings = recipe.settings | {"data": {"name": Path(federated.name).name}}
     facts = facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call}
     if all(isinstance(tree, Vec) for tree in model.trees):
-        write_model(path, named(model.trees), facts)
+        write_model(path.with_name(path.name + ".safetensors"), named(model.trees), facts)
         return
     content = pack({"facts": json.dumps(facts), "trees": model.trees})
     write_atomically(path.with_name(path.name + ".motet"), content)

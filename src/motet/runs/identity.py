@@ -1,0 +1,163 @@
+"""What a run is made of, in named pieces: settings, data, the user's own code, motet and torch.
+
+Two runs with equal pieces give the same result. A folder that holds another run says which piece differs, and
+how, as far as it can be shown.
+Knows recipes, code and versions. Does not know folders, and does not run anything.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from motet.data.code_digest import digest, is_own_module
+from motet.runs.recipe import Recipe, RecipeError, toml_value
+from motet.settings import SESSION, import_named
+
+Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
+_NAMED = re.compile(r"(?:session:[\w.-]+|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+_NO_RESULT = ("cli", "report", "deploy")  # rooms of motet that change no result
+_EARLIER = "it was made by an earlier version of motet, which did not write down what code made a run"
+
+
+def pieces_of(recipe: Recipe, fingerprint: str = "") -> Pieces:
+    """The pieces of a resolved recipe on data with this fingerprint."""
+    return {
+        "settings": recipe.identity(),
+        "data": fingerprint,
+        "code": code_of(recipe),
+        "motet": f"{versions()['motet']} (source {source_digest()[:12]})",
+        "torch": torch.__version__,
+    }
+
+
+def whole(pieces: Pieces) -> str:
+    """One hash of all pieces."""
+    return sha256(json.dumps(pieces, sort_keys=True).encode()).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    def of(package: str) -> str:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            return "not installed"
+
+    names = ("motet", "torch", "numpy", "scikit-learn", "pandas")
+    return {"python": platform.python_version(), "machine": platform.machine()} | {n: of(n) for n in names}
+
+
+@cache
+def source_digest() -> str:
+    """Of motet's own source, as far as it can change a result; read once in a process."""
+    root, found = Path(__file__).parents[1], sha256()
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root)
+        if place.parts[0] not in _NO_RESULT:
+            found.update(f"{place.as_posix()} {sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
+
+
+# ---- code ----
+
+
+def code_of(recipe: Recipe) -> dict[str, str]:
+    """A digest of each function and class, but motet's, that a setting names. Data count by their content."""
+    found: dict[str, str] = {}
+    settings = {k: v for k, v in recipe.settings.items() if k != "data"}
+    for word in sorted({w for _, value in flat(settings) for w in named_code(value)}):
+        try:
+            thing = import_named(word, RecipeError)
+        except RecipeError:
+            continue  # text that only looks like a name; where code is needed, its absence is an error
+        if word.startswith(SESSION) or not _is_motets(thing):
+            label = label_of(word)
+            found[label] = digest(thing) if label not in found else digest(found[label], thing)
+    return found
+
+
+def _is_motets(thing: Any) -> bool:
+    name = str(getattr(thing, "__module__", ""))
+    return name.partition(".")[0] == "motet" and not is_own_module(name)
+
+
+def named_code(value: Any) -> list[str]:
+    """`module:name` or code of this session in a setting, perhaps with options behind it ("mine:net width=2")."""
+    return [w for w in value.split()[:1] if _NAMED.match(w)] if isinstance(value, str) else []
+
+
+def label_of(word: str) -> str:
+    """A name of code that stays the same when the code changes."""
+    return word.removeprefix(SESSION).rpartition("-")[0] if word.startswith(SESSION) else word
+
+
+# ---- what differs ----
+
+
+def changes(facts: Mapping[str, Any], recipe: Recipe, pieces: Pieces) -> list[str]:
+    """Which pieces differ from those of the run with these facts, and how; nothing if it is the same run."""
+    if "identity_pieces" not in facts:
+        return [_EARLIER, *changed_settings(Recipe(facts["settings"]), recipe)]
+    before: Pieces = facts["identity_pieces"]
+    found = []
+    if before["settings"] != pieces["settings"]:
+        found += changed_settings(Recipe(facts["settings"]), recipe)
+    if before["data"] != pieces["data"]:
+        found.append(f"data: the rows of {recipe['data']['name']}, or weights to start from, changed")
+    found += changed_code(before["code"], pieces["code"], facts.get("versions", {}))
+    for name in ("motet", "torch"):
+        if before[name] != pieces[name]:
+            found.append(f"{name}: it is {pieces[name]}, and was {before[name]}")
+    return found or ([] if whole(before) == whole(pieces) else ["settings: they differ"])
+
+
+def changed_settings(before: Recipe, now: Recipe) -> list[str]:
+    """Settings that may change a result and have another value, a line for each."""
+    old, new = dict(flat(_resulting(before))), dict(flat(_resulting(now)))
+    names = [
+        k for k in {**old, **new} if old.get(k) != new.get(k) and not _same_label(old.get(k), new.get(k))
+    ]
+    return [f"settings: {k} is {_shown(new, k)}, and was {_shown(old, k)}" for k in names]
+
+
+def _resulting(recipe: Recipe) -> dict[str, Any]:
+    engine = {k: v for k, v in recipe["engine"].items() if k != "workers"}
+    return {k: v for k, v in recipe.settings.items() if k != "save"} | {"engine": engine}
+
+
+def _same_label(old: Any, new: Any) -> bool:
+    """Code of a session that changed its name because it changed: that is said of the code."""
+    both = [v for v in (old, new) if isinstance(v, str) and v.startswith(SESSION)]
+    return len(both) == 2 and label_of(both[0]) == label_of(both[1])
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return toml_value(settings[name]) if name in settings else "not set"
+
+
+def changed_code(before: dict[str, str], now: dict[str, str], versions: Mapping[str, str]) -> list[str]:
+    python, here = versions.get("python", ""), platform.python_version()
+    other = python.split(".")[:2] != here.split(".")[:2] and python
+    why = f" (or only looks so: this is Python {here}, and it was {python})" if other else ""
+    names = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+    said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}
+    return [f"code: {k}, or code that it uses, changed{why}" if s == "changed" else f"code: {k} {s}"
+            for k, s in said.items()]  # fmt: skip
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings by their full names: method.agent.gamma."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
