@@ -96,7 +96,9 @@ grid = st.integers(0, 8).map(lambda k: k / 8)  # few different values: many ties
 @st.composite
 def predictions(draw: Any, classes: int) -> tuple[Array, Array]:
     n = draw(st.integers(classes, 12))
-    y = draw(st.permutations([*range(classes), *(draw(st.integers(0, classes - 1)) for _ in range(n - classes))]))
+    y = draw(
+        st.permutations([*range(classes), *(draw(st.integers(0, classes - 1)) for _ in range(n - classes))])
+    )
     p = np.array([[draw(grid) for _ in range(classes)] for _ in range(n)]) + 0.1
     return p / p.sum(1, keepdims=True), np.array(y)
 
@@ -174,7 +176,12 @@ def fails(y: Array, p: Array) -> float:
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [(fails, "KeyError"), (lambda y, p: float("nan"), "nan"), (lambda y, p: "good", "good"), (lambda y, p: p, "")],
+    [
+        (fails, "KeyError"),
+        (lambda y, p: float("nan"), "nan"),
+        (lambda y, p: "good", "good"),
+        (lambda y, p: p, ""),
+    ],
 )
 def test_an_own_metric_that_gives_no_score_is_named_with_its_client(function: Any, said: str) -> None:
     with pytest.raises(MetricFailed, match=f"mine:share, client a: .*{said}(.|\n)*hint"):

@@ -36,9 +36,7 @@ def fitting(kind: str) -> tuple[str, ...]:
     return CLASSES if kind == "classes" else NUMBERS
 
 
-def metrics(
-    kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0
-) -> dict[str, Array]:
+def metrics(kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0) -> dict[str, Array]:
     """Every metric that fits, by name, each (clients,); with `n`, the clients' numbers of rows, and for
     classes `pairs`, the numbers of pairs of rows that their AUC compares.
 

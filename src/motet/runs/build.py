@@ -26,6 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -44,6 +45,7 @@ class Resolved:
     method: Method
     choice: Choice  # of the engine, and why
     fingerprint: str = ""  # of the data, and of weights that the run starts from
+    metric_why: str = ""  # why the run goes by its metric; "" if it was given
 
     @property
     def pooled(self) -> bool:
@@ -60,7 +62,9 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     check_guard(found.recipe, found.training.clients_data)
-    return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe))
+    check_own(found.task, federated.clients_data)
+    why = chosen_metric(recipe, federated)[1]
+    return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe), metric_why=why)
 
 
 def build(recipe: Recipe, federated: FederatedData) -> Resolved:
@@ -131,7 +135,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
         return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
-    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network)
+    own = own_metric(recipe.train.metric)
+    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network, f.offset, own)
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
@@ -139,9 +144,11 @@ def method_of(recipe: Recipe, task: Task) -> Method:
     return found(task, **with_objects(found, recipe.options("method")))
 
 
-def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe with a network that suits these examples and a size of agents' replay memory."""
+def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
+    """A copy of the recipe with a network and a metric that suit these examples and a size of agents' replay
+    memory; `counts` as in `chosen_metric`."""
     settings = json.loads(json.dumps(recipe.settings))
+    settings["train"]["metric"] = chosen_metric(recipe, federated, counts)[0]
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
