@@ -87,9 +87,10 @@ def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: 
 
 def outcome(method: Method, engine: Loop, state: Any, keeps: Mapping[str, Any]) -> list[Any]:
     """The state, what sites keep, and how everyone scores."""
-    _, sums = engine.evaluate(method, state, turn(ROUNDS - 1), "test")
+    _, found = engine.evaluate(method, state, turn(ROUNDS - 1), "test")
+    scores = [v.nan_to_num(-1) for v in leaves(found)]  # a client with one class has no AUC
     kept = [v for site in SITES for v in leaves(keeps.get(site, ()))]
-    return [torch.as_tensor(v).double() for v in (*leaves(state), *kept, *leaves(sums))]
+    return [torch.as_tensor(v).double() for v in (*leaves(state), *kept, *scores)]
 
 
 def expected(method: Method) -> list[Any]:

@@ -20,6 +20,7 @@ Verb = Callable[[Tree, Tree, Any], tuple[Tree, Tree]]  # (sent, keep, data) -> (
 # answers raises NoReply where it was yielded; in a list, it is answered with None.
 Talk = Generator[Any, Any, Tree]
 Part = Literal["val", "test"]  # which of its examples a client is scored on
+SIDES = ("personal", "global")  # whose models are scored; also: constant, alone
 Refusal = tuple[Client, str, int]  # whose reply was left out, to which verb, in which round
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -159,6 +160,11 @@ class Method(Frozen):
         """
         return partial(self.task.predict, view)
 
+    def alone(self, view: Tree, keep: Tree, data: Any) -> Callable[[Any], Any] | None:
+        """A model of the method's own kind that this client trains alone, to compare with; None where training
+        alone is the method Local. As `personal`."""
+        return None
+
     def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
         """This client's model as the verb `train` left it: what it was sent, what leaves, what stays."""
         return self.personal(reply, keep, data)
@@ -194,11 +200,20 @@ class Engine(Protocol):
     def ask(self, ask: Ask) -> Tree:
         """The answer to one ask: a mean, or every reply."""
 
-    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
-        """All clients' sums of scores on `part` of their examples, stacked, as clients were after `turn`."""
+    def evaluate(
+        self,
+        method: Method,
+        state: Tree,
+        turn: Turn,
+        part: Part,
+        sides: Sequence[str] = SIDES,
+        see: Any = None,
+    ) -> tuple[list[Client], Tree]:
+        """All clients' metrics on `part` of their examples by side, stacked, as clients were after `turn`.
+        `see(clients, predictions)` is shown predictions of clients that live here, a few clients at a time."""
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
-        """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
+        """Metrics on both parts of the models that clients trained in `turn`, from how they were before it."""
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from motet.client import Batch, Task, metrics_of
+from motet.client import Task
 
 
 def test_batch_statistics_without_a_policy_are_refused_with_a_reason() -> None:
@@ -59,24 +59,10 @@ def test_a_network_is_left_as_it_was() -> None:
     assert all(torch.equal(before[k], p) for k, p in net.named_parameters())
 
 
-def stacked(sums: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {k: v[None] for k, v in sums.items()}
-
-
-def test_accuracy_and_balanced_accuracy_by_hand() -> None:
-    task = Task(nn.Linear(1, 3), "classes", 3)
-    y = torch.tensor([0, 0, 0, 1, 2])
-    scores = torch.eye(3)[torch.tensor([0, 0, 1, 1, 0])]  # right: two of three 0s, the 1; wrong: the 2
-    live = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0])  # the last one is padding
-    found = metrics_of("classes", stacked(task.metric_sums(scores, Batch(torch.zeros(5, 1), y, live))))
-    assert found["accuracy"][0] == pytest.approx(3 / 4)
-    assert found["balanced"][0] == pytest.approx((2 / 3 + 1) / 2)
-
-
 def test_regression_is_scored_in_the_targets_own_unit() -> None:
     task = Task(nn.Linear(1, 1), "numbers", 1, scale=10.0)
     y, scores = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 1.0])
-    found = metrics_of("numbers", stacked(task.metric_sums(scores, Batch.of(torch.zeros(3, 1), y))))
+    found = task.measured(["a"], scores[None], y[None], torch.ones(1, 3))
     assert found["rmse"][0] == pytest.approx((100 / 3) ** 0.5)
     assert found["mae"][0] == pytest.approx(10 / 3)
     assert found["r2"][0] == pytest.approx(0.5)

@@ -123,9 +123,9 @@ def resume(engine: Any, kept: Mapping[str, Tree]) -> None:
 
 def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
     """Everything that matters: the state, what clients keep, and how everyone scores."""
-    clients, sums = engine.evaluate(method, state, turn(engine, ROUNDS - 1), "test")
+    clients, found = engine.evaluate(method, state, turn(engine, ROUNDS - 1), "test")
     order = torch.tensor([clients.index(c) for c in engine.clients])
-    scores = [v[order] for v in leaves(sums)]
+    scores = [v[order].nan_to_num(-1) for v in leaves(found)]  # a client with one class has no AUC
     kept = [v for keep in states(engine).values() for v in leaves(keep)]
     return [torch.as_tensor(v).double() for v in [*leaves(state), *kept, *scores]]
 

@@ -73,8 +73,8 @@ def test_a_site_that_lies_is_left_out_of_the_round(tmp_path: Path, lie: str) -> 
 @pytest.mark.parametrize("lie", [x for x in LIES if x != "not a number"])
 def test_scores_that_are_none_are_left_out(tmp_path: Path, lie: str) -> None:
     engine = engine_with(tmp_path, lie, "evaluate")
-    clients, sums = engine.evaluate(METHOD, W, sites.turn(1), "val")
-    assert clients == ["a", "c"] and len(sums["global"]["n"]) == 2
+    clients, scores = engine.evaluate(METHOD, W, sites.turn(1), "val")
+    assert clients == ["a", "c"] and len(scores["global"]["n"]) == 2
 
 
 def test_a_blank_client_is_never_a_persons_row() -> None:

@@ -18,7 +18,6 @@ from motet.client import (
     Task,
     seed_of,
 )
-from motet.client.task import metrics_of
 from motet.core import Turn
 from motet.engines.driver import play
 from motet.engines.loop import Loop
@@ -43,8 +42,8 @@ def federation(many: int = 4, size: int = 60) -> dict[str, ClientData]:
 
 
 def accuracy(method: Any, engine: Loop, state: Any) -> float:
-    _, sums = engine.evaluate(method, state, turn(engine, 0), "test")
-    return float(metrics_of("classes", sums["personal"])["accuracy"].mean())
+    _, scores = engine.evaluate(method, state, turn(engine, 0), "test")
+    return float(scores["personal"]["accuracy"].mean())
 
 
 def first(state: Any) -> dict[str, Published]:
@@ -192,8 +191,8 @@ def numbers() -> tuple[Task, dict[str, ClientData]]:
 def test_numbers_are_predicted_too() -> None:
     task, clients_data = numbers()
     method, engine = Stacking(task, trees=30), Loop(clients_data)
-    _, sums = engine.evaluate(method, after(method, engine, 1), turn(engine, 0), "test")
-    assert (metrics_of("numbers", sums["personal"])["r2"] > 0.7).all()
+    _, scores = engine.evaluate(method, after(method, engine, 1), turn(engine, 0), "test")
+    assert (scores["personal"]["r2"] > 0.7).all()
 
 
 def test_columns_that_a_client_lacks_are_not_in_its_models(task: Task) -> None:

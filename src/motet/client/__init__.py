@@ -10,7 +10,7 @@ from motet.client.data import (
     seed_of,
 )
 from motet.client.descent import compiled_steps, descend, sgd
-from motet.client.task import Task, metric_sums, metrics_of
+from motet.client.task import Task, predicted, slices
 
 __all__ = [
     "Batch",
@@ -21,9 +21,9 @@ __all__ = [
     "LazyRows",
     "Task",
     "descend",
-    "metrics_of",
     "compiled_steps",
     "seed_of",
     "sgd",
-    "metric_sums",
+    "predicted",
+    "slices",
 ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,11 +21,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from motet.client.activations import zero_masks
 from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
+from motet.client.metrics import OwnMetric, metrics, probabilities
 from motet.errors import UsageError
 from motet.vec import Vec
 
 Kind = Literal["classes", "numbers"]
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = np.ndarray[Any, Any]
 _NORMS = nn.modules.batchnorm._BatchNorm
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
 _MEASURED = 256  # examples at once from which a client measures its statistics
@@ -51,10 +52,10 @@ class Task:
     """A network with the weights `w0` that everyone starts from.
 
     `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
-    `head` names the parameters of its last layer. `scale` turns predicted numbers into the
-    target's own unit. `pixels` says how bytes of images are normalised. `statistics` is whose
-    statistics BatchNorm layers use (client/batchnorm.py), "" without such layers. `build` makes another network
-    for the same examples by its name, for methods that want a second one.
+    `head` names the parameters of its last layer. `scale` and `offset` turn predicted numbers into the
+    target's own unit. `own` is a metric of the user's own. `pixels` says how bytes of images are normalised.
+    `statistics` is whose statistics BatchNorm layers use (client/batchnorm.py), "" without such layers. `build`
+    makes another network for the same examples by its name, for methods that want a second one.
     """
 
     def __init__(
@@ -65,10 +66,12 @@ class Task:
         scale: float = 1.0,
         pixels: Pixels | None = None,
         build: Callable[[str], nn.Module] | None = None,
+        offset: float = 0.0,
+        own: OwnMetric | None = None,
     ) -> None:
         check_net(net)
         self.net, self.kind, self.outputs, self.scale, self.pixels = net, kind, outputs, scale, pixels
-        self.build = build
+        self.build, self.offset, self.own = build, offset, own
         self._others: dict[str, Task] = {}
         self.statistics: str = getattr(net, "statistics", "")
         buffers = dict(net.named_buffers())
@@ -133,24 +136,21 @@ class Task:
             return torch.logsumexp(scores, -1) - scores.gather(-1, y[..., None]).squeeze(-1)  # cross-entropy
         return (scores - y) ** 2
 
-    def metric_sums(self, scores: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Sums from which `metrics_of` makes scores; sums of parts add up to the sum of the whole."""
-        live = batch.live
-        sums = {"n": live.sum(), "loss": (self.per_example_loss(scores, batch.y) * live).sum()}
-        if self.kind == "classes":
-            right = (scores.argmax(-1) == batch.y) * live
-            none = torch.zeros(self.outputs)
-            return sums | {
-                "right": none.scatter_add(0, batch.y, right),
-                "truth": none.scatter_add(0, batch.y, live),
-            }
-        miss, y = (scores - batch.y) * self.scale, batch.y * self.scale
-        return sums | {
-            "abs": (miss.abs() * live).sum(),
-            "sq": (miss**2 * live).sum(),
-            "y": (y * live).sum(),
-            "yy": (y**2 * live).sum(),
-        }
+    def measured(self, clients: Sequence[str], scores: Tensor, y: Tensor, live: Tensor) -> dict[str, Tensor]:
+        """Every metric of stacked predictions (clients, rows, ...) by name, each (clients,), with `n`."""
+        z, truth, rows = scores.numpy(), y.numpy(), live.numpy()
+        found = metrics(self.kind, z, truth, rows, self.scale)
+        if self.own:
+            found["own"] = self.own.of(clients, self.in_own_unit(truth), self.answers(z), rows)
+        return {k: torch.from_numpy(v) for k, v in found.items()}
+
+    def answers(self, scores: Array) -> Array:
+        """Predictions as people read them: probabilities, or numbers in the target's own unit."""
+        return probabilities(scores) if self.kind == "classes" else self.in_own_unit(scores)
+
+    def in_own_unit(self, y: Array) -> Array:
+        """Targets as the data have them: positions of classes as they are, numbers in their own unit."""
+        return y if self.kind == "classes" else y * self.scale + self.offset
 
     def _mine(self) -> ThreadNet:
         """Weights are put in place of the network's own: every thread needs a network to itself."""
@@ -245,35 +245,17 @@ class Measured:
         return {k: v / self.rows for k, v in self.sums.items()}
 
 
-def metric_sums(task: Task, predict: Callable[[Tensor], Tensor], examples: Batch) -> dict[str, Tensor]:
-    """The sums of a predictor's scores on some examples, a slice of them at a time."""
-    total: dict[str, Tensor] = {}
+def slices(examples: Batch) -> Iterator[Batch]:
+    """The examples, a few at a time: what a network remembers of them in between takes memory."""
     for first in range(0, max(len(examples.x), 1), _SLICE):
         rows = slice(first, first + _SLICE)
-        part = Batch(examples.x[rows], examples.y[rows], examples.live[rows])
-        sums = task.metric_sums(predict(part.x), part)
-        total = {k: total[k] + v if total else v for k, v in sums.items()}
-    return total
+        yield Batch(examples.x[rows], examples.y[rows], examples.live[rows])
 
 
-def metrics_of(kind: Kind, sums: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Scores from the stacked sums of several clients; the first is the one a client cares about."""
-    s = {k: v.double().numpy() for k, v in sums.items()}
-    n = np.maximum(s["n"], 1)
-    loss = s["loss"] / n
-    if kind == "classes":
-        truth, right = s["truth"], s["right"]
-        recall = right / np.maximum(truth, 1)
-        balanced = recall.sum(-1) / np.maximum((truth > 0).sum(-1), 1)  # absent classes do not count
-        return {"accuracy": right.sum(-1) / n, "balanced": balanced, "loss": loss}
-    spread = s["yy"] - s["y"] ** 2 / n
-    r2 = np.where(spread > 0, 1 - s["sq"] / np.where(spread > 0, spread, 1), 0.0)
-    return {"rmse": np.sqrt(s["sq"] / n), "mae": s["abs"] / n, "r2": r2, "loss": loss}
-
-
-def better(kind: Kind) -> int:
-    """+1 where a larger value of the first metric is better (accuracy), -1 where a smaller one is (rmse)."""
-    return 1 if kind == "classes" else -1
+def predicted(predict: Callable[[Tensor], Tensor], examples: Batch) -> Tensor:
+    """A predictor's scores of some examples."""
+    parts = [predict(part.x) for part in slices(examples)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def last_layer(net: nn.Module) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from motet.deploy.server.job_chain import run_federated
 from motet.deploy.server.run_files import make_order
 from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
+from motet.runs.store import METRICS
 
 SITES = ("north", "south", "west")
 METHODS = ("fedper", "stacking")
@@ -134,8 +135,9 @@ def difference(a: Run, b: Run) -> float:
     both = a.scores.merge(b.scores, on=keys, suffixes=("", "_"))
     if len(both) != len(a.scores) or len(both) != len(b.scores):
         return float("inf")
-    metrics = [m for m in ("accuracy", "balanced", "loss", "rmse", "mae", "r2") if m in both]
-    return float(np.abs(np.stack([both[m] - both[f"{m}_"] for m in metrics])).max())
+    metrics = [m for m in METRICS if m in both and f"{m}_" in both]
+    # what is none in both, say the AUC of one class, is the same in both
+    return float(np.abs(np.stack([both[m].fillna(-1) - both[f"{m}_"].fillna(-1) for m in metrics])).max())
 
 
 def end(kit: Kit, parties: Parties) -> None:

@@ -13,9 +13,10 @@ from functools import partial
 import torch
 
 from motet.client import Batch, ClientData, Column, Task
+from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, Visit, name_of
 from motet.core import Ask, Method, Tree, Turn, Verb, is_solo
-from motet.engines.evaluate import evaluate
+from motet.engines.evaluate import predictions, scores_at_home
 from motet.wire import WireError, form
 
 
@@ -36,7 +37,8 @@ class ExpectedReplies:
 
     def scores(self, method: Method, turn: Turn, sent: Tree) -> Tree | None:
         """What an evaluation gives, of the expected form."""
-        return self._known(method, turn, partial(evaluate, method), sent, score=True)
+        job = partial(scores_at_home, method, "nobody", partial(predictions, method))
+        return self._known(method, turn, job, sent, score=True)
 
     def _known(
         self, method: Method, turn: Turn, verb: Verb, sent: Tree, *, score: bool = False
@@ -51,6 +53,15 @@ class ExpectedReplies:
         try:
             reply = visit.perform(verb, sent, visit.joined(), visit.test("val") if score else visit.data)[0]
             form(reply)
-        except (VerbFailed, WireError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError):
+        except (
+            VerbFailed,
+            MetricFailed,
+            WireError,
+            ArithmeticError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):
             return None
         return reply

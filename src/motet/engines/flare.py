@@ -9,12 +9,13 @@ Knows letters, labels and who is there. Does not know what happens at a site.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from motet.client.visit import name_of
-from motet.core import Ask, Client, Method, Part, Tree, Turn
-from motet.engines.evaluate import evaluation_request
+from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn
+from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.letters import Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
@@ -86,18 +87,31 @@ class Flare(Loop):
     def weight(self, ask: Ask, client: Client) -> float:
         return float(self.n[client] if ask.weights is None else ask.weights[client])
 
-    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
-        method = self.method
-        sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
+    def evaluate(
+        self,
+        method: Method,
+        state: Tree,
+        turn: Turn,
+        part: Part,
+        sides: Sequence[str] = SIDES,
+        see: See | None = None,
+    ) -> tuple[list[Client], Tree]:
+        """As in the loop; predictions stay at their sites, so `see` is shown none."""
+        self.method, self.turn = method, turn
+        sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
         found = self.call_sites("evaluate", sent, like, part=part)
         there = len(self.present)  # a site whose policy keeps scores back is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
         return stacked((c, reply.tree) for c, reply in found.items())
 
-    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
-        found = self.call_sites("evaluate_trained", ask.messages(), verb=name_of(ask.verb), part="test")
+    def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
+        self.method, self.turn = method, dataclasses.replace(turn, number=turn.number - 1)
+        found = {c: reply for ask in asks for c, reply in self.after_training(ask).items()}
         return stacked((c, reply.tree) for c, reply in found.items())
+
+    def after_training(self, ask: Ask) -> dict[Client, Reply]:
+        return self.call_sites("evaluate_trained", ask.messages(), verb=name_of(ask.verb), part="test")
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every site saves its personal model; none of them comes here."""

@@ -6,7 +6,7 @@ Knows where clients' examples and keeps are. Does not know what any verb does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,9 +17,17 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data
 from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
-from motet.core import Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, Verb, is_verb
+from motet.core import SIDES, Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, Verb, is_verb
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
+from motet.engines.evaluate import (
+    See,
+    evaluation_request,
+    groups,
+    measured,
+    personal_model,
+    predictions,
+    predictions_trained,
+)
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.vec import leaves, stack
 
@@ -69,15 +77,23 @@ class Loop:
             self.check_not_all_refused(ask)
         return found
 
-    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
-        """All clients' sums on `part` of their examples, stacked, as they were after `turn`."""
+    def evaluate(
+        self,
+        method: Method,
+        state: Tree,
+        turn: Turn,
+        part: Part,
+        sides: Sequence[str] = SIDES,
+        see: See | None = None,
+    ) -> tuple[list[Client], Tree]:
+        """All clients' metrics on `part` of their examples, stacked, as they were after `turn`."""
         self.method, self.turn = method, turn
-        return self.evaluate_clients(state, part)
+        return self.measured(self.predictions(state, part, sides), see)
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
-        """Sums on both parts of the models that clients trained in `turn`, from how they were before it."""
+        """Metrics on both parts of the models that clients trained in `turn`, from how they were before it."""
         self.method, self.turn = method, replace(turn, number=turn.number - 1)
-        return joined(self.evaluate_after(ask) for ask in asks)
+        return self.measured(some for ask in asks for some in self.predictions_after(ask))
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
@@ -105,14 +121,32 @@ class Loop:
             if keep_as is None or self.accepted(keep_as, c, reply, keep):
                 yield c, reply
 
-    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
-        method = self.method
-        sent = {c: evaluation_request(method, state, method.download(state, c)) for c in self.clients}
-        return stacked(self.each(partial(evaluate, method), sent, partial(self.client_test, part=part)))
+    def predictions(
+        self, state: Tree, part: Part, sides: Sequence[str]
+    ) -> Iterator[tuple[list[Client], Tree]]:
+        """Stacked predictions of all clients, some clients at a time."""
+        method, test = self.method, partial(self.client_test, part=part)
+        sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
+        yield from groups(self.each(partial(predictions, method), sent, test))
 
-    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
-        verb, test = partial(evaluate_trained, self.method, ask.verb), partial(self.client_test, part="test")
-        return stacked(self.each(verb, ask.messages(), test))
+    def predictions_after(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
+        """The same of the models that clients train when they are asked so."""
+        verb, test = (
+            partial(predictions_trained, self.method, ask.verb),
+            partial(self.client_test, part="test"),
+        )
+        yield from groups(self.each(verb, ask.messages(), test))
+
+    def measured(
+        self, found: Iterable[tuple[list[Client], Tree]], see: See | None = None
+    ) -> tuple[list[Client], Tree]:
+        """Metrics of all clients, from predictions of some at a time."""
+        scores: list[tuple[list[Client], Tree]] = []
+        for clients, some in found:
+            if see:
+                see(clients, some)
+            scores.append((clients, measured(self.method.task, clients, some)))
+        return joined(scores)
 
     # ---- where things are ----
 
@@ -182,15 +216,17 @@ class Loop:
 
 
 def stacked(found: Iterable[tuple[Client, Tree]]) -> tuple[list[Client], Tree]:
-    """Sums of clients, one by one, as one tree; nothing if there are none."""
-    sums = dict(found)
-    return list(sums), stack(list(sums.values())) if sums else {}
+    """Metrics of clients, one by one, as one tree; nothing if there are none."""
+    scores = dict(found)
+    return list(scores), stack(list(scores.values())) if scores else {}
 
 
-def joined(found: Iterable[tuple[list[Client], Tree]]) -> tuple[list[Client], Tree]:
-    """Sums of some clients at a time, as one tree."""
-    names, sums = zip(*found, strict=True)
-    return [c for some in names for c in some], pytree.tree_map(lambda *s: torch.cat(s), *sums)
+def joined(found: Sequence[tuple[list[Client], Tree]]) -> tuple[list[Client], Tree]:
+    """Metrics of some clients at a time, as one tree; nothing if there are none."""
+    if not found:
+        return [], {}
+    names, scores = zip(*found, strict=True)
+    return [c for some in names for c in some], pytree.tree_map(lambda *s: torch.cat(s), *scores)
 
 
 def all_finite(tree: Tree) -> bool:

@@ -7,7 +7,7 @@ changes nothing. Knows stacking and padding. Does not know what any verb does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled
 from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
-from motet.engines.evaluate import evaluate, evaluate_trained, evaluation_request, personal_model
-from motet.engines.loop import Loop, all_finite, joined
+from motet.engines.evaluate import evaluation_request, personal_model, predictions, predictions_trained
+from motet.engines.loop import Loop, all_finite
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
@@ -76,12 +76,16 @@ class Vmap(Loop):
         for clients, replies in self.chunks(ask):
             yield from zip(clients, unstack(replies, len(clients)), strict=True)
 
-    def evaluate_clients(self, state: Tree, part: Part) -> tuple[list[Client], Tree]:
-        if is_solo(self.method.personal):
-            return super().evaluate_clients(state, part)
+    def predictions(
+        self, state: Tree, part: Part, sides: Sequence[str]
+    ) -> Iterator[tuple[list[Client], Tree]]:
+        if is_solo(self.method.personal) or is_solo(self.method.alone):
+            yield from super().predictions(state, part, sides)
+            return
         views = {c: self.method.download(state, c) for c in self.clients}
-        verb = partial(_evaluate, self.method, state)
-        return joined(found[:2] for found in self.stacked(verb, views, _shared(views), part))
+        verb = partial(_evaluate, self.method, state, sides)
+        for clients, found, _ in self.stacked(verb, views, _shared(views), part):
+            yield clients, found
 
     def personal_models(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
         if is_solo(method.personal):
@@ -92,11 +96,13 @@ class Vmap(Loop):
         for clients, models, _ in self.stacked(partial(personal_model, method), views, _shared(views), "val"):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
 
-    def evaluate_after(self, ask: Ask) -> tuple[list[Client], Tree]:
+    def predictions_after(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
         if is_solo(ask.verb):
-            return super().evaluate_after(ask)
-        verb = partial(evaluate_trained, self.method, ask.verb)
-        return joined(found[:2] for found in self.stacked(verb, ask.messages(), ask.each is None, "test"))
+            yield from super().predictions_after(ask)
+            return
+        verb = partial(predictions_trained, self.method, ask.verb)
+        for clients, found, _ in self.stacked(verb, ask.messages(), ask.each is None, "test"):
+            yield clients, found
 
     # ---- chunks ----
 
@@ -220,8 +226,10 @@ def keep_what_is_compiled() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def _evaluate(method: Any, state: Tree, view: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
-    return evaluate(method, evaluation_request(method, state, view), keep, who)
+def _evaluate(
+    method: Any, state: Tree, sides: Sequence[str], view: Tree, keep: Tree, who: ClientTest
+) -> tuple[Tree, Tree]:
+    return predictions(method, evaluation_request(method, state, view, sides), keep, who)
 
 
 def _shared(views: Mapping[Client, Tree]) -> bool:

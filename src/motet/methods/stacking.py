@@ -130,6 +130,12 @@ class Stacking(Method):
         here = [c.here for c in data.columns]
         return partial(self.answer, client_stack.predictor(keep, served, here))
 
+    @verb(solo=True)
+    def alone(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        """A private model, which here learns from all of the client's training rows."""
+        how = StackSettings(self.private, trees=self.trees)
+        return partial(self.answer, client_stack.alone(how, data, self.task))
+
     def answer(self, own: Tree, x: Tensor) -> Tensor:
         """Logarithms of probabilities, or numbers."""
         scores = torch.from_numpy(client_stack.predict(own, x, client_stack.classes_of(self.task)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from motet.client import Batch, Data, Task, metric_sums
+from motet.client import Batch, Data, Task, slices
 from motet.parts import agents
 from motet.vec import Vec, unstack
 
@@ -24,10 +24,11 @@ _AT_ONCE = 8  # models scored together
 
 def loss_and_accuracy(task: Task, predict: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """Of a predictor on some examples, (2,); where targets are numbers, 1 / (1 + loss) stands for the accuracy."""
-    sums = metric_sums(task, predict, batch)
-    loss = sums["loss"] / sums["n"]
-    share = sums["right"].sum() / sums["n"] if task.kind == "classes" else 1 / (1 + loss)
-    return torch.stack([loss, share])
+    parts = [(predict(part.x), part) for part in slices(batch)]
+    many = sum(part.live.sum() for _, part in parts)
+    loss = sum((task.per_example_loss(z, part.y) * part.live).sum() for z, part in parts) / many
+    right = sum(((z.argmax(-1) == part.y) * part.live).sum() for z, part in parts)
+    return torch.stack([loss, right / many if task.kind == "classes" else 1 / (1 + loss)])
 
 
 def local_loss_and_accuracy(task: Task, w: Vec, data: Data) -> Tensor:

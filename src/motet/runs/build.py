@@ -26,6 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
@@ -46,6 +47,7 @@ class Resolved:
     choice: Choice  # of the engine, and why
     fingerprint: str = ""  # of the data, and of weights that the run starts from
     pieces: Pieces = field(default_factory=dict)  # of its identity
+    metric_why: str = ""  # why the run goes by its metric; "" if it was given
 
     @property
     def pooled(self) -> bool:
@@ -62,9 +64,11 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     check_guard(found.recipe, found.training.clients_data)
+    check_own(found.task, federated.clients_data)
+    why = chosen_metric(recipe, federated)[1]
     fingerprint = fingerprint_of(found.recipe, rows)
     pieces = pieces_of(found.recipe, fingerprint)
-    return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces)
+    return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces, metric_why=why)
 
 
 def build(recipe: Recipe, federated: FederatedData) -> Resolved:
@@ -134,7 +138,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
         return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
-    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network)
+    own = own_metric(recipe.train.metric)
+    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network, f.offset, own)
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
@@ -142,10 +147,11 @@ def method_of(recipe: Recipe, task: Task) -> Method:
     return found(task, **with_objects(found, recipe.options("method")))
 
 
-def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe with nothing left open that depends on the data: the network, who is held out, the
-    size of agents' replay memory."""
+def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
+    """A copy of the recipe with nothing left open that depends on the data: the network, the metric, who is held
+    out, the size of agents' replay memory; `counts` as in `chosen_metric`."""
     settings = json.loads(json.dumps(recipe.settings))
+    settings["train"]["metric"] = chosen_metric(recipe, federated, counts)[0]
     if settings["data"].get("unseen") == "auto":
         settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":

@@ -36,8 +36,8 @@ from typing import Any
 
 from motet.runs import parallel
 from motet.runs import recipe as recipes
-from motet.runs.jobs import Job, Outcome
 from motet.runs.identity import pieces_of, whole
+from motet.runs.jobs import Job, Outcome
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.text import unknown
 

@@ -15,11 +15,13 @@ from urllib.parse import quote
 from torch import Tensor
 
 from motet.atomic import write_atomically
-from motet.client import metric_sums, metrics_of
-from motet.core import Method, Tree, Turn
+from motet.client import predicted
+from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
+from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
+from motet.runs.store import METRICS
 from motet.runs.trainer import Best, Trainer
 
 TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
@@ -28,7 +30,7 @@ TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 def finish(trainer: Trainer, folder: Path) -> None:
     best = trainer.reported()
     turn = trainer.turn(best.round)
-    trainer.score(trainer.evaluator, best.state, turn, "test")
+    score_clients(trainer, best, turn, folder)
     newcomers(trainer, best)
     evaluate_server_test(trainer, best)
     if trainer.recipe.save.models != "none":
@@ -44,6 +46,14 @@ def finish(trainer: Trainer, folder: Path) -> None:
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported round {best.round}")
     trainer.store.commit()
+
+
+def score_clients(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
+    """Test scores of the clients, with what they are compared with: a constant, and the method's own kind alone."""
+    rows, extra = PredictionRows(trainer.task), ("constant", "alone")
+    trainer.score(trainer.evaluator, best.state, turn, "test", (*SIDES, *extra), rows.add)
+    trainer.score(trainer.evaluator, best.state, turn, "val", extra)
+    rows.write(folder)
 
 
 def written_files(folder: Path, clients: Iterable[str]) -> list[Path]:
@@ -86,11 +96,10 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
             "note", "no server test: batch statistics are local, and the global model has none"
         )
         return
-    sums = metric_sums(trainer.task, lambda x: trainer.task.predict(model, x), server_test.take())
-    stacked = {k: v[None] for k, v in sums.items()}
-    trainer.store.set_facts(
-        server_test={k: float(v[0]) for k, v in metrics_of(trainer.task.kind, stacked).items()}
-    )
+    examples = server_test.take()
+    scores = predicted(lambda x: trainer.task.predict(model, x), examples)
+    found = trainer.task.measured(["server"], scores[None], examples.y[None], examples.live[None])
+    trainer.store.set_facts(server_test={k: float(v[0]) for k, v in found.items() if k in METRICS})
 
 
 # ---- models ----

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.choose_metric import metric_facts
 from motet.runs.finish import finish, written_files
 from motet.runs.identity import Pieces, changes, versions, whole
 from motet.runs.recipe import Recipe
@@ -184,6 +186,7 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     command = f"motet run {folder / 'recipe.toml'}"
     write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
+    store.set_facts(metric_why=resolved.metric_why)
     store.commit()
 
 
@@ -205,8 +208,7 @@ def write_down(
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, split=recipe["data"]["seed"],
         natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
-        metric="accuracy" if federated.kind == "classes" else "rmse",
-        better=1 if federated.kind == "classes" else -1, rounds=recipe.train.rounds,
+        rounds=recipe.train.rounds, metric_why="", **metric_facts(recipe),
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
         status="running", failure="", created=time.time(),
     )  # fmt: skip
@@ -247,7 +249,7 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
                 raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
-        except (VerbFailed, NoReply, MethodUnfit) as e:
+        except (VerbFailed, NoReply, MethodUnfit, MetricFailed) as e:
             store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
             trainer.give_up_round()
@@ -356,11 +358,13 @@ def verify(
 
 def differences(old: Store, new: Store) -> list[str]:
     found = []
-    scores = "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(METRICS)
-    special = {"keeps": "client, round, tree", "scores": scores}
+    scores = "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(old.metrics)
+    # earlier versions measured less, and neither constants nor models trained alone
+    earlier = " WHERE side NOT IN ('constant', 'alone')" if old.metrics != METRICS else ""
+    special = {"keeps": ("client, round, tree", ""), "scores": (scores, earlier)}
     for table in ("states", "checkpoint", "keeps", "scores", "traffic", "clients"):
-        columns = special.get(table, "*")
-        rows = [set(s.db.execute(f"SELECT {columns} FROM {table}")) for s in (old, new)]
+        columns, some = special.get(table, ("*", ""))
+        rows = [set(s.db.execute(f"SELECT {columns} FROM {table}{some}")) for s in (old, new)]
         if many := len(rows[0] ^ rows[1]):
             found.append(f"{table}: {many} rows differ")
     return found

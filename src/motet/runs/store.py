@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "run.sqlite"
-METRICS = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
+METRICS = ("accuracy", "balanced", "auc", "f1", "brier", "ece", "rmse", "mae", "r2", "loss", "own")
+SCORED = ("round", "part", "side", "client", "n", *METRICS)  # columns of scores
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS events (at REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
@@ -61,6 +62,14 @@ class Store:
             self.db.execute("PRAGMA journal_mode = WAL")
             self.db.execute("PRAGMA synchronous = FULL")
             self.db.executescript(SCHEMA)
+            for metric in [m for m in METRICS if m not in self.metrics]:  # a run of an earlier version
+                self.db.execute(f"ALTER TABLE scores ADD COLUMN {metric} REAL")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that the scores have; fewer in runs of earlier versions."""
+        there = {row[1] for row in self.db.execute("PRAGMA table_info(scores)")}
+        return tuple(m for m in METRICS if m in there)
 
     # ---- writing ----
 
@@ -126,7 +135,10 @@ class Store:
         for table, rows in self.rows.items():
             if rows:
                 holes = ", ".join("?" * len(rows[0]))
-                self.db.executemany(f"REPLACE INTO {table} VALUES ({holes})", rows)
+                named = (
+                    f" ({', '.join(SCORED)})" if table == "scores" else ""
+                )  # columns may be in another order
+                self.db.executemany(f"REPLACE INTO {table}{named} VALUES ({holes})", rows)
             rows.clear()
 
     def forget_unsaved(self) -> None:

@@ -1,7 +1,7 @@
 """Training one run: from its first round to its last, checkpoint by checkpoint.
 
-Every decision (best round, stopping) sees validation examples only. A kill at any moment loses at most
-what was done since the last checkpoint; going on from there gives the same bits.
+Every decision (best round, stopping) sees validation examples only, and goes by the run's metric. A kill at any
+moment loses at most what was done since the last checkpoint; going on from there gives the same bits.
 Knows rounds, checkpoints and choices. Does not know how results are shown.
 """
 
@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from motet.client import metrics_of, seed_of
-from motet.client.task import better
-from motet.core import Client, Engine, Part, Tree, Turn
+from motet.client import seed_of
+from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
+from motet.engines.evaluate import See
 from motet.engines.loop import Loop
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
-from motet.runs.store import Store
+from motet.runs.choose_metric import metric_facts
+from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
 
@@ -70,6 +72,9 @@ class Trainer:
         everyone = self.federated.clients_data
         self.evaluator = self.choice.build(everyone, workers=e.workers) if self.pooled else clients
         self.proxy = self.federated.proxy and self.federated.proxy.take()
+        facts = metric_facts(recipe) | store.facts()
+        self.metric, self.better = str(facts["metric"]), int(facts["better"])
+        self.round_by = str(facts.get("round_by", self.metric))  # chooses the round: the metric, or the loss
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
         self.best: Best | None = None
@@ -148,7 +153,7 @@ class Trainer:
     def evaluate(self) -> None:
         """Score everyone on validation examples, and see whether this is the best round so far."""
         self.latest = self.score(self.evaluator, self.state, self.turn(self.number), "val")
-        by, sign = self.recipe.train.by, better(self.task.kind)
+        by, sign = self.recipe.train.by, self.better if self.round_by == self.metric else -1
         scores = {k: v * sign for k, v in self.latest.items() if k == by or by == "both"}
         if not scores:
             return
@@ -167,33 +172,53 @@ class Trainer:
         asks = training(self.method, before, turn)
         if not asks or self.pooled:
             return
-        clients, sums = self.engine.evaluate_trained(self.method, asks, turn)
-        self.latest |= self.write(clients, sums["val"], turn.number, "val", "after_training")
+        clients, scores = self.engine.evaluate_trained(self.method, asks, turn)
+        if not clients:
+            return
+        self.latest |= self.write(clients, scores["val"], turn.number, "val", "after_training")
         if self.reported().round == self.number:
             self.store.forget_scores("test", "after_training")
-            self.write(clients, sums["test"], turn.number, "test", "after_training")
+            self.write(clients, scores["test"], turn.number, "test", "after_training")
 
     def score(
-        self, engine: Engine, state: Tree, turn: Turn, part: Part, sides: dict[str, str] | None = None
+        self,
+        engine: Engine,
+        state: Tree,
+        turn: Turn,
+        part: Part,
+        sides: Mapping[str, str] | Sequence[str] = SIDES,
+        see: See | None = None,
     ) -> dict[str, float]:
-        """Write down everyone's scores under `sides` (all of them by default); return their means."""
-        clients, sums = engine.evaluate(self.method, state, turn, part)
+        """Write down everyone's scores of some sides, which a mapping gives other names; return their means."""
+        labels = sides if isinstance(sides, Mapping) else {s: s for s in sides}
+        clients, scores = engine.evaluate(self.method, state, turn, part, tuple(labels), see)
         means: dict[str, float] = {}
-        for side, label in (sides or {s: s for s in sums}).items():
-            if side in sums:
-                means |= self.write(clients, sums[side], turn.number, part, label)
+        for side in [s for s in labels if s in scores]:
+            means |= self.write(clients, scores[side], turn.number, part, labels[side])
         return means
 
-    def write(self, clients: list[str], sums: Tree, number: int, part: Part, label: str) -> dict[str, float]:
+    def write(
+        self, clients: list[str], scores: Tree, number: int, part: Part, label: str
+    ) -> dict[str, float]:
         """Write down scores of the clients that have examples of this part; return their mean by label."""
-        n = sums["n"].long().numpy()
+        n = scores["n"].long().numpy()
         some = np.flatnonzero(n)
         if not len(some):
             return {}
-        scores = {k: v[some] for k, v in metrics_of(self.task.kind, sums).items()}
-        names = [clients[i] for i in some]
-        self.store.scored(number, part, label, names, n[some].tolist(), scores)
-        return {label: float(next(iter(scores.values())).mean())}
+        found = {k: v.numpy()[some] for k, v in scores.items()}
+        measured = {k: v for k, v in found.items() if k in METRICS}
+        self.store.scored(number, part, label, [clients[i] for i in some], n[some].tolist(), measured)
+        if part == "val" and self.round_by == self.metric and not has_score(self.metric, found).any():
+            self.choose_by_loss()
+        return {label: mean_score(self.round_by if part == "val" else self.metric, found)}
+
+    def choose_by_loss(self) -> None:
+        """Where no client has a score of the run's metric on its validation examples."""
+        self.round_by = "loss"
+        self.store.set_facts(round_by="loss")
+        self.store.event(
+            "metric", f"no client has {self.metric} on its validation rows; the round is chosen by loss"
+        )
 
     def reported(self) -> Best:
         """The round whose models count."""
@@ -242,3 +267,26 @@ class Trainer:
         self.keeps.rewind(self.number)
         if self.number >= -1:
             self.save()
+
+
+# ---- means over clients ----
+
+
+def has_score(metric: str, scores: Mapping[str, Any]) -> Any:
+    """Which clients have a score: AUC needs two classes, and an own metric may say that there is none."""
+    if metric == "auc":
+        return scores["pairs"] > 0
+    return ~np.isnan(scores[metric]) if metric == "own" else np.ones(len(scores["n"]), bool)
+
+
+def mean_score(metric: str, scores: Mapping[str, Any]) -> float:
+    """The mean over clients that have a score; nan if none has one.
+
+    The AUC of a few rows is mostly chance. So clients count by the pairs of rows that their AUC compares: for
+    two classes the mean is the share of all such pairs that are in the right order.
+    """
+    some = has_score(metric, scores)
+    if not some.any():
+        return math.nan
+    weights = scores["pairs"][some] if metric == "auc" else None
+    return float(np.average(scores[metric][some], weights=weights))

@@ -18,7 +18,7 @@ from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
 from motet.stacking.predictions import Array, predictions
-from motet.stacking.stack import OWN, Stack, StackRows, StackSettings, build, columns
+from motet.stacking.stack import ALONE, OWN, Stack, StackRows, StackSettings, build, columns
 
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
@@ -102,6 +102,13 @@ def predictor(keep: Tree, models: Catalogue, here: Sequence[bool]) -> Tree:
     return {_OWNERS: {c: models[c] for c in keep[_OWNERS]}, "here": tuple(here)} | {
         k: keep[k] for k in ("private", "meta")
     }
+
+
+def alone(how: StackSettings, data: Data, task: Task) -> Tree:
+    """As `predictor`, of a private model without the models of others, which learns from all training rows."""
+    rows = rows_of(data, task)
+    stack = _onnx_stack(replace(how, variant=ALONE), rows, {}, int(data.seed))
+    return predictor(to_tree(stack, {}), {}, [c.here for c in data.columns])
 
 
 def predict(own: Tree, x: Tensor, classes: Sequence[str]) -> Array:

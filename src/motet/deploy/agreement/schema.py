@@ -107,6 +107,17 @@ class Agreement:
         wanted: Any = "federation" if scale == "auto" else scale
         return Layout(tuple(columns), self.kind, self.classes, wanted, seed, val, test)
 
+    def class_counts(self) -> dict[str, int]:
+        """Rows of each class at all sites; {} unless all sites say them."""
+        found: dict[str, int] = {}
+        for site, counts in self.counts.items():
+            many = counts.get("classes", [])
+            if not isinstance(many, list) or len(many) != len(self.seen.get(site, ())):
+                return {}
+            for c, n in zip(self.seen[site], many, strict=True):
+                found[c] = found.get(c, 0) + (n if type(n) is int else 0)
+        return found
+
     def text(self) -> str:
         """A table for people: who holds which column, who has rows of which class."""
         wide = max([len(f.name) for f in self._listed()] + [len(c) for c in self.classes] + [6])

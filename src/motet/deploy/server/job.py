@@ -20,6 +20,7 @@ from filelock import FileLock
 from msgspec.structs import replace
 
 from motet.atomic import write_atomically
+from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import DataError, FederatedData
@@ -34,6 +35,7 @@ from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.nets import NetError
 from motet.runs.build import build, completed
+from motet.runs.choose_metric import chosen_metric
 from motet.runs.finish import finish
 from motet.runs.identity import changes, pieces_of
 from motet.runs.recipe import Recipe, RecipeError
@@ -43,7 +45,7 @@ from motet.runs.trainer import Trainer
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
-_FATAL = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit)
+_FATAL = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed)
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
 
@@ -173,7 +175,8 @@ def agree(
     rows = [client_row(site, reply.tree) for site, reply in sites.last.items()]
     federated = layout.federation(order.federation)
     federated.notes = [*agreement.notes]
-    recipe = completed(recipe, federated)
+    counts, given = agreement.class_counts(), recipe
+    recipe = completed(recipe, federated, counts)
     trees_of(sites(offer(order.run, recipe)))
     packed = pack(layout.tree())
     write_atomically(folder / _LAYOUT, packed)
@@ -182,13 +185,16 @@ def agree(
     write_down(recipe, federated, pieces, why, rows, store, folder, again)
     store.set_facts(data=order.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
     store.set_facts(attack="none", attackers=[], federation=order.federation)
+    store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
 
 
 def sites_recipe(recipe: Recipe) -> dict[str, Any]:
-    """What letters hold of a recipe."""
-    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+    """What letters hold of a recipe; a user's own metric is computed at sites, motet's others need no name."""
+    held = {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+    own = ":" in recipe.train.metric
+    return held | ({"train": {"metric": recipe.train.metric}} if own else {})
 
 
 def offer(run: str, recipe: Recipe) -> Letter:

@@ -113,7 +113,7 @@ def learned(n: Need) -> str:
         "schema": "this site's columns",
         "sums of columns": "this site's sums",
         "sums of squares": "this site's sums",
-        "sums of scores": "this site's scores",
+        "scores": "this site's scores",
     }[n.learn]
 
 

@@ -13,17 +13,18 @@ import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from motet.client import Batch, ClientData, LazyRows, seed_of
 from motet.client.visit import VerbFailed, single_threaded
-from motet.core import Ask, Client, Method, NoReply, Tree, Turn, Verb
+from motet.core import SIDES, Ask, Client, Method, NoReply, Tree, Turn, Verb
 from motet.data.federated import FederatedData
 from motet.deploy.site.policy import Need, verbs_of
 from motet.engines.driver import play, start
-from motet.engines.evaluate import evaluate, evaluation_request
+from motet.engines.evaluate import evaluation_request, predictions, scores_at_home
 from motet.engines.letters import LEARN, Reply
 from motet.engines.loop import Loop
 from motet.wire import size
@@ -80,9 +81,12 @@ def dry_run_rounds(method: Method, engine: AskRecorder, proxy: Batch) -> None:
         for number in range(_ROUNDS):
             state = play(engine, method, state, turn(number))
         client = engine.clients[0]
-        sent = evaluation_request(method, state, method.download(state, client))
-        sums, _ = evaluate(method, sent, engine.keep(client), engine.client_test(client))
-        engine.record("evaluate", "sums of scores", sent, sums)
+        sent = evaluation_request(
+            method, state, method.download(state, client), (*SIDES, "constant", "alone")
+        )
+        job = partial(predictions, method)
+        found, _ = scores_at_home(method, client, job, sent, engine.keep(client), engine.client_test(client))
+        engine.record("evaluate", "scores", sent, found)
     except (NoReply, VerbFailed):
         return
 

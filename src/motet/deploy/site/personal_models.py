@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from motet.atomic import write_atomically
-from motet.client import ClientTest, metric_sums, metrics_of
+from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
 from motet.runs.finish import card, facts_of, named, write_model
 from motet.runs.recipe import Recipe
+from motet.runs.store import METRICS
 from motet.vec import Vec
 from motet.wire import pack
 
@@ -31,12 +32,9 @@ class PersonalModel:
     @classmethod
     def of(cls, method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[PersonalModel, Tree]:
         own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
-        sums = {k: v[None] for k, v in metric_sums(method.task, own, who.examples).items()}
-        scores = (
-            {k: float(v[0]) for k, v in metrics_of(method.task.kind, sums).items()}
-            if len(who.examples)
-            else {}
-        )
+        tested = who.examples
+        found = method.task.measured([""], predicted(own, tested)[None], tested.y[None], tested.live[None])
+        scores = {k: float(v[0]) for k, v in found.items() if k in METRICS} if len(tested) else {}
         return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
 
 

@@ -32,6 +32,7 @@ from motet.settings import checked, fields_of
 from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
+_LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
@@ -47,7 +48,7 @@ class Need:
     """One thing that leaves a site: to which ask, how much the server learns, what it is."""
 
     verb: str
-    learn: str  # average, collect, or "sums of scores"
+    learn: str  # average, collect, or "scores"
     leaves: tuple[tuple[str, str, tuple[int, ...]], ...] = ()  # (name, type, shape) of all that leaves
     up: int = 0  # bytes of one reply; the largest that was seen
     down: int = 0  # bytes of what is sent to the site
@@ -64,7 +65,9 @@ class Policy:
     reply_bytes: Count = 64 << 20  # largest reply
     letter_bytes: Count = 256 << 20  # largest message that is read at all
     rounds: Count = 10_000  # rounds of training in all, over all runs
-    scores: bool = True  # may sums of scores leave: how many rows, how many right, how wrong
+    scores: bool = (
+        True  # may scores leave: how many rows, and metrics of predictions for them; never predictions
+    )
     counts: bool = True  # may numbers of rows leave; if not, this site weighs 1 in a mean
     sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
     trusted: Names = ()  # the site's own module:name that a recipe may name
@@ -154,11 +157,13 @@ def verbs_of(method: type[Method]) -> list[str]:
 
 def read_recipe(given: Tree, policy: Policy) -> Recipe:
     """The recipe that a letter holds. It names things of this site's own motet; what would import modules
-    by name is refused, unless the site's owner trusts it."""
-    sections = isinstance(given, dict) and set(given) == {"method", "net", "seed"}
-    if not sections or not all(isinstance(given[k], dict) for k in ("method", "net")):
+    by name is refused, unless the site's owner trusts it. `train` is there if it names a user's own metric."""
+    sections = isinstance(given, dict) and {"method", "net", "seed"} <= set(given) <= set(_LETTERS)
+    if not sections or not all(isinstance(given[k], dict) for k in given if k != "seed"):
         raise RefusedByPolicy("the letter's recipe must have the sections method and net, and a seed")
-    words = [w for w in leaves([given["method"], given["net"]]) if isinstance(w, str)]
+    if set(given.get("train", {})) - {"metric"}:
+        raise RefusedByPolicy("the letter's recipe may name a metric in its section train, and nothing else")
+    words = [w for w in leaves([given[k] for k in given if k != "seed"]) if isinstance(w, str)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
         raise RefusedByPolicy(
             f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it"

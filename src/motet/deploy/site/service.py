@@ -29,7 +29,7 @@ from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.storage import EncryptedState, Ledger, SiteRows
 from motet.deploy.site.table import SiteTable
-from motet.engines.evaluate import evaluate, evaluate_trained
+from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import all_finite
 from motet.errors import MotetError
@@ -138,11 +138,12 @@ class SiteService:
         return reply
 
     def evaluate(self, letter: Letter) -> bytes:
-        """Sums of scores, of models as they are or as training would leave them; nothing is stored."""
+        """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
         method = self.method(letter)
-        job: Verb = partial(evaluate, method)
+        made: Verb = partial(predictions, method)
         if letter.job == "evaluate_trained":
-            job = partial(evaluate_trained, method, find_verb(method, letter.verb))
+            made = partial(predictions_trained, method, find_verb(method, letter.verb))
+        job = partial(scores_at_home, method, self.name, made)
         return self.sent(letter, self.weighted(letter, self.tested(letter, method, job)))
 
     def save_model(self, letter: Letter) -> bytes:

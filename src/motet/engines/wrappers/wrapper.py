@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from motet.core import Ask, Client, Engine, Keeps, Method, Part, Refusal, Tree, Turn
+from motet.core import SIDES, Ask, Client, Engine, Keeps, Method, Part, Refusal, Tree, Turn
 
 
 class Wrapper:
@@ -35,8 +35,16 @@ class Wrapper:
     def ask(self, ask: Ask) -> Tree:
         return self.engine.ask(ask)
 
-    def evaluate(self, method: Method, state: Tree, turn: Turn, part: Part) -> tuple[list[Client], Tree]:
-        return self.engine.evaluate(method, state, turn, part)
+    def evaluate(
+        self,
+        method: Method,
+        state: Tree,
+        turn: Turn,
+        part: Part,
+        sides: Sequence[str] = SIDES,
+        see: Any = None,
+    ) -> tuple[list[Client], Tree]:
+        return self.engine.evaluate(method, state, turn, part, sides, see)
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         return self.engine.evaluate_trained(method, asks, turn)

@@ -1,0 +1,251 @@
+"""Metrics: how good predictions are, as functions of predictions and targets, for many clients at once.
+
+Arrays have a first axis of clients, then one of rows; `live` is 1 for a real row and 0 for padding, which never
+counts. Classes are predicted by scores (clients, rows, classes): logits, or logarithms of probabilities. A
+metric is nan where a client has none: its rows are of one class, say, and it has no AUC.
+Knows arrays of predictions and targets. Does not know networks, nor where clients live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from motet.errors import MotetError
+
+Array = np.ndarray[Any, Any]
+CLASSES = ("accuracy", "balanced", "auc", "f1", "brier", "ece", "loss")
+NUMBERS = ("rmse", "mae", "r2", "loss")
+NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *NUMBERS)))
+OWN = "own"  # the name of a user's own metric among the others
+LARGER = {"accuracy", "balanced", "auc", "f1", "r2"}  # larger is better; of all others, smaller is
+_BINS = 15  # of the calibration error
+_CELLS = 1 << 21  # numbers (clients x rows x classes) that are measured at once
+
+
+class MetricFailed(MotetError):
+    """A user's own metric that raised, or returned what is no score; says which, where and what."""
+
+
+def fitting(kind: str) -> tuple[str, ...]:
+    """The metrics that fit a kind of target."""
+    return CLASSES if kind == "classes" else NUMBERS
+
+
+def metrics(kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0) -> dict[str, Array]:
+    """Every metric that fits, by name, each (clients,); with `n`, the clients' numbers of rows, and for
+    classes `pairs`, the numbers of pairs of rows that their AUC compares.
+
+    >>> one = metrics("numbers", np.array([[1.0, 5.0]]), np.array([[1.0, 2.0]]), np.array([[1.0, 0.0]]))
+    >>> float(one["rmse"][0]), float(one["n"][0])
+    (0.0, 1.0)
+    """
+    step = max(1, _CELLS // max(1, int(np.prod(scores.shape[1:]))))
+    parts = [slice(k, k + step) for k in range(0, max(len(y), 1), step)]
+    of: Callable[..., dict[str, Array]] = of_classes if kind == "classes" else _of_numbers(scale)
+    found = [of(scores[at], y[at], live[at]) for at in parts]
+    return {k: np.concatenate([f[k] for f in found]) for k in found[0]}
+
+
+# ---- classes ----
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """Predictions of classes with what several metrics need of them."""
+
+    scores: Array  # (clients, rows, classes)
+    y: Array  # (clients, rows)
+    live: Array  # (clients, rows)
+
+    @cached_property
+    def log_p(self) -> Array:
+        z = self.scores.astype(np.float64)
+        z = z - z.max(-1, keepdims=True)
+        return np.asarray(z - np.log(np.exp(z).sum(-1, keepdims=True)))
+
+    @cached_property
+    def p(self) -> Array:
+        return np.exp(self.log_p)
+
+    @cached_property
+    def n(self) -> Array:
+        return self.live.sum(-1, dtype=np.float64)
+
+    @cached_property
+    def guess(self) -> Array:
+        return self.scores.argmax(-1)
+
+    @cached_property
+    def right(self) -> Array:
+        return np.asarray((self.guess == self.y) * self.live, np.float64)
+
+    @cached_property
+    def truth(self) -> Array:
+        """How many rows each client has of each class."""
+        return self.count(self.y, self.live)
+
+    def count(self, which: Array, weight: Array) -> Array:
+        """(clients, classes): sums of weights by a class of each row."""
+        clients, classes = len(self.y), self.scores.shape[-1]
+        place = np.arange(clients)[:, None] * classes + which
+        summed = np.bincount(place.ravel(), weight.astype(np.float64).ravel(), clients * classes)
+        return summed.reshape(clients, classes)
+
+    def mean(self, per_row: Array) -> Array:
+        return np.asarray((per_row * self.live).sum(-1) / np.maximum(self.n, 1))
+
+    def mean_of_present(self, per_class: Array) -> Array:
+        """The mean over the classes that a client's rows have."""
+        present = self.truth > 0
+        return np.asarray((per_class * present).sum(-1) / np.maximum(present.sum(-1), 1))
+
+
+def of_classes(scores: Array, y: Array, live: Array) -> dict[str, Array]:
+    rows = ClassRows(scores, y, live)
+    hits, truth = rows.count(y, rows.right), rows.truth
+    at_y = np.take_along_axis(rows.log_p, y[..., None], -1)[..., 0]
+    area, pairs = auc(rows)
+    guessed = rows.count(rows.guess, live)
+    return {
+        "n": rows.n,
+        "accuracy": rows.right.sum(-1) / np.maximum(rows.n, 1),
+        "balanced": rows.mean_of_present(hits / np.maximum(truth, 1)),  # absent classes do not count
+        "auc": area,
+        "f1": rows.mean_of_present(2 * hits / np.maximum(truth + guessed, 1)),
+        "brier": brier(rows, np.exp(at_y)),
+        "ece": ece(rows),
+        "loss": rows.mean(-at_y),
+        "pairs": pairs,
+    }
+
+
+def brier(rows: ClassRows, at_y: Array) -> Array:
+    """Mean squared distance of the probabilities to the truth, summed over classes; of two classes half of it,
+    which is the usual score of one probability."""
+    squares = (rows.p**2).sum(-1) - 2 * at_y + 1
+    return rows.mean(squares) / (2 if rows.p.shape[-1] == 2 else 1)
+
+
+def ece(rows: ClassRows) -> Array:
+    """Expected calibration error: how far confidence, the largest probability, is from accuracy, by 15 bins of
+    equal width, weighted by their rows."""
+    top = rows.p.max(-1)
+    at = np.clip(np.nan_to_num(np.ceil(top * _BINS)) - 1, 0, _BINS - 1).astype(np.int64)
+    place = np.arange(len(top))[:, None] * _BINS + at
+    miss = np.bincount(place.ravel(), (rows.right - top * rows.live).ravel(), len(top) * _BINS)
+    return np.asarray(np.abs(miss.reshape(len(top), _BINS)).sum(-1) / np.maximum(rows.n, 1))
+
+
+def auc(rows: ClassRows) -> tuple[Array, Array]:
+    """The area under the ROC curve, one class against the rest, the mean over the classes that a client's rows
+    have; and how many pairs of rows it compares. Ties count half. nan where all rows are of one class."""
+    two = rows.p.shape[-1] == 2  # both classes have the same area
+    values = rows.log_p[..., 1:] - rows.log_p[..., :1] if two else rows.p
+    truth = rows.truth[:, 1:] if two else rows.truth
+    pairs = truth * (rows.n[:, None] - truth)
+    above = rank_sums(values, rows.y - two, rows.live > 0) - truth * (truth + 1) / 2
+    some = pairs > 0
+    area = (above / np.maximum(pairs, 1) * some).sum(-1) / np.maximum(some.sum(-1), 1)
+    finite = np.isfinite(np.where(rows.live[..., None] > 0, rows.scores, 0)).all((1, 2))
+    return np.where(some.any(-1) & finite, area, np.nan), pairs.sum(-1)
+
+
+def rank_sums(values: Array, column: Array, live: Array) -> Array:
+    """(clients, columns): the sum of the ranks, from 1, that rows have in their column (-1: in none) among the
+    client's live rows; equal values have the mean of their ranks.
+
+    Values are taken as float32. Sorted columns become one sorted list of whole numbers, in which all rows are
+    looked up at once: 32 bits of the value below the number of its column.
+    """
+    clients, rows, many = values.shape
+    columns = np.where(live[:, None], np.swapaxes(values, 1, 2), np.inf).astype(np.float32)
+    number = np.arange(clients * many).reshape(clients, many, 1)
+    ascending = _keys(np.sort(columns, -1), number).ravel()
+    at = live & (column >= 0)
+    client, row = np.nonzero(at)
+    place = client * many + column[at]
+    own = _keys(columns.reshape(-1, rows)[place, row], place)
+    below, upto = (np.searchsorted(ascending, own, side) for side in ("left", "right"))
+    ranks = (below + upto + 1) / 2 - place * rows
+    return np.bincount(place, ranks, clients * many).reshape(clients, many)
+
+
+def _keys(values: Array, number: Array) -> Array:
+    """Whole numbers in the order of (number, value)."""
+    bits = (values + np.float32(0)).view(np.int32)  # there is one zero
+    return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) + (number << 32)
+
+
+# ---- numbers ----
+
+
+def _of_numbers(scale: float) -> Callable[[Array, Array, Array], dict[str, Array]]:
+    """As `of_classes`: errors in the target's own unit, the loss as it is trained, in standardised units."""
+
+    def of(scores: Array, y: Array, live: Array) -> dict[str, Array]:
+        live, y = live.astype(np.float64), y.astype(np.float64)
+        n = live.sum(-1)
+        many, miss = np.maximum(n, 1), (scores - y) * live
+        squares = (miss**2).sum(-1)
+        middle = (y * live).sum(-1, keepdims=True) / many[:, None]
+        spread = (((y - middle) * live) ** 2).sum(-1)
+        r2 = np.where(spread > 0, 1 - squares / np.where(spread > 0, spread, 1), 0.0)
+        rmse, mae = np.sqrt(squares / many) * scale, np.abs(miss).sum(-1) / many * scale
+        return {"n": n, "rmse": rmse, "mae": mae, "r2": r2, "loss": squares / many}
+
+    return of
+
+
+# ---- a user's own metric ----
+
+
+@dataclass(frozen=True)
+class OwnMetric:
+    """A user's own metric: `function(targets, predictions)` of one client's rows returns a number, or None for a
+    client that has no score. Predictions are probabilities (rows, classes), or numbers in the target's unit.
+    Larger is better, unless the function has an attribute `smaller_is_better = True`."""
+
+    name: str
+    function: Callable[[Array, Array], Any]
+
+    @property
+    def better(self) -> int:
+        return -1 if getattr(self.function, "smaller_is_better", False) else 1
+
+    def of(self, clients: Sequence[str], y: Array, predictions: Array, live: Array) -> Array:
+        """One score for each client; nan where it has none, or no rows."""
+        rows = [np.asarray(some) > 0 for some in live]
+        found = [
+            self.one(c, y[i][at], predictions[i][at]) if at.any() else np.nan
+            for i, (c, at) in enumerate(zip(clients, rows, strict=True))
+        ]
+        return np.array(found, np.float64)
+
+    def one(self, client: str, y: Array, predictions: Array) -> float:
+        """The score of one client; MetricFailed if the function raises, or returns what is no score."""
+        where = f"the metric {self.name}, client {client or '?'}"
+        try:
+            score = self.function(y, predictions)
+            if score is None:
+                return float("nan")
+            number = float(score)
+        except Exception as e:  # whatever a user's function raises is the user's to know
+            raise MetricFailed(f"{where}: {type(e).__name__}: {e}\n{_EXPECTED}") from e
+        if not np.isfinite(number):
+            raise MetricFailed(f"{where}: it returned {score!r}\n{_EXPECTED}")
+        return number
+
+
+_EXPECTED = (
+    "hint: function(targets, predictions) must return a finite number, or None for a client that has no score"
+)
+
+
+def probabilities(scores: Array) -> Array:
+    """(…, classes), each row summing to 1."""
+    return ClassRows(scores, scores[..., 0], scores[..., 0]).p

@@ -1,0 +1,60 @@
+"""Predictions for test rows, as a run's folder keeps them: predictions.parquet.
+
+A row for each side, client and test row: side, client, row (its number within the client's test rows), target,
+and p0, p1, … (probabilities of the classes) or value (the predicted number). Numbers are in the target's own
+unit. Statistics of single clients are made of them.
+Knows stacked predictions. Does not know how they were made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet.client import Task
+from motet.core import Client, Tree
+
+FILE = "predictions.parquet"
+SIDES = ("personal", "alone")
+
+
+class PredictionRows:
+    """Gathers what `Engine.evaluate` shows it."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.parts: list[tuple[str, Client, Any, Any]] = []  # side, client, targets, predictions
+
+    def add(self, clients: list[Client], found: Tree) -> None:
+        """Predictions of some clients, stacked; the personal model may be the global one."""
+        targets, live = self.task.in_own_unit(found["y"].numpy()), found["live"].numpy() > 0
+        for side in [s for s in SIDES if s in found]:
+            scores = found["global"] if isinstance(found[side], tuple) else found[side]
+            answers = self.task.answers(scores.numpy()).astype(np.float32)
+            for i, client in enumerate(clients):
+                self.parts.append((side, client, targets[i][live[i]], answers[i][live[i]]))
+
+    def write(self, folder: Path) -> None:
+        """Write the file, if there is anything to write: between organisations, predictions stay at home."""
+        import pandas as pd
+
+        if not self.parts:
+            return
+        parts = sorted(self.parts, key=lambda p: (SIDES.index(p[0]), p[1]))
+        sizes = [len(targets) for _, _, targets, _ in parts]
+        predicted = np.concatenate([p[3] for p in parts])
+        columns = (
+            {"value": predicted} if predicted.ndim == 1 else {f"p{k}": v for k, v in enumerate(predicted.T)}
+        )
+        frame = pd.DataFrame(
+            {
+                "side": np.repeat([p[0] for p in parts], sizes),
+                "client": np.repeat([p[1] for p in parts], sizes),
+                "row": np.concatenate([np.arange(n) for n in sizes]),
+                "target": np.concatenate([p[2] for p in parts]),
+            }
+            | columns
+        )
+        frame.to_parquet(folder / FILE)
