@@ -87,6 +87,11 @@ def test_gains_that_are_all_zero_claim_nothing():
     assert (found.low, found.high, found.above, found.below) == (0.0, 0.0, False, True)
 
 
+def test_few_equal_gains_are_no_proof():
+    assert np.isnan(interval([0.1] * 3, range(3), [0] * 3).low)
+    assert interval([0.1] * 6, range(6), [0] * 6).above
+
+
 def test_signed_ranks_are_counted_exactly_with_ties_and_zeros():
     # ranks by Pratt: zero 1, then 2.5, 2.5, 4; the sum of signed ranks is 9 at most: 2 of 8 ways
     assert signed_rank([0.0, 1.0, 1.0, 2.0]) == pytest.approx(2 / 8)

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from motet.report.certainty import LEVEL, Floats, sign_test, two_shares
 from motet.report.gains import Pair, gain_frame, unit_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FILE = "predictions.parquet"
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
@@ -36,13 +33,12 @@ def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
     if not len(frame):
         return {}
     metric, better = some[0].run.metric, some[0].run.better
-    held = _rows(some)
-    shares = _test_shares(some)
-    found = {}
-    for unit, part in frame.groupby("unit", sort=False):
+    held, shares, found = _rows(some), _test_shares(some), {}
+    each = frame.groupby("unit", sort=False).agg({"own": "mean", "other": "mean", "n": "min"})
+    for unit, own, other, n in each.itertuples():
         rows = held.get(unit)
         if rows is None:
-            found[unit] = _by_scores(part, metric)
+            found[unit] = _by_scores(own, other, int(n), metric)
         elif metric == "accuracy" and len(rows) == 1:
             found[unit] = _by_signs(next(iter(rows.values())))
         else:
@@ -122,11 +118,9 @@ def _right(found: Predicted) -> Floats:
     return np.asarray(found[1].argmax(-1) == found[0], dtype=float)
 
 
-def _by_scores(part: pd.DataFrame, metric: str) -> str:
+def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
     """By the scores and their number of rows alone: over seeds and splits the rows are counted once."""
-    if metric != "accuracy":
-        return UNKNOWN
-    return _called(*two_shares(part["own"].mean(), part["other"].mean(), int(part["n"].min())))
+    return _called(*two_shares(own, other, rows)) if metric == "accuracy" else UNKNOWN
 
 
 def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:

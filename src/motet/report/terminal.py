@@ -107,15 +107,11 @@ SCORES: dict[str, Cell] = {
     "better, same, worse": lambda r, m: _counted(r),
     "rounds (needed)": lambda r, m: _rounds(r),
 }
-FIRST_TO_GO = (
-    "seeds sd",
-    "global",
-    "worst 10 %",
-    "rounds (needed)",
-    "better/same/worse",
-)  # where it is narrow
+FIRST_TO_GO = (  # where the terminal is narrow
+    "seeds sd", "global", "worst 10 %", "rounds (needed)", "better, same, worse",
+    "failed", "runs", "visit", "unseen: arrival",
+)  # fmt: skip
 COSTS: dict[str, Cell] = {
-    "alone is": lambda r, m: r["alone_is"] or ABSENT,
     "unseen: arrival": lambda r, m: score(r["arrival"], m),
     "visit": lambda r, m: score(r["visit"], m),
     "seconds": lambda r, m: number(r["seconds"]),

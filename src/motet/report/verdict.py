@@ -69,7 +69,7 @@ def _helps(row: Any, table: pd.DataFrame) -> str:
     if math.isnan(mean):
         return f"{unsure}no run of local has the same network, data, training and seed."
     if math.isnan(low):
-        return f"{unsure}{difference(mean, table)}, of one client only."
+        return f"{unsure}{difference(mean, table)}, of too few clients."
     claim = unsure
     if low > 0:
         claim = "Federating helps here: "

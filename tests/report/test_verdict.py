@@ -1,0 +1,234 @@
+"""The verdict: what it claims, what it does not, and that test rows choose nothing."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+
+from motet.report.read import read
+from motet.report.tables import comparison
+from motet.report.terminal import as_text, clients_text, summary_text
+from motet.report.verdict import verdict
+
+ROWS = 400  # test rows of a client
+CLIENTS = [f"c{i}" for i in range(10)]
+ALONE = dict.fromkeys(CLIENTS, 0.7)
+
+
+def lines_of(folders):
+    return verdict(read(folders))
+
+
+def shifted(by, spread=0.01):
+    return {c: 0.7 + by + spread * (-1) ** i for i, c in enumerate(CLIENTS)}
+
+
+def test_a_gain_is_claimed_with_its_interval_and_its_clients(make):
+    lines = lines_of([make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)])
+    assert lines == [
+        "Federating helps here: +10.0 points of accuracy on average (95 %: +9.2 to +10.8);"
+        " 10 clients better, 0 the same, 0 worse.",
+        "Best: ditto, the only federated method here.",
+    ]
+
+
+def test_no_claim_where_the_interval_holds_zero(make):
+    (first, *_) = lines_of(
+        [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.004, 0.02), tests=ROWS)]
+    )
+    assert first.startswith(
+        "Whether federating helps cannot be told here: +0.4 points of accuracy on average"
+    )
+
+
+def test_a_loss_is_said(make):
+    lines = lines_of([make("local", ALONE, tests=ROWS), make("ditto", shifted(-0.1), tests=ROWS)])
+    assert lines[0].startswith("Federating does not help here: -10.0 points") and "10 worse" in lines[0]
+    assert lines[1].startswith("Best of the federated methods: ditto")
+
+
+def test_equal_scores_do_not_help(make):
+    (first, *_) = lines_of([make("local", ALONE, tests=ROWS), make("ditto", ALONE, tests=ROWS)])
+    assert first.startswith(
+        "Federating does not help here: 0.0 points of accuracy on average (95 %: 0.0 to 0.0)"
+    )
+
+
+def test_errors_are_in_their_own_unit_and_less_is_better(make):
+    errors = {c: 2.0 for c in CLIENTS}
+    less = {c: 1.69 + 0.1 * (-1) ** i for i, c in enumerate(CLIENTS)}
+    lines = lines_of(
+        [make("local", errors, metric="rmse", tests=ROWS), make("ditto", less, metric="rmse", tests=ROWS)]
+    )
+    assert (
+        lines[0] == "Federating helps here: 0.310 less error (RMSE) on average (95 %: 0.235 to 0.385 less)."
+    )
+
+
+def test_clients_of_several_splits_are_counted_as_such(make):
+    folders = [
+        make(method, scores, folder=f"{method}-{split}", split=split, tests=ROWS)
+        for split in range(3)
+        for method, scores in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]
+    assert "; of 30 clients in 3 splits, 30 better, 0 the same, 0 worse." in lines_of(folders)[0]
+
+
+def test_methods_that_cannot_be_told_apart_from_the_best_are_named(make):
+    folders = [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.11), tests=ROWS)]
+    folders += [
+        make(
+            "finetune",
+            {c: v - 0.001 * (-1) ** i for i, (c, v) in enumerate(shifted(0.11).items())},
+            tests=ROWS,
+        )
+    ]
+    folders += [make("fedavg", shifted(0.02), tests=ROWS)]
+    table = comparison(read(folders))
+    assert verdict(read(folders), table)[1] == "Best: ditto; finetune cannot be told apart."
+    apart = table.set_index("method")["p_best"]
+    assert apart["fedavg"] < 0.05 <= apart["finetune"] and not table["told_apart"].any()
+
+
+def test_one_run_is_compared_with_nothing(make):
+    lines = lines_of([make("ditto", {"a": 0.5, "b": 1.0}, tests=ROWS)])
+    assert lines == [
+        "ditto: 75.0 % accuracy on average over 2 clients.",
+        "Whether federating helps needs a run of local to compare with.",
+    ]
+
+
+def test_without_a_run_alone_nothing_is_said_of_federating(make):
+    lines = lines_of([make("ditto", ALONE, tests=ROWS), make("fedavg", ALONE, tests=ROWS)])
+    assert lines[0].startswith("Whether federating helps cannot be told here: no run of local")
+
+
+def test_few_test_rows_and_the_reason_for_the_metric_are_said_in_one_line(make):
+    why = "the score is AUC, because class 1 has 3.7 % of the rows"
+    folders = [make(m, ALONE, tests=12, metric_why=why) for m in ("local", "ditto")]
+    last = lines_of(folders)[-1]
+    assert last.startswith("The score is AUC, because class 1 has 3.7 % of the rows. Few test rows: half of")
+
+
+# ---- what is chosen, and by what ----
+
+
+def ruined(folder, to):
+    """A copy of a run whose test scores are other numbers."""
+    shutil.copytree(folder, to)
+    with sqlite3.connect(to / "run.sqlite") as db:
+        db.execute("UPDATE scores SET accuracy = 1 - accuracy WHERE part = 'test'")
+    return to
+
+
+def test_test_rows_choose_nothing(make, tmp_path):
+    draw = np.random.default_rng(0)
+    folders = [
+        make(
+            m,
+            dict(zip(CLIENTS, draw.uniform(size=10), strict=True)),
+            val=dict.fromkeys(CLIENTS, v),
+            tests=ROWS,
+        )
+        for m, v in (
+            ("local", 0.5),
+            ("fedavg", 0.6),
+            ("ditto", 0.7),
+            ("finetune", 0.65),
+            ("centralised", 0.9),
+        )
+    ]
+    other = [ruined(f, tmp_path / f"ruined-{f.name}") for f in folders]
+    one, two = comparison(read(folders)), comparison(read(other))
+    assert (
+        list(one["method"]) == list(two["method"]) == ["centralised", "ditto", "finetune", "fedavg", "local"]
+    )
+    assert list(one["best"]) == list(two["best"]) == [False, True, False, False, False]
+    assert list(one["alone_is"]) == list(two["alone_is"])
+    assert list(one["personal"]) != list(two["personal"])
+    best = [verdict(read(some))[1].split(": ")[1].split(";")[0] for some in (folders, other)]
+    assert best == ["ditto", "ditto"]
+
+
+def test_the_constant_prediction_is_the_last_row_and_must_be_beaten(make):
+    low = dict.fromkeys(CLIENTS, 0.9)
+    folders = [make(m, s, constant=low, tests=ROWS) for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]
+    table = comparison(read(folders))
+    assert list(table["method"]) == ["ditto", "local", "majority class"]
+    assert list(table["best"]) == [True, False, False]
+    text = verdict(read(folders), table)[1]
+    assert text.endswith("it is not known to beat the majority class of each client's own training rows.")
+    beaten = [make(m, s, folder=f"b-{m}", constant=dict.fromkeys(CLIENTS, 0.5), tests=ROWS)
+              for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]  # fmt: skip
+    assert "beat" not in verdict(read(beaten))[1]
+
+
+def test_the_constant_of_numbers_is_the_mean(make):
+    folders = [make("ditto", {"a": 1.0, "b": 2.0}, constant={"a": 3.0, "b": 3.0}, metric="rmse", tests=ROWS)]
+    assert list(comparison(read(folders))["method"]) == ["ditto", "mean"]
+
+
+def test_failed_and_diverged_methods_have_no_numbers(make):
+    folders = [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)]
+    folders += [
+        make(
+            "fedavg", ALONE, status="failed", failure="diverged in round 8: the loss is 1e+30", reported=None
+        )
+    ]
+    table = comparison(read(folders))
+    text = as_text(table, verdict(read(folders), table), 80)
+    (line,) = [x for x in text.splitlines() if x.startswith("fedavg  ")]
+    assert line.split("  ")[-1].strip() == "diverged in round 8: the loss is 1e+30"
+    assert "fedavg" not in verdict(read(folders), table)[1]
+
+
+# ---- convergence ----
+
+
+def rising(make, method, ran, **more):
+    curve = [dict.fromkeys(CLIENTS, 0.9 - 0.8 / (1 + r / 8)) for r in range(1, ran + 1)]
+    return make(method, ALONE, val=curve, tests=ROWS, **more)
+
+
+def test_a_run_that_was_still_improving_is_flagged_with_the_rounds_that_would_do(make):
+    lines = lines_of([rising(make, "local", 300), rising(make, "fedavg", 50)])
+    assert lines[-1] == "Not yet converged: fedavg would need about 400 rounds."
+
+
+def test_a_run_that_patience_ended_has_converged(make):
+    assert not any("converged" in line for line in lines_of([rising(make, "fedavg", 50, rounds=500)]))
+
+
+def test_one_run_says_so_too(make):
+    from motet.report.tables import summary
+
+    run = read([rising(make, "fedavg", 50)])[0]
+    assert "still improving when it stopped; about 400 rounds would do" in summary_text(summary(run))
+
+
+# ---- the terminal ----
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_the_table_fits_the_terminal_and_keeps_its_gains(make, width):
+    folders = [make(m, shifted(0.01 * i), shared=ALONE, seed=s, tests=ROWS)
+               for i, m in enumerate(("local", "fedavg", "centralised", "a_method_with_a_long_name"))
+               for s in (0, 1)]  # fmt: skip
+    folders.append(make("ditto", ALONE, status="failed", failure="x " * 200, reported=None))
+    table = comparison(read(folders))
+    text = as_text(table, verdict(read(folders), table), width, wide=True)
+    assert max(map(len, text.splitlines())) <= width
+    assert "over alone (95 %)" in text and ("global" in text) == (width >= 80)
+    assert text.startswith("Federating helps here")
+
+
+def test_clients_are_shown_with_whole_rows_and_percent(make):
+    from motet.report.tables import by_client
+
+    runs = read([make("ditto", {"a": 29 / 30, "b": 0.5}, rows={"a": 1072})])
+    lines = clients_text(by_client(runs), "accuracy").splitlines()
+    assert lines[1].split() == ["client", "training", "rows", "ditto"]
+    assert lines[2].split() == ["a", "1,072", "96.7"]
