@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from motet.runs.build import resolve
 from motet.runs.export import export
 from motet.runs.model_files import copy_model
 from motet.runs.predict import open_model, predict
@@ -96,3 +97,37 @@ def test_a_broken_index_says_so(tmp_path: Path) -> None:
     (done.folder / "models" / "index.json").write_text('{"hospital-4.safetensors": 3}')
     with pytest.raises(RunError, match=r"index.json is no index of models"):
         done.model("hospital-4")
+
+
+# ---- how often clients are scored ----
+
+PARTS = ["data.val=0.2", "data.test=0.2", "save.models=none"]  # each hospital: 18, 6 and 6 rows
+
+
+@pytest.mark.parametrize(
+    ("words", "every"),
+    [
+        (["train.rounds=100"], 1),  # 0.2 N forward passes against 3 * 0.6 N: a ninth
+        (["train.rounds=100", "train.cohort=0.2"], 6),  # 0.2 N against 3 * 0.12 N: 5.6 tenths
+        (["train.rounds=100", "train.cohort=0.2", "method.epochs=3"], 2),
+        (["train.rounds=30", "train.cohort=0.2"], 3),  # ten evaluations at least
+        (["train.rounds=9", "train.cohort=0.2"], 1),
+        (["train.rounds=100", "train.cohort=0.2", "train.evaluate=4"], 4),
+        (["train.rounds=100", "train.cohort=0.2", "train.patience=6"], 2),
+        (["train.rounds=100", "method=finetune", "method.tune=1"], 10),  # as much as training itself
+        (["train.rounds=100", "method=fedrecon", "net=mlp"], 10),
+        (["train.rounds=100", "method=centralised", "train.cohort=0.2"], 1),
+    ],
+    ids=str,
+)
+def test_evaluation_costs_about_a_tenth_of_training(tmp_path: Path, words: list[str], every: int) -> None:
+    recipe = read(words=[*hospitals(tmp_path), *PARTS, *words])
+    assert resolve(recipe).recipe.train.evaluate == every
+
+
+def test_the_interval_is_in_the_recipe_and_counts(tmp_path: Path) -> None:
+    words = [*hospitals(tmp_path), *PARTS, "method=finetune", "train.rounds=25"]
+    done = run(read(words=words), tmp_path / "r")
+    assert "\nevaluate = 2 " in (tmp_path / "r" / "recipe.toml").read_text()
+    scored = done.scores.query("part == 'val' and side == 'personal'")["round"].unique().tolist()
+    assert scored == [*range(1, 25, 2), 24]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from motet.core import Count, NotNegative, Share
 
 Half = Annotated[float, "0 to 0.5"]
+Whole = Annotated[int, ">= 0"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TrainSettings:
 
     rounds: Count = 50  # communication rounds
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
-    evaluate: Count = 1  # rounds between two evaluations on validation examples
+    evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
     patience: int = 0  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last
     by: Literal["personal", "global", "both"] = (
