@@ -165,6 +165,10 @@ class Method(Frozen):
         alone is the method Local. As `personal`."""
         return None
 
+    def epochs_at_evaluation(self) -> int:
+        """Epochs that `personal` trains at each client: what a score costs besides predicting."""
+        return 0
+
     def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
         """This client's model as the verb `train` left it: what it was sent, what leaves, what stays."""
         return self.personal(reply, keep, data)

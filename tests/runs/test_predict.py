@@ -174,7 +174,7 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    with safe_open(str(trained[0] / "models" / "east.safetensors"), "pt") as file:
+    with safe_open(str(export(trained[0], "east", "safetensors", tmp_path / "east")), "pt") as file:
         facts = json.loads(file.metadata()["motet"])
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}

@@ -60,3 +60,6 @@ class FedRecon(FedAvg):
 
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))
+
+    def epochs_at_evaluation(self) -> int:
+        return self.recon_epochs

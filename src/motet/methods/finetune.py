@@ -26,5 +26,8 @@ class FineTune(FedAvg):
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, self.descend(self.task.loss, w, data, epochs=self.tune))
 
+    def epochs_at_evaluation(self) -> int:
+        return self.tune
+
     def trained_model(self, w: Vec, reply: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, reply)

@@ -44,6 +44,6 @@ def content(file: str) -> bytes:
     if not path.is_file():
         raise NetError(
             f"there are no weights {file}: the file does not exist.\n"
-            "hint: a run with save.models=all writes global.safetensors into its folder"
+            "hint: a run writes global.safetensors into its folder; `motet export RUN CLIENT` writes a client's model"
         )
     return path.read_bytes()

@@ -27,6 +27,7 @@ from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
+from motet.runs.evaluation_interval import epochs_of, rounds_between
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
@@ -63,6 +64,7 @@ def resolve(recipe: Recipe) -> Resolved:
     settings = found.recipe.settings
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
+    settings["train"]["evaluate"] = found.recipe.train.evaluate or evaluation_interval(found)
     check_guard(found.recipe, found.training.clients_data)
     check_own(found.task, federated.clients_data)
     why = chosen_metric(recipe, federated)[1]
@@ -84,9 +86,15 @@ def choose_engine(found: Resolved) -> Choice:
     """The engine that the recipe names, or one that suits the network and the length of the run."""
     method, e = found.method, found.recipe.engine
     most = max(h.n for h in found.federated.clients_data.values())
-    epochs = int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
-    steps = -(-most // getattr(method, "batch", most)) * epochs * found.recipe.train.rounds
+    steps = -(-most // getattr(method, "batch", most)) * epochs_of(method) * found.recipe.train.rounds
     return choose(e.name, found.task, found.training.clients_data, steps, e.chunk, e.compile)
+
+
+def evaluation_interval(found: Resolved) -> int:
+    """Rounds between two evaluations. All clients are scored; of those pooled into one, all train."""
+    clients, train = found.federated.clients_data, found.recipe.train
+    many = len(clients) if found.pooled else cohort_size(train.cohort, len(clients))
+    return rounds_between(train, found.method, clients, many)
 
 
 # ---- data ----
@@ -152,6 +160,8 @@ def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = 
     out, the size of agents' replay memory; `counts` as in `chosen_metric`."""
     settings = json.loads(json.dumps(recipe.settings))
     settings["train"]["metric"] = chosen_metric(recipe, federated, counts)[0]
+    if not federated.clients_data:  # their rows are elsewhere and cannot be counted
+        settings["train"]["evaluate"] = recipe.train.evaluate or 1
     if settings["data"].get("unseen") == "auto":
         settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import torch
 from torch import Tensor, nn
 
+from motet.runs.model_files import copy_model, model_path, stored
 from motet.runs.predict import network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
@@ -20,19 +19,20 @@ def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path
     source = model_file(folder, client)
     to = to or Path(f"{source.stem}.{form}")
     if form == "safetensors":
-        shutil.copyfile(source, to)
+        copy_model(source, to)
     else:
         to_onnx(source, to)
     return to
 
 
 def model_file(folder: Path, client: str) -> Path:
+    """The path that names a client's model (model_files.py says where its weights are)."""
     run = Run(folder)
     models = folder / "models"
-    path = models / f"{quote(client, safe=' ')}.safetensors"
-    if client == "global" and not path.exists():
-        path = folder / "global.safetensors"
-    if not path.exists():
+    path = model_path(folder, client)
+    if client == "global" and not stored(path):
+        path = model_path(folder, "")
+    if not stored(path):
         if run.facts["status"] != "done":
             raise RunError(
                 f"{folder} is not done yet; models are written at the end.\nhint: motet run continues it"

@@ -6,11 +6,9 @@ Knows a trained run and its folder. Does not know how results are shown.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from motet.client import predicted
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
+from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
@@ -61,13 +60,7 @@ def written_files(folder: Path, clients: Iterable[str]) -> list[Path]:
     tables = [folder / f"{name}.parquet" for name in (*TABLES, "predictions")]
     models = [model_path(folder, client) for client in ("", *clients)]
     cards = [m.with_suffix(".md") for m in models]
-    return [folder / "recipe.toml", *tables, *models, *cards]
-
-
-def model_path(folder: Path, client: str) -> Path:
-    """Where a client's model is written; clients' models are in a folder of their own, where no client's name
-    can clash with the global model, whose client is ""."""
-    return folder / (f"models/{quote(client, safe=' ')}.safetensors" if client else "global.safetensors")
+    return [folder / "recipe.toml", folder / "models" / INDEX, *tables, *models, *cards]
 
 
 def newcomers(trainer: Trainer, best: Best) -> None:
@@ -106,19 +99,24 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
 
 
 def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
-    """The global model and, if the recipe says so, every client's."""
+    """The global model and, if the recipe says so, every client's; equal ones once, and a card for each."""
     (folder / "models").mkdir(exist_ok=True)
     scores, run = test_scores(trainer, best.round), (trainer.recipe, trainer.federated, best.round)
+    writer = ModelWriter(folder)
+
+    def write(client: str, tree: Tree, facts: dict[str, Any]) -> None:
+        writer.write(client, named(tree), facts)
+        write_atomically(model_path(folder, client).with_suffix(".md"), card(facts))
+
     model = trainer.method.global_model(best.state)
     if model is not None:
-        write_model(model_path(folder, ""), named(model), facts_of(*run, "", {}))
-    if trainer.recipe.save.models != "all":
-        return
-    call = ""
-    for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
-        call = call or calls(trainer, best, client)
-        facts = facts_of(*run, client, scores.get(client, {})) | {"call": call}
-        write_model(model_path(folder, client), named(tree), facts)
+        write("", model, facts_of(*run, "", {}))
+    if trainer.recipe.save.models == "all":
+        call = ""
+        for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
+            call = call or calls(trainer, best, client)
+            write(client, tree, facts_of(*run, client, scores.get(client, {})) | {"call": call})
+    writer.close()
 
 
 def calls(trainer: Trainer, best: Best, client: str) -> str:
@@ -188,14 +186,6 @@ def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
         channels = {"mean": f.pixels.mean, "std": f.pixels.std}
         return {k: [[[255 * v]] for v in values] for k, values in channels.items()}
     return {"mean": ruler.middle.tolist(), "std": ruler.spread.tolist()} if ruler else {}
-
-
-def write_model(path: Path, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-    """A safetensors file and its model card, each written atomically."""
-    from safetensors.torch import save
-
-    write_atomically(path, save(tensors, {"motet": json.dumps(facts)}))
-    write_atomically(path.with_suffix(".md"), card(facts))
 
 
 def card(f: dict[str, Any]) -> str:

@@ -24,6 +24,7 @@ from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.errors import RunError
+from motet.runs.model_files import stored
 from motet.runs.recipe import method_class
 from motet.settings import with_objects
 from motet.vec import Vec
@@ -101,7 +102,7 @@ class Model:
 
 def open_model(path: Path, *, trust: bool = False) -> Model:
     """The model that `motet run`, `motet export` or a site of a federation wrote."""
-    if not path.exists():
+    if not stored(path):
         raise RunError(
             f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
         )
@@ -125,15 +126,16 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
 def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     from safetensors import SafetensorError, safe_open
 
+    where, own = stored(path) or (path, {})
     try:
-        with safe_open(str(path), "pt") as file:
+        with safe_open(str(where), "pt") as file:
             facts = json.loads((file.metadata() or {}).get("motet", "null"))
             weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as e:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
     if not isinstance(facts, dict):
         raise RunError(f"{path} was not written by motet: it does not describe its model")
-    return facts, [Vec(weights)]
+    return facts | own, [Vec(weights)]
 
 
 def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:

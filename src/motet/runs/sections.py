@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from motet.core import Count, NotNegative, Share
 
 Half = Annotated[float, "0 to 0.5"]
+Whole = Annotated[int, ">= 0"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class TrainSettings:
 
     rounds: Count = 50  # communication rounds
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
-    evaluate: Count = 1  # rounds between two evaluations on validation examples
+    evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
     metric: str = (
         "auto"  # what rounds are chosen and tables made by: accuracy, balanced, auc, f1, brier, ece, loss; rmse,
         # mae, r2, loss; module:function; auto = accuracy, auc where a class is rare, rmse for numbers

@@ -14,7 +14,8 @@ from motet.atomic import write_atomically
 from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
-from motet.runs.finish import card, facts_of, named, write_model
+from motet.runs.finish import card, facts_of, named
+from motet.runs.model_files import write_weights
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
 from motet.vec import Vec
@@ -49,8 +50,8 @@ def save_personal_model(
     settings = recipe.settings | {"data": {"name": Path(federated.name).name}}
     facts = facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call}
     if all(isinstance(tree, Vec) for tree in model.trees):
-        write_model(path.with_name(path.name + ".safetensors"), named(model.trees), facts)
-        return
-    content = pack({"facts": json.dumps(facts), "trees": model.trees})
-    write_atomically(path.with_name(path.name + ".motet"), content)
+        write_weights(path.with_name(path.name + ".safetensors"), named(model.trees), facts)
+    else:
+        content = pack({"facts": json.dumps(facts), "trees": model.trees})
+        write_atomically(path.with_name(path.name + ".motet"), content)
     write_atomically(path.with_name(path.name + ".md"), card(facts))

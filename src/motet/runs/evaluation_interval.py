@@ -1,0 +1,36 @@
+"""How many rounds lie between two evaluations, where a recipe leaves it open.
+
+Chosen from counts of rows, never by the clock, so that a recipe gives the same bits on every machine. The unit of
+cost is a forward pass over one row; a training step over a row costs three (forward, and backward twice as much).
+Knows counts of rows and a method's epochs. Does not evaluate anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from motet.client import ClientData
+from motet.core import Method
+from motet.runs.sections import TrainSettings
+
+SHARE = 0.1  # evaluation may cost about this share of training
+LEAST = 10  # evaluations in a run, at least about so many
+_STEP = 3  # forward passes that a training step over a row costs
+
+
+def epochs_of(method: Method) -> int:
+    """Local epochs in a round; the most where clients choose them."""
+    return int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
+
+
+def rounds_between(
+    train: TrainSettings, method: Method, clients: Mapping[str, ClientData], trainees: int
+) -> int:
+    """The interval at which evaluating all `clients` costs about a tenth of what `trainees` of them cost in
+    training; at most as long as leaves ten evaluations, and three within the run's patience."""
+    rows, val = sum(c.n for c in clients.values()), sum(len(c.val) for c in clients.values())
+    cost = val + _STEP * method.epochs_at_evaluation() * rows
+    training = _STEP * epochs_of(method) * rows * trainees / len(clients)
+    wanted = int(cost / (SHARE * training) + 0.5)
+    most = min(train.rounds // LEAST, train.patience // 3 if train.patience else train.rounds)
+    return max(1, min(wanted, most))
