@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import pytest
 
 from living import WORDS, server_has, table
@@ -243,3 +244,39 @@ def test_people_see_what_sites_hold_also_where_it_does_not_fit(tmp_path: Path) -
     report = town.go()
     assert report.state == "failed" and "site c has no column 'q'" in report.why
     assert "q       number     yes   yes   -" in report.agreement
+
+
+# ---- metrics: computed at home, and all that leaves of predictions ----
+
+OWN = "site_score:hits"
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    text = "def hits(targets, p):\n    return float((p.argmax(1) == targets).mean())\n"
+    (tmp_path / "site_score.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return f"train.metric={OWN}"
+
+
+def test_sites_compute_auc_and_a_constant_at_home(tmp_path: Path) -> None:
+    town = Town(tmp_path / "town", words=["train.metric=auc"])
+    assert town.go().state == "done"
+    done = Run(town.run)
+    assert done.facts["metric"] == "auc" and done.test.query("side == 'personal'")["auc"].notna().all()
+    assert (done.test.query("side == 'constant'")["auc"] == 0.5).all()
+    assert not (town.run / "predictions.parquet").exists(), "predictions stay at sites"
+
+
+def test_sites_compute_a_metric_that_they_have_and_trust(tmp_path: Path, own: str) -> None:
+    trusting = {s: Policy(trusted=(OWN,)) for s in SITES}
+    town = Town(tmp_path / "town", words=[own], **trusting)
+    assert town.go().state == "done"
+    done = Run(town.run)
+    assert done.facts["metric"] == "own"
+    np.testing.assert_allclose(done.test["own"], done.test["accuracy"])
+
+
+def test_a_site_refuses_a_metric_that_it_does_not_trust(tmp_path: Path, own: str) -> None:
+    report = Town(tmp_path / "town", words=[own]).go()
+    assert report.state == "failed" and f"'{OWN}' would import a module" in report.why

@@ -37,6 +37,13 @@ def test_scores_of_another_shape_are_none(task: Any) -> None:
         Reply.read(Reply({"global": like["global"]}).pack(), like=like)
 
 
+def test_other_sides_are_expected_to_give_other_scores(task: Any) -> None:
+    method, expect = method_class("fedavg")(task), ExpectedReplies(task, (6,))
+    for sides in (("personal", "global"), ("constant", "alone")):
+        found = expect.scores(method, TURN, evaluation_request(method, task.w0, task.w0, sides))
+        assert set(found) == set(sides) - {"alone"}, "fedavg has no kind of its own to train alone"
+
+
 def test_where_a_blank_client_gives_no_reply_nothing_is_expected(task: Any) -> None:
     method = method_class("fedavg")(task)
     assert ExpectedReplies(task, (6,)).like(method, TURN, Ask(method.train, ["c00"], "no weights")) is None

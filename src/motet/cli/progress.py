@@ -68,6 +68,8 @@ class RunProgress:
         self.first = max(trainer.number + 1, 0)
         for note in trainer.federated.notes:
             self.screen.say_once(f"data: {note}")
+        if trainer.metric not in ("accuracy", "rmse") and (why := trainer.store.facts().get("metric_why")):
+            self.screen.say_once(f"metric {why}")
         self.screen.say_once(f"engine {trainer.choice.name}: {trainer.store.facts()['engine_why']}")
         name, rounds = trainer.recipe["method"]["name"], trainer.recipe.train.rounds
         if self.screen.live:
@@ -94,4 +96,5 @@ class RunProgress:
 
 
 def score(trainer: Trainer, value: float) -> str:
-    return f"{100 * value:.1f} %" if trainer.task.kind == "classes" else f"{value:.4g}"
+    shares = ("accuracy", "balanced")
+    return f"{100 * value:.1f} %" if trainer.round_by in shares else f"{trainer.round_by} {value:.4g}"

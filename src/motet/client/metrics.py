@@ -51,6 +51,12 @@ def metrics(kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0)
     return {k: np.concatenate([f[k] for f in found]) for k in found[0]}
 
 
+def sums(per_row: Array) -> Array:
+    """(clients,): sums over rows, one row after another, so that padding changes no bit of them."""
+    clients, rows = per_row.shape
+    return np.bincount(np.repeat(np.arange(clients), rows), per_row.astype(np.float64).ravel(), clients)
+
+
 # ---- classes ----
 
 
@@ -74,7 +80,7 @@ class ClassRows:
 
     @cached_property
     def n(self) -> Array:
-        return self.live.sum(-1, dtype=np.float64)
+        return sums(self.live)
 
     @cached_property
     def guess(self) -> Array:
@@ -97,7 +103,7 @@ class ClassRows:
         return summed.reshape(clients, classes)
 
     def mean(self, per_row: Array) -> Array:
-        return np.asarray((per_row * self.live).sum(-1) / np.maximum(self.n, 1))
+        return sums(per_row * self.live) / np.maximum(self.n, 1)
 
     def mean_of_present(self, per_class: Array) -> Array:
         """The mean over the classes that a client's rows have."""
@@ -113,7 +119,7 @@ def of_classes(scores: Array, y: Array, live: Array) -> dict[str, Array]:
     guessed = rows.count(rows.guess, live)
     return {
         "n": rows.n,
-        "accuracy": rows.right.sum(-1) / np.maximum(rows.n, 1),
+        "accuracy": sums(rows.right) / np.maximum(rows.n, 1),
         "balanced": rows.mean_of_present(hits / np.maximum(truth, 1)),  # absent classes do not count
         "auc": area,
         "f1": rows.mean_of_present(2 * hits / np.maximum(truth + guessed, 1)),
@@ -189,13 +195,13 @@ def _of_numbers(scale: float) -> Callable[[Array, Array, Array], dict[str, Array
 
     def of(scores: Array, y: Array, live: Array) -> dict[str, Array]:
         live, y = live.astype(np.float64), y.astype(np.float64)
-        n = live.sum(-1)
+        n = sums(live)
         many, miss = np.maximum(n, 1), (scores - y) * live
-        squares = (miss**2).sum(-1)
-        middle = (y * live).sum(-1, keepdims=True) / many[:, None]
-        spread = (((y - middle) * live) ** 2).sum(-1)
+        squares = sums(miss**2)
+        middle = sums(y * live) / many
+        spread = sums(((y - middle[:, None]) * live) ** 2)
         r2 = np.where(spread > 0, 1 - squares / np.where(spread > 0, spread, 1), 0.0)
-        rmse, mae = np.sqrt(squares / many) * scale, np.abs(miss).sum(-1) / many * scale
+        rmse, mae = np.sqrt(squares / many) * scale, sums(np.abs(miss)) / many * scale
         return {"n": n, "rmse": rmse, "mae": mae, "r2": r2, "loss": squares / many}
 
     return of

@@ -27,7 +27,7 @@ class ExpectedReplies:
         y = torch.zeros(2, dtype=torch.int64 if task.kind == "classes" else torch.float32)
         blank = Batch.of(torch.zeros(2, *shape, dtype=torch.uint8 if task.pixels else torch.float32), y)
         self.blank = ClientData(blank, blank, blank, columns)
-        self.known: dict[tuple[str, str], Tree] = {}
+        self.known: dict[tuple[str, ...], Tree] = {}
 
     def like(self, method: Method, turn: Turn, ask: Ask) -> Tree | None:
         """A reply to an ask, of the expected form; None where a blank client gives none."""
@@ -43,7 +43,8 @@ class ExpectedReplies:
     def _known(
         self, method: Method, turn: Turn, verb: Verb, sent: Tree, *, score: bool = False
     ) -> Tree | None:
-        key = name_of(verb), form(sent)
+        sides = sent["sides"] if score else ()  # a form says nothing of values
+        key = (name_of(verb), form(sent), *sides)
         if key not in self.known:
             visit = Visit(method, "nobody", self.blank, turn.seed, turn.number)
             self.known[key] = self._try(visit, verb, sent, score)
