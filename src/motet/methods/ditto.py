@@ -21,7 +21,10 @@ class Ditto(FedAvg):
     global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
     """
 
-    lam: NotNegative = 0.1  # pull of the personal model to the global one (lambda); 0 = local training
+    lam: NotNegative = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
+
+    def penalty(self) -> float:
+        return super().penalty() + self.lam
 
     def join(self, data: Data) -> Tree:
         return self.task.w0

@@ -26,6 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.rates import open_rates, rate_for
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -54,7 +55,7 @@ def resolve(recipe: Recipe) -> Resolved:
     """Fill in what the recipe leaves open, and build what it describes."""
     federated = federated_data(recipe)
     with single_threaded():  # as in training, so that initial weights are the same bits everywhere
-        found = build(completed(recipe, federated), federated)
+        found = build(*completed_with_task(recipe, federated))
         choice = choose_engine(found)
     settings = found.recipe.settings
     compiled = "yes" if choice.compiled else "no"
@@ -63,9 +64,9 @@ def resolve(recipe: Recipe) -> Resolved:
     return replace(found, choice=choice, fingerprint=fingerprint_of(found.recipe))
 
 
-def build(recipe: Recipe, federated: FederatedData) -> Resolved:
-    """What a recipe describes that leaves nothing open, on these data."""
-    task = task_of(recipe, federated)
+def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:
+    """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
+    task = task or task_of(recipe, federated)
     method, e = method_of(recipe, task), recipe.engine
     choice = Choice(e.name, e.chunk, e.compile == "yes")
     trainees = federated.pooled() if recipe["method"]["name"] == "centralised" else federated
@@ -140,7 +141,18 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 
 
 def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
-    """A copy of the recipe with a network that suits these examples and a size of agents' replay memory."""
+    """A copy of the recipe with a network and learning rates that suit these examples, and a size of agents' replay
+    memory."""
+    return completed_with_task(recipe, federated)[0]
+
+
+def completed_with_task(recipe: Recipe, federated: FederatedData) -> tuple[Recipe, FederatedData, Task]:
+    whole = completed_but_rates(recipe, federated)
+    task = task_of(whole, federated)
+    return with_rates(whole, federated, task), federated, task
+
+
+def completed_but_rates(recipe: Recipe, federated: FederatedData) -> Recipe:
     settings = json.loads(json.dumps(recipe.settings))
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
@@ -150,6 +162,17 @@ def completed(recipe: Recipe, federated: FederatedData) -> Recipe:
     if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
+
+
+def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
+    """The recipe with a number for every learning rate that it leaves open."""
+    found, settings = method_class(recipe["method"]["name"]), dict(recipe["method"])
+    if not (shares := open_rates(found, settings)):
+        return recipe
+    usual = {k: v for k, v in recipe.options("method").items() if k not in shares}
+    rate = rate_for(found(task, **with_objects(found, usual)), task, federated)
+    settings |= {k: float(f"{share * rate:.2g}") for k, share in shares.items()}
+    return replace(recipe, settings=recipe.settings | {"method": settings})
 
 
 # ---- clients and what guards them ----

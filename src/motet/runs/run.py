@@ -28,6 +28,7 @@ from motet.data.federated import FederatedData
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.divergence import Diverged
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS, Store
@@ -216,7 +217,7 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
                 raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
-        except (VerbFailed, NoReply, MethodUnfit) as e:
+        except (VerbFailed, NoReply, MethodUnfit, Diverged) as e:
             store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
             trainer.give_up_round()

@@ -24,10 +24,10 @@ class StartSettings:
 class TrainSettings:
     """How long to train, with which clients, and which round is reported."""
 
-    rounds: Count = 50  # communication rounds
+    rounds: Count = 200  # communication rounds, at most
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
     evaluate: Count = 1  # rounds between two evaluations on validation examples
-    patience: int = 0  # stop after so many rounds without a better validation score; 0 = never
+    patience: int = 50  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last
     by: Literal["personal", "global", "both"] = (
         "personal"  # models whose validation score decides; both: their mean, and stop when neither improves

@@ -34,6 +34,7 @@ from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.nets import NetError
 from motet.runs.build import build, completed
+from motet.runs.divergence import Diverged
 from motet.runs.finish import finish
 from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
@@ -42,7 +43,7 @@ from motet.runs.trainer import Trainer
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
-_FATAL = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit)
+_FATAL = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, Diverged)
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
 
