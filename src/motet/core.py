@@ -29,6 +29,10 @@ Positive = Annotated[float, "> 0"]
 NotNegative = Annotated[float, ">= 0"]
 Count = Annotated[int, ">= 1"]
 Share = Annotated[float, "0 to 1"]
+# Learning rates. A recipe may leave them open ("auto", its default): a rate that is safe for network and data is
+# chosen when the run starts. A number behind "auto" is a share of that rate.
+Rate = Annotated[float, "> 0", "auto"]
+TenthRate = Annotated[float, "> 0", "auto", 0.1]
 
 
 @dataclass(frozen=True)

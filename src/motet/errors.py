@@ -6,6 +6,7 @@
     ├── NetError             a network that cannot be built as asked (also ValueError)
     ├── MethodUnfit          a method that cannot work on this task (also ValueError)
     ├── RunError             a run that cannot start, continue or end
+    │   └── Diverged         a run whose training diverged
     ├── Stopped              a run that was stopped; the same call continues it
     ├── NoReply              nobody, or too few clients, answered an ask
     │   └── AllRefused       clients answered, and no reply can be used (also VerbFailed)
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
     from motet.engines.loop import AllRefused as AllRefused
     from motet.nets.layers import NetError as NetError
     from motet.published.manifest import ModelRefused as ModelRefused
+    from motet.runs.divergence import Diverged as Diverged
     from motet.runs.recipe import RecipeError as RecipeError
     from motet.wire.format import WireError as WireError
 
@@ -68,6 +70,7 @@ _PLACES = {
     "motet.engines.loop": "AllRefused",
     "motet.nets.layers": "NetError",
     "motet.published.manifest": "ModelRefused",
+    "motet.runs.divergence": "Diverged",
     "motet.runs.recipe": "RecipeError",
     "motet.wire.format": "WireError",
 }

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from motet.text import nearest, unknown
 
 SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
+AUTO = "auto"  # a setting that is chosen when a run starts
 known_here: dict[str, Any] = {}  # such code, by name
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
@@ -109,10 +110,15 @@ def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:
         found = [(p.name, p.default) for p in given if p.name != "seed"]  # whoever calls it gives the seed
     missing = (inspect.Parameter.empty, dataclasses.MISSING)
     return {
-        name: Field(name, hints.get(name, _type_of(default)), default, comments.get(name, ""))
-        for name, default in found
+        name: Field(name, kind, AUTO if may_be_open(kind) else default, comments.get(name, ""))
+        for name, kind, default in ((n, hints.get(n, _type_of(d)), d) for n, d in found)
         if not any(default is m for m in missing)
     }
+
+
+def may_be_open(kind: Any) -> bool:
+    """Whether a setting of this type may be left open, to be chosen when a run starts."""
+    return get_origin(kind) is Annotated and AUTO in get_args(kind)[2:]
 
 
 def _type_of(default: Any) -> Any:
@@ -163,11 +169,14 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
     origin, inside = get_origin(kind), get_args(kind)
     if kind is Any:
         return value, ""
+    if value == AUTO and may_be_open(kind):
+        return value, ""
     if origin is Annotated:
         value, wrong = _check(value, inside[0])
         allowed = _BOUNDS.get(inside[1])
         fine = allowed is None or (not wrong and allowed(value))
-        return value, wrong or ("" if fine else f"is {value!r}; it must be {inside[1]}")
+        must = f"{inside[1]}, or auto" if may_be_open(kind) else inside[1]
+        return value, wrong or ("" if fine else f"is {value!r}; it must be {must}")
     if origin is Literal:
         words = ", ".join(map(str, inside))
         return value, "" if value in inside else f"is {value!r}; it must be one of {words}"

@@ -235,7 +235,7 @@ def test_wrong_names_and_options_are_corrected():
         build("mlp", {"hiden": [3]}, (3,), 2, "classes", 0)
     with pytest.raises(NetError, match="net.hidden is 64; it must be a list"):
         build("mlp", {"hidden": 64}, (3,), 2, "classes", 0)
-    with pytest.raises(NetError, match="hint: use linear or mlp"):
+    with pytest.raises(NetError, match="hint: use regression or mlp"):
         build("logistic", {}, (3,), 1, "numbers", 0)
 
 
@@ -294,7 +294,7 @@ def test_a_persons_own_net_is_called_with_shape_and_outputs(tmp_path, monkeypatc
 
 def test_the_default_net_suits_the_examples():
     assert default_net("classes", (30,)) == "logistic"
-    assert default_net("numbers", (30,)) == "linear"
+    assert default_net("numbers", (30,)) == "regression"
     assert default_net("classes", (1, 8, 8)) == "mlp"
     assert default_net("classes", (3, 32, 32)) == "cnn"
     assert default_net("classes", (80,), symbols=True) == "lstm"

@@ -21,8 +21,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each of these functions is called."""
     counts: Counter[str] = Counter()
     places: list[tuple[Any, str]] = [
-        (jobs, "resolve"), (run, "resolve"), (build, "completed"), (build, "task_of"), (build, "method_of"),
-        (build, "load"), (nets, "build"), (reading, "_read"),
+        (jobs, "resolve"), (run, "resolve"), (build, "completed_with_task"), (build, "task_of"),
+        (build, "method_of"), (build, "load"), (nets, "build"), (reading, "_read"),
     ]  # fmt: skip
     for module, name in places:
         real = getattr(module, name)
@@ -37,7 +37,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 def test_a_comparison_does_everything_once_for_each_run(tmp_path: Path, calls: Counter[str]) -> None:
     found = motet.compare(["local", "fedavg"], base=tmp_path, **WORDS)
-    assert calls == {"resolve": 2, "completed": 2, "task_of": 2, "method_of": 2, "build": 2, "load": 1}
+    assert calls == {
+        "resolve": 2,
+        "completed_with_task": 2,
+        "task_of": 2,
+        "method_of": 2,
+        "build": 2,
+        "load": 1,
+    }
     assert len(found.table) == 2 and len(found.by_client) == 4
     assert found.report().exists()
     assert calls["_read"] == 2

@@ -287,7 +287,9 @@ def test_data_that_changed_are_noticed(tmp_path: Path) -> None:
     csv = tmp_path / "d.csv"
     rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
     csv.write_text("\n".join(rows))
-    recipe = read(words=[f"data={csv}", "data.target=y", "data.client=who", "train.rounds=3"])
+    recipe = read(
+        words=[f"data={csv}", "data.target=y", "data.client=who", "train.rounds=3", "method.lr=0.1"]
+    )
     with pytest.raises(Stopped):
         run(recipe, tmp_path / "r", AtOnce())
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))
@@ -302,7 +304,9 @@ def test_an_edited_file_makes_a_new_run_instead_of_an_old_answer(tmp_path: Path)
     csv = tmp_path / "d.csv"
     rows = ["x,y,who"] + [f"{i % 7},{'a' if i % 3 else 'b'},{'p' if i % 2 else 'q'}" for i in range(60)]
     csv.write_text("\n".join(rows))
-    recipe = read(words=[f"data={csv}", "data.target=y", "data.client=who", "train.rounds=2"])
+    recipe = read(
+        words=[f"data={csv}", "data.target=y", "data.client=who", "train.rounds=2", "method.lr=0.1"]
+    )
     first = run(recipe, base=tmp_path)
     assert run(recipe, base=tmp_path).folder == first.folder
     csv.write_text("\n".join([*rows[:-1], "99,a,p"]))

@@ -13,7 +13,15 @@ from motet.runs.build import federated_data, resolve, task_of
 from motet.runs.recipe import read
 from motet.runs.run import RunError, folder_for, run
 
-WORDS = ["data=wine", "data.clients=3", "data.unseen=0", "net=mlp", "net.hidden=[8]", "train.rounds=2"]
+WORDS = [
+    "data=wine",
+    "data.clients=3",
+    "data.unseen=0",
+    "net=mlp",
+    "net.hidden=[8]",
+    "train.rounds=2",
+    "method.lr=0.1",
+]
 
 
 @pytest.fixture

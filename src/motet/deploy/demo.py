@@ -119,8 +119,9 @@ def compared(kit: Kit, method: str, tables: Path, place: Path, say: Say) -> str:
         kit, make_order(kit.federation, None, words, len(SITES), 0, 120.0), say, patience=120
     )
     at_home = [f"data.name={tables}", "data.target=diagnosis", "data.unseen=0", "engine.name=loop"]
-    same = run(recipes.read(None, [*words, *at_home]), place / f"loop-{method}")
     far = Run(folder)
+    chosen = {"method": far.facts["settings"]["method"]}  # with the learning rate that the server chose
+    same = run(recipes.read(None, [*words, *at_home], chosen), place / f"loop-{method}")
     return f"{method}: {scored(far)}; largest difference from the loop engine {difference(far, same):.1e}"
 
 

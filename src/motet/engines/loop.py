@@ -202,17 +202,22 @@ class Loop:
         """One client may be broken; where no reply at all can be used, training has diverged."""
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
-            raise AllRefused(f"{self.where(ask.verb)}: {who}{self.advice()}")
-
-    def advice(self) -> str:
-        rates = [k for k in ("lr", "lr_max") if getattr(self.method, k, None)]
-        if not rates:
-            return ""
-        rate = f"{rates[0]}={getattr(self.method, rates[0])}"
-        return f" ({rate})\nhint: training diverged; try a smaller method.{rates[0]} or set method.clip"
+            number = self.turn.number
+            raise AllRefused(
+                f"diverged in round {number}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
+            )
 
     def where(self, verb: Verb) -> str:
         return place(verb, self.turn.number)
+
+
+def rate_hint(method: Method) -> str:
+    """The learning rate that was too large, if the method has one, and what to try instead."""
+    rates = [k for k in ("inner_lr", "lr", "lr_max") if getattr(method, k, None)]
+    if not rates:
+        return ""
+    rate = f"{rates[0]}={getattr(method, rates[0])}"
+    return f" ({rate})\nhint: try a smaller method.{rates[0]}, or set method.clip"
 
 
 def stacked(found: Iterable[tuple[Client, Tree]]) -> tuple[list[Client], Tree]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Count, NotNegative, Positive, Talk, Tree, Turn, average, verb
+from motet.core import Count, NotNegative, Rate, Talk, TenthRate, Tree, Turn, average, verb
 from motet.methods.fedavg import LocalSGD
 from motet.parts import agents, games
 from motet.parts.agents import AgentSettings, AgentSpec
@@ -41,10 +41,9 @@ class DapFL(LocalSGD):
     learning rates are not offered.
     """
 
-    lr_min: Positive = 0.03  # smallest learning rate that an agent can choose
-    lr_max: Positive = (
-        0.3  # largest learning rate that an agent can choose; the scale in between is logarithmic
-    )
+    lr_min: TenthRate = 0.03  # smallest learning rate that an agent can choose; auto = a tenth of lr_max
+    # The scale in between is logarithmic.
+    lr_max: Rate = 0.3  # largest learning rate that an agent can choose; auto = safe for network and data
     epochs_max: Count = 10  # largest number of local epochs that an agent can choose
     weighting: Literal["examples", "equal"] = "examples"  # weights of clients in the mean
     praise: NotNegative = 2.0  # weight of a gain in accuracy in the reward; a drop of the loss has weight 1

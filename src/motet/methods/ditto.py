@@ -22,7 +22,10 @@ class Ditto(FedAvg):
     """
 
     strength = "lam"
-    lam: NotNegative = 0.1  # pull of the personal model to the global one (lambda); 0 = local training
+    lam: NotNegative = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
+
+    def penalty(self) -> float:
+        return super().penalty() + self.lam
 
     def join(self, data: Data) -> Tree:
         return self.task.w0

@@ -6,7 +6,7 @@ from typing import Any
 
 from motet.client import Data, descend
 from motet.client.descent import Loss
-from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, average, verb
+from motet.core import Count, Method, NotNegative, Rate, Share, Talk, Tree, Turn, average, verb
 from motet.vec import Vec
 
 
@@ -17,6 +17,10 @@ class LocalSGD(Method):
     momentum: Share = 0.0  # momentum of local steps; it starts at zero in every round
     decay: NotNegative = 0.0  # weight decay
     clip: NotNegative = 0.0  # largest length of a gradient; longer ones are cut to it; 0 = no limit
+
+    def penalty(self) -> float:
+        """The curvature that terms beside the task's loss add; safe learning rates take it into account."""
+        return self.decay
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """The one training loop, with this method's settings unless `how` says otherwise."""
@@ -36,7 +40,7 @@ class FedAvg(LocalSGD):
     Algorithm 1. Differs from the paper: momentum, decay and clip can be set; all are off by default.
     """
 
-    lr: Positive = 0.1  # local learning rate (eta)
+    lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
     epochs: Count = 1  # local epochs in a round (E)
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:

@@ -22,6 +22,9 @@ class FedDyn(FedAvg):
     strength = "alpha"
     alpha: Positive = 0.01  # strength of the regulariser
 
+    def penalty(self) -> float:
+        return super().penalty() + self.alpha
+
     def start(self, turn: Turn) -> Tree | Talk:
         return {"theta": self.task.w0, "h": self.task.w0.zeros()}
 

@@ -9,7 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.core import Count, MethodUnfit, Positive, Talk, Tree, Turn, average, verb
+from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
@@ -23,7 +23,7 @@ class FedRecon(FedAvg):
     Differs from the paper: examples are halved one by one, not by batches.
     """
 
-    recon_lr: Positive = 0.5  # learning rate of the head while it is rebuilt
+    recon_lr: Rate = 0.5  # learning rate of the head while it is rebuilt; auto = as lr
     recon_epochs: Count = 10  # epochs of the head over the support half
     server_lr: Positive = 1.0  # step of the server towards the mean of the replies (eta_s); 1 = the mean
 

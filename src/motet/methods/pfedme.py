@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
-from motet.core import Count, Positive, Talk, Tree, Turn, average, verb
+from motet.core import Count, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
@@ -28,8 +28,11 @@ class PFedMe(FedAvg):
     lr: Positive = 0.5  # learning rate of the shared model (eta); eta lam should stay below 1
     lam: Positive = 1.0  # pull of personal models to the shared one (lambda); the paper: 15 to 30, eta 0.005
     inner: Count = 5  # steps of the personal model for each minibatch (K)
-    inner_lr: Positive = 0.1  # learning rate of these steps
+    inner_lr: Rate = 0.1  # learning rate of these steps; auto = safe for network and data
     beta: Positive = 1.0  # step of the server towards the mean of the replies; 1 = it takes the mean
+
+    def penalty(self) -> float:
+        return super().penalty() + self.lam
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0))

@@ -49,7 +49,9 @@ def build(
         raise NetError("\n".join(wrong))
     given = {k: values[k] for k in options or {}}
     if name == "logistic" and kind == "numbers":
-        raise NetError("net 'logistic' predicts classes; the target is a number.\nhint: use linear or mlp")
+        raise NetError(
+            "net 'logistic' predicts classes; the target is a number.\nhint: use regression or mlp"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "net", name))
         net = f(shape, outputs, **given)
@@ -65,7 +67,7 @@ def default_net(kind: Kind, shape: Shape, symbols: bool = False) -> str:
         return "lstm"
     if len(shape) == 3:
         return "mlp" if max(shape[1:]) <= 16 else "cnn"
-    return "logistic" if kind == "classes" else "linear"
+    return "logistic" if kind == "classes" else "regression"
 
 
 @cache

@@ -29,6 +29,7 @@ from motet.nets import initial_weights
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.evaluation_interval import epochs_of, rounds_between
 from motet.runs.identity import Pieces, pieces_of
+from motet.runs.rates import open_rates, rate_for
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -59,7 +60,7 @@ def resolve(recipe: Recipe) -> Resolved:
     """Fill in what the recipe leaves open, and build what it describes."""
     federated, rows = _read(recipe)
     with single_threaded():  # as in training, so that initial weights are the same bits everywhere
-        found = build(completed(recipe, federated), federated)
+        found = build(*completed_with_task(recipe, federated))
         choice = choose_engine(found)
     settings = found.recipe.settings
     compiled = "yes" if choice.compiled else "no"
@@ -73,9 +74,9 @@ def resolve(recipe: Recipe) -> Resolved:
     return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces, metric_why=why)
 
 
-def build(recipe: Recipe, federated: FederatedData) -> Resolved:
-    """What a recipe describes that leaves nothing open, on these data."""
-    task = task_of(recipe, federated)
+def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:
+    """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
+    task = task or task_of(recipe, federated)
     method, e = method_of(recipe, task), recipe.engine
     choice = Choice(e.name, e.chunk, e.compile == "yes")
     trainees = federated.pooled() if recipe["method"]["name"] == "centralised" else federated
@@ -156,8 +157,20 @@ def method_of(recipe: Recipe, task: Task) -> Method:
 
 
 def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
-    """A copy of the recipe with nothing left open that depends on the data: the network, the metric, who is held
-    out, the size of agents' replay memory; `counts` as in `chosen_metric`."""
+    """A copy of the recipe with nothing left open that depends on the data: the network, learning rates, the metric,
+    who is held out, the size of agents' replay memory; `counts` as in `chosen_metric`."""
+    return completed_with_task(recipe, federated, counts)[0]
+
+
+def completed_with_task(
+    recipe: Recipe, federated: FederatedData, counts: Counts | None = None
+) -> tuple[Recipe, FederatedData, Task]:
+    whole = completed_but_rates(recipe, federated, counts)
+    task = task_of(whole, federated)
+    return with_rates(whole, federated, task), federated, task
+
+
+def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
     settings = json.loads(json.dumps(recipe.settings))
     settings["train"]["metric"] = chosen_metric(recipe, federated, counts)[0]
     if not federated.clients_data:  # their rows are elsewhere and cannot be counted
@@ -172,6 +185,17 @@ def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = 
     if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)
     return replace(recipe, settings=settings)
+
+
+def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
+    """The recipe with a number for every learning rate that it leaves open."""
+    found, settings = method_class(recipe["method"]["name"]), dict(recipe["method"])
+    if not (shares := open_rates(found, settings)):
+        return recipe
+    usual = {k: v for k, v in recipe.options("method").items() if k not in shares}
+    rate = rate_for(found(task, **with_objects(found, usual)), task, federated)
+    settings |= {k: float(f"{share * rate:.2g}") for k, share in shares.items()}
+    return replace(recipe, settings=recipe.settings | {"method": settings})
 
 
 # ---- clients and what guards them ----

@@ -28,6 +28,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
+from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, written_files
 from motet.runs.identity import Pieces, changes, versions, whole
 from motet.runs.recipe import Recipe
@@ -249,7 +250,7 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
                 raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
-        except (VerbFailed, NoReply, MethodUnfit, MetricFailed) as e:
+        except (VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged) as e:
             store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
             trainer.give_up_round()

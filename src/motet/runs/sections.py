@@ -25,14 +25,14 @@ class StartSettings:
 class TrainSettings:
     """How long to train, with which clients, and which round is reported."""
 
-    rounds: Count = 50  # communication rounds
+    rounds: Count = 200  # communication rounds, at most
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
     evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
     metric: str = (
         "auto"  # what rounds are chosen and tables made by: accuracy, balanced, auc, f1, brier, ece, loss; rmse,
         # mae, r2, loss; module:function; auto = accuracy, auc where a class is rare, rmse for numbers
     )
-    patience: int = 0  # stop after so many rounds without a better validation score; 0 = never
+    patience: int = 50  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last
     by: Literal["personal", "global", "both"] = (
         "personal"  # models whose validation score decides; both: their mean, and stop when neither improves

@@ -20,11 +20,12 @@ from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
-from motet.engines.loop import Loop
+from motet.engines.loop import Loop, rate_hint
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
 from motet.runs.choose_metric import metric_facts
+from motet.runs.divergence import Diverged, diverged, mean_loss
 from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
@@ -52,6 +53,7 @@ class Best:
     round: int
     score: float
     state: Tree
+    loss: float = math.inf  # mean validation loss: of two rounds with the same score, the lower one is better
 
 
 class Trainer:
@@ -81,6 +83,7 @@ class Trainer:
         self.peaks: dict[str, float] = {}  # the highest validation scores so far, by side
         self.last_improvement = -1  # the last round with a new one
         self.latest: dict[str, float] = {}  # mean validation scores, by side
+        self.losses: dict[str, float] = {}  # mean validation losses, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.next_save = 0.0
 
@@ -157,12 +160,14 @@ class Trainer:
         scores = {k: v * sign for k, v in self.latest.items() if k == by or by == "both"}
         if not scores:
             return
-        if any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
+        score = sum(scores.values()) / len(scores)
+        loss = sum(self.losses[k] for k in scores) / len(scores)
+        better_now = self.best is None or (score, -loss) > (self.best.score, -self.best.loss)
+        if better_now or any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
             self.last_improvement = self.number
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
-        score = sum(scores.values()) / len(scores)
-        if self.best is None or score > self.best.score:
-            self.best = Best(self.number, score, self.state)
+        if better_now:
+            self.best = Best(self.number, score, self.state, loss)
             self.keeps.mark_best()
 
     def score_after_training(self, before: Tree) -> None:
@@ -193,9 +198,21 @@ class Trainer:
         labels = sides if isinstance(sides, Mapping) else {s: s for s in sides}
         clients, scores = engine.evaluate(self.method, state, turn, part, tuple(labels), see)
         means: dict[str, float] = {}
+        if part == "val" and set(labels) >= {"personal"}:
+            self.check_divergence(clients, scores, turn.number)
+            self.losses = {side: mean_loss(scores[side]) for side in scores}
         for side in [s for s in labels if s in scores]:
             means |= self.write(clients, scores[side], turn.number, part, labels[side])
         return means
+
+    def check_divergence(self, clients: list[str], scores: Tree, number: int) -> None:
+        """End the run if a model has diverged. A simulated attack may ruin models, which is what it is to show."""
+        if self.recipe.guard.attack != "none":
+            return
+        for side in scores:
+            if why := diverged(self.task.kind, self.task.outputs, clients, scores[side]):
+                own = "" if side == "personal" else f" ({side} model)"
+                raise Diverged(f"diverged in round {number}: {why}{own}{rate_hint(self.method)}")
 
     def write(
         self, clients: list[str], scores: Tree, number: int, part: Part, label: str
@@ -237,7 +254,8 @@ class Trainer:
 
         best, score = (b.round, b.score) if b else (None, None)
         self.store.checkpoint(self.number, best, score, state)
-        self.store.set_facts(peaks=self.peaks, last_improvement=self.last_improvement)
+        lowest = b.loss if b and math.isfinite(b.loss) else None
+        self.store.set_facts(peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest)
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
@@ -252,9 +270,13 @@ class Trainer:
         self.number, best, score = saved
         self.state = unpack(self.store.state(self.number))
         if best is not None and score is not None:
-            self.best = Best(best, score, unpack(self.store.state(best)))
-            self.keeps.best = best
             facts = self.store.facts()  # runs before 0.1 have no `peaks`, and `risen`, or neither
+            lowest = facts.get(
+                "best_loss"
+            )  # without one, a round with the same score does not replace the best
+            state = unpack(self.store.state(best))
+            self.best = Best(best, score, state, -math.inf if lowest is None else lowest)
+            self.keeps.best = best
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)

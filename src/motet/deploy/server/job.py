@@ -36,6 +36,7 @@ from motet.engines.letters import Letter, Reply
 from motet.nets import NetError
 from motet.runs.build import build, completed
 from motet.runs.choose_metric import chosen_metric
+from motet.runs.divergence import Diverged
 from motet.runs.finish import finish
 from motet.runs.identity import changes, pieces_of
 from motet.runs.recipe import Recipe, RecipeError
@@ -45,7 +46,9 @@ from motet.runs.trainer import Trainer
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
-_FATAL = (FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed)
+_FATAL = (
+    FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged,
+)  # fmt: skip
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
 

@@ -1,0 +1,68 @@
+"""Learning rates that a recipe leaves open: one that is safe for the network and the data is chosen as a run starts.
+
+The rate is 1 / L, and L is the largest curvature of the training loss on some batches of some clients
+(client/curvature.py). Which batches they are depends on the data alone, so the same recipe has the same rate.
+A server between organisations holds no rows. There the rate comes from made rows whose columns are all the same
+number: of all standardised tables, such a table has the largest curvature.
+Knows methods' settings and clients' rows. Does not train.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import torch
+
+from motet.client import Batch, Task
+from motet.client.curvature import safe_rate
+from motet.client.data import take
+from motet.core import Method
+from motet.data.federated import FederatedData
+from motet.settings import AUTO
+
+_CLIENTS = 32  # clients whose batches are measured
+_BATCHES = 4  # batches of each of them
+_FEW = 4  # clients, one batch each, where a network is slow
+
+
+def open_rates(method: type[Method], settings: dict[str, Any]) -> dict[str, float]:
+    """The settings that are left open, each with its share of the safe rate."""
+    hints = get_type_hints(method, include_extras=True)
+    return {
+        k: float((*get_args(hints[k])[3:], 1.0)[0]) for k, v in settings.items() if v == AUTO and k in hints
+    }
+
+
+def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
+    """The largest learning rate that is safe for this method's local training."""
+    size = int(getattr(method, "batch", 16))
+    rows = batches(federated, size, task) if federated.clients_data else [made_rows(federated, size)]
+    penalty = getattr(method, "penalty", None)
+    return safe_rate(task.loss, task.w0, rows, penalty() if penalty else 0.0)
+
+
+def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
+    """Some batches of some clients, both evenly spaced: the largest clients must not decide alone."""
+    fast = task.dense and not federated.pixels
+    clients = evenly(list(federated.clients_data.values()), _CLIENTS if fast else _FEW)
+    for data in clients:
+        for at in evenly(list(torch.arange(data.n).split(size)), _BATCHES if fast else 1):
+            rows = data.train
+            if isinstance(rows, Batch):
+                yield Batch.of(rows.x[at], rows.y[at])
+            else:
+                yield Batch.of(take(rows.shared_x, rows.at[at]), rows.shared_y[rows.at[at]])
+
+
+def evenly(things: list[Any], most: int) -> list[Any]:
+    return [things[i * len(things) // most] for i in range(most)] if len(things) > most else things
+
+
+def made_rows(federated: FederatedData, size: int) -> Batch:
+    """Rows of equal columns, from the quantiles of the normal distribution; classes in turn."""
+    share = (torch.arange(size) + 0.5) / size
+    z = torch.special.ndtri(share)
+    x = z.reshape(-1, *(1 for _ in federated.shape)).expand(size, *federated.shape)
+    y = z if federated.kind == "numbers" else torch.arange(size) % federated.outputs
+    return Batch.of(x.contiguous(), y)

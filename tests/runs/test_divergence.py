@@ -1,0 +1,111 @@
+"""Divergence ends a run with the reason, and a sound model is never taken for a diverged one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import motet
+from motet.errors import Diverged
+from motet.runs.divergence import diverged, mean_loss
+from motet.runs.run import Run
+
+
+def table(clients: int = 4, rows: int = 40, columns: int = 19, seed: int = 0) -> pd.DataFrame:
+    """A linear target in thousands; the last client's rows are ten times as large as those of others."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(clients * rows, columns))
+    who = np.repeat(np.arange(clients), rows)
+    y = 1000 * (x.sum(1) + rng.normal(size=len(x)))
+    x[who == clients - 1] *= 10
+    return pd.DataFrame(x).add_prefix("x").assign(target=y, client=[f"c{i}" for i in who])
+
+
+def of_numbers(loss: list[float], squares: list[float]) -> dict[str, torch.Tensor]:
+    return {
+        "n": torch.full((len(loss),), 2.0),
+        "loss": 2 * torch.tensor(loss),
+        "yy": 2 * torch.tensor(squares),
+    }
+
+
+def of_classes(loss: float, right: list[float], truth: list[float]) -> dict[str, torch.Tensor]:
+    n = sum(truth)
+    return {
+        "n": torch.tensor([n]), "loss": torch.tensor([loss * n]), "right": torch.tensor([right]),
+        "truth": torch.tensor([truth]),
+    }  # fmt: skip
+
+
+def test_a_client_whose_loss_is_no_number_or_ten_thousand_times_the_constant_one_has_diverged() -> None:
+    names = ["a", "b", "c"]
+    assert diverged("numbers", 1.0, names, of_numbers([1, 90, 5000], [1, 1, 1])) == ""
+    assert "client c is 1.1e+04" in diverged("numbers", 1.0, names, of_numbers([1, 1, 11_000], [1, 1, 1]))
+    assert (
+        diverged("numbers", 1.0, names, of_numbers([1, 1, 11_000], [1, 1, 900])) == ""
+    )  # its targets are far off
+    assert "client b is nan" in diverged("numbers", 1.0, names, of_numbers([1, float("nan"), 1], [1, 1, 1]))
+
+
+def test_the_median_of_clients_diverges_at_a_thousand_times_the_constant_loss() -> None:
+    said = diverged("numbers", 1.0, ["a", "b"], of_numbers([2000, 1500], [1, 1]))
+    assert said == "the validation loss of half of the clients is 1.75e+03 or more"
+
+
+def test_an_overconfident_classifier_that_finds_classes_has_not_diverged() -> None:
+    assert diverged("classes", 1.0, ["a"], of_classes(1e6, [9, 8], [10, 10])) == ""
+    assert diverged("classes", 1.0, ["a"], of_classes(60, [0, 10], [10, 10])) == ""
+    assert diverged("classes", 1.0, ["a"], of_classes(1e6, [0, 10], [10, 10])) != ""
+
+
+def test_clients_without_validation_rows_are_passed_over() -> None:
+    sums = of_numbers([float("nan"), 1.0], [1, 1]) | {"n": torch.tensor([0.0, 2.0])}
+    assert diverged("numbers", 1.0, ["a", "b"], sums) == "" and mean_loss(sums) == 1.0
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg", "ditto"])
+def test_a_rate_that_is_too_large_ends_the_run_with_round_reason_and_hint(
+    tmp_path: Path, method: str
+) -> None:
+    given = {"data": table(), "target": "target", "client": "client", "out": tmp_path, "unseen": 0.0}
+    with pytest.raises(
+        motet.errors.RunError, match=r"(?s)diverged in round \d+: .*hint: try a smaller method.lr"
+    ):
+        motet.run(method=method, lr=1.0, rounds=60, **given)
+    facts = Run(tmp_path).facts
+    assert facts["status"] == "failed" and facts["failure"].startswith("diverged in round")
+
+
+def test_the_rate_that_is_chosen_learns_the_same_table(tmp_path: Path) -> None:
+    given = {"data": table(), "target": "target", "client": "client", "out": tmp_path, "unseen": 0.0}
+    done = motet.run(method="fedavg", rounds=60, **given)
+    chosen = done.facts["settings"]["method"]["lr"]
+    assert 0 < chosen < 0.05 and f"lr = {chosen}" in (tmp_path / "recipe.toml").read_text()
+    own = done.test[(done.test["side"] == "personal") & (done.test["client"] != "c3")]
+    assert own["rmse"].mean() < 3000  # the targets' deviation is about 4400
+    assert motet.verify(tmp_path) == []
+
+
+def test_a_simulated_attack_may_ruin_models(tmp_path: Path) -> None:
+    given = {"data": table(), "target": "target", "client": "client", "out": tmp_path, "unseen": 0.0}
+    guard = {"attack": "flip", "attackers": 0.5}
+    assert motet.run(method="fedavg", lr=0.02, rounds=8, guard=guard, **given).facts["status"] == "done"
+
+
+def test_of_two_rounds_with_the_same_score_the_lower_loss_is_reported(tmp_path: Path) -> None:
+    done = motet.run(method="fedavg", data="wine", clients=3, rounds=30, lr=0.01, patience=0, out=tmp_path)
+    val = (
+        done.scores.query("part == 'val' and side == 'personal'")
+        .groupby("round")[["accuracy", "loss"]]
+        .mean()
+    )
+    best = val[val["accuracy"] == val["accuracy"].max()]
+    assert len(best) > 1 and done.facts["reported"] == best["loss"].idxmin()
+
+
+def test_the_error_is_one_of_motets_own() -> None:
+    assert issubclass(Diverged, motet.errors.RunError)
