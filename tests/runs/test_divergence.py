@@ -25,46 +25,45 @@ def table(clients: int = 4, rows: int = 40, columns: int = 19, seed: int = 0) ->
     return pd.DataFrame(x).add_prefix("x").assign(target=y, client=[f"c{i}" for i in who])
 
 
-def of_numbers(loss: list[float], squares: list[float]) -> dict[str, torch.Tensor]:
+def of_numbers(loss: list[float], r2: list[float]) -> dict[str, torch.Tensor]:
     return {
         "n": torch.full((len(loss),), 2.0),
-        "loss": 2 * torch.tensor(loss),
-        "yy": 2 * torch.tensor(squares),
+        "loss": torch.tensor(loss),
+        "r2": torch.tensor(r2),
     }
 
 
-def of_classes(loss: float, right: list[float], truth: list[float]) -> dict[str, torch.Tensor]:
-    n = sum(truth)
-    return {
-        "n": torch.tensor([n]), "loss": torch.tensor([loss * n]), "right": torch.tensor([right]),
-        "truth": torch.tensor([truth]),
-    }  # fmt: skip
+def of_classes(loss: float, balanced: float) -> dict[str, torch.Tensor]:
+    return {"n": torch.tensor([20.0]), "loss": torch.tensor([loss]), "balanced": torch.tensor([balanced])}
 
 
 def test_a_client_whose_loss_is_no_number_or_ten_thousand_times_the_constant_one_has_diverged() -> None:
-    names = ["a", "b", "c"]
-    assert diverged("numbers", 1.0, names, of_numbers([1, 90, 5000], [1, 1, 1])) == ""
-    assert "client c is 1.1e+04" in diverged("numbers", 1.0, names, of_numbers([1, 1, 11_000], [1, 1, 1]))
-    assert (
-        diverged("numbers", 1.0, names, of_numbers([1, 1, 11_000], [1, 1, 900])) == ""
-    )  # its targets are far off
-    assert "client b is nan" in diverged("numbers", 1.0, names, of_numbers([1, float("nan"), 1], [1, 1, 1]))
+    names, bad = ["a", "b", "c"], [0.5, 0.5, -2000.0]
+    assert diverged("numbers", 1, names, of_numbers([1, 90, 5000], bad)) == ""
+    assert "client c is 1.1e+04" in diverged("numbers", 1, names, of_numbers([1, 1, 11_000], bad))
+    far_off = of_numbers([1, 1, 11_000], [0.5, 0.5, -20.0])  # so are its targets
+    assert diverged("numbers", 1, names, far_off) == ""
+    assert "client b is nan" in diverged("numbers", 1, names, of_numbers([1, float("nan"), 1], [0.5] * 3))
 
 
 def test_the_median_of_clients_diverges_at_a_thousand_times_the_constant_loss() -> None:
-    said = diverged("numbers", 1.0, ["a", "b"], of_numbers([2000, 1500], [1, 1]))
+    said = diverged("numbers", 1, ["a", "b"], of_numbers([2000, 1500], [-1000.0, -1000.0]))
     assert said == "the validation loss of half of the clients is 1.75e+03 or more"
 
 
+def test_a_client_with_a_single_validation_row_may_diverge_too() -> None:
+    assert diverged("numbers", 1, ["a"], of_numbers([1e6], [0.0])) != ""
+
+
 def test_an_overconfident_classifier_that_finds_classes_has_not_diverged() -> None:
-    assert diverged("classes", 1.0, ["a"], of_classes(1e6, [9, 8], [10, 10])) == ""
-    assert diverged("classes", 1.0, ["a"], of_classes(60, [0, 10], [10, 10])) == ""
-    assert diverged("classes", 1.0, ["a"], of_classes(1e6, [0, 10], [10, 10])) != ""
+    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.85)) == ""
+    assert diverged("classes", 2, ["a"], of_classes(60, 0.5)) == ""
+    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.5)) != ""
 
 
 def test_clients_without_validation_rows_are_passed_over() -> None:
-    sums = of_numbers([float("nan"), 1.0], [1, 1]) | {"n": torch.tensor([0.0, 2.0])}
-    assert diverged("numbers", 1.0, ["a", "b"], sums) == "" and mean_loss(sums) == 1.0
+    scores = of_numbers([float("nan"), 1.0], [0.5, 0.5]) | {"n": torch.tensor([0.0, 2.0])}
+    assert diverged("numbers", 1, ["a", "b"], scores) == "" and mean_loss(scores) == 1.0
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "ditto"])
