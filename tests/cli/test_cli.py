@@ -68,7 +68,24 @@ def test_a_persons_csv_goes_from_one_command_to_a_table(
     path = write(tmp_path / "patients.csv", *rows)
     words = [f"data={path}", "data.target=outcome", "data.client=hospital", "train.rounds=3"]
     out = str(tmp_path / "runs")
-    assert main(["compare", *words, "--methods", "finetune", "--out", out, "--quiet", "--jobs", "1"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                *words,
+                "--methods",
+                "finetune",
+                "--out",
+                out,
+                "--quiet",
+                "--jobs",
+                "1",
+                "--splits",
+                "0",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert "finetune" in said.out and "report:" in said.err
     (run,) = Path(out).glob("patients-finetune-*")

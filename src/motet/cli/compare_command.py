@@ -13,7 +13,7 @@ from motet.cli.command import Add, say, split_words
 
 if TYPE_CHECKING:
     from motet.report.comparison import Comparison
-    from motet.runs.conduct import Conducted
+    from motet.runs.run_study import StudyOutcome
 
 EXAMPLES = """
 examples:
@@ -86,19 +86,19 @@ def do_compare(args: Any) -> int:
         template()  # loads libraries while the study is read
     from motet.cli.study_progress import StudyProgress
     from motet.runs import study as studies
-    from motet.runs.conduct import conduct
+    from motet.runs.run_study import run_study
 
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else ()
     asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
     study = studies.read(path, words, asked)
     with StudyProgress(quiet=args.quiet) as progress:
-        done = conduct(study, args.out, args.jobs, progress, args.tune, args.fresh)
+        done = run_study(study, args.out, args.jobs, progress, args.tune, args.fresh)
     show(done, args)
     return 1 if done.failures else 0
 
 
-def show(done: Conducted, args: Any) -> None:
+def show(done: StudyOutcome, args: Any) -> None:
     """The table and the verdict on stdout, and where everything lies on stderr."""
     from motet.report import terminal
 
@@ -119,7 +119,7 @@ def show(done: Conducted, args: Any) -> None:
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 
-def comparison_of(done: Conducted) -> Comparison:
+def comparison_of(done: StudyOutcome) -> Comparison:
     """The runs of a study with what tuning chose, by the labels of their rows."""
     from motet.report.comparison import Comparison
 
