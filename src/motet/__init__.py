@@ -181,7 +181,7 @@ def compare(
 ) -> Comparison:
     """Run several methods on one federation, and local to measure them against.
 
-    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), six standard ones by default.
+    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six.
     `grid` makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights, batches and
     cohorts, `splits` who holds which rows: numbers, or text such as "0-4". `jobs` runs go at a time, more than 1 in
     processes of their own; 0 is one for each core. `tune` finds learning rates and strengths on validation rows.

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.cli.command import Add, say, split_words
+from motet.errors import UsageError
 
 if TYPE_CHECKING:
     from motet.report.comparison import Comparison
     from motet.runs.run_study import StudyOutcome
 
+EXPORT = "motet.report.export_table"
 EXAMPLES = """
 examples:
   motet compare data=digits
@@ -88,6 +90,7 @@ def do_compare(args: Any) -> int:
     from motet.runs import study as studies
     from motet.runs.run_study import run_study
 
+    check_export(args.to)
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else ()
     asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
@@ -114,9 +117,17 @@ def show(done: StudyOutcome, args: Any) -> None:
     for label, sentence in found.tuned.items():
         say(f"tuned:  {label}: {sentence}")
     if args.to:
-        import_module("motet.report.export_table").write_table(table, Path(args.to))
+        say(f"table:  {import_module(EXPORT).write_table(table, Path(args.to))}")
     report, first = found.report(args.report), found.folders[0]
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
+
+
+def check_export(path: str | None) -> None:
+    """Refuse, before anything runs, a file that cannot be written."""
+    if path and find_spec(EXPORT) is None:
+        raise UsageError(f"--to {path}: this version writes no tables\nhint: --json")
+    if path:
+        import_module(EXPORT).check(Path(path))
 
 
 def comparison_of(done: StudyOutcome) -> Comparison:
