@@ -34,7 +34,7 @@ def perform(
     planned = []
     for i in range(min(RUNS, many)):
         mine = {k: list(v[i::RUNS]) for k, v in lists.items()}
-        recipe = recipes.check(shared | {"seed": seed, "method": shared["method"] | mine})
+        recipe = recipes.check(experiments.seeded(shared | {"method": shared["method"] | mine}, seed))
         planned.append(experiments.Planned(f"part {i + 1} of {many} settings", seed, recipe))
     done = experiments.perform(planned, out, jobs, lambda d: say(f"  {d.planned.row}: {d.failure or 'done'}"))
     if failures := [d.failure for d in done if d.failure]:

@@ -181,20 +181,11 @@ def compare(
 ) -> Comparison:
     """Run several methods on one federation, and local to measure them against.
 
-    Args:
-        methods: names, classes or dicts with settings, `{"name": "ditto", "lam": 1.0}`; six standard ones by default.
-        recipe: a TOML file with a recipe or a study to start from; the keywords change it.
-        grid: values of settings, `{"ditto.lam": [0.1, 1], "method.lr": [0.05, 0.1]}`: one row for each combination.
-        seeds: of initial weights, batches and cohorts: `[0, 1, 2]`, or text as on the command line, "0-4".
-        splits: who holds which rows (data.seed); by default five for few rows of clients that the data name, else one.
-        jobs: runs at a time; more than 1 go to processes of their own, 0 is one for each core.
-        tune: first find each method's learning rate and strength on validation rows.
-        fresh: run everything anew; else runs that are done are used as they are.
-        base: the folder of the runs.
-        on_round: called after every round of every run with a `RoundEnd`; an exception in it ends the call.
-        progress: show the runs on stderr.
-        **settings: as for `run`. A setting of the methods goes to all that have it (`lr=0.1`); one for a single method
-            is given in a dict under its name (`fedprox={"mu": 0.1}`).
+    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six.
+    `grid` makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights, batches and
+    cohorts, `splits` who holds which rows: numbers, or text such as "0-4". `jobs` runs go at a time, more than 1 in
+    processes of their own; 0 is one for each core. `tune` finds learning rates and strengths on validation rows.
+    `fresh` runs anew what is done. Other arguments are as for `run`; `lr=0.1` is for all methods that have it.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -206,13 +197,13 @@ def compare(
     from motet.cli.study_progress import StudyProgress
     from motet.runs.build import forget_data
     from motet.runs.callback import StudyCallback
-    from motet.runs.conduct import conduct
     from motet.runs.from_python import study
+    from motet.runs.run_study import run_study
 
     with _one_at_a_time, StudyProgress(quiet=not progress) as bars:
         forget_data()
         planned = study(recipe, methods, settings, grid or {}, seeds, splits)
-        return comparison_of(conduct(planned, base, jobs, StudyCallback(on_round, bars), tune, fresh))
+        return comparison_of(run_study(planned, base, jobs, StudyCallback(on_round, bars), tune, fresh))
 
 
 def verify(folder: str | Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +69,24 @@ def test_a_persons_csv_goes_from_one_command_to_a_table(
     path = write(tmp_path / "patients.csv", *rows)
     words = [f"data={path}", "data.target=outcome", "data.client=hospital", "train.rounds=3"]
     out = str(tmp_path / "runs")
-    assert main(["compare", *words, "--methods", "finetune", "--out", out, "--quiet", "--jobs", "1"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                *words,
+                "--methods",
+                "finetune",
+                "--out",
+                out,
+                "--quiet",
+                "--jobs",
+                "1",
+                "--splits",
+                "0",
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert "finetune" in said.out and "report:" in said.err
     (run,) = Path(out).glob("patients-finetune-*")
@@ -92,9 +110,31 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_settings_may_stand_behind_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    behind = ["compare", "--out", str(tmp_path), "method.nonsense=3"]
+    behind = ["compare", "--jobs", "1", "--out", str(tmp_path), "method.nonsense=3"]
     assert main(behind) == 2
     assert "nonsense" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["compare", "data=digits", "--nonsense"])
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+
+
+def test_the_help_of_compare_fits_a_narrow_terminal_and_shows_what_a_study_can_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        main(["compare", "--help"])
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    assert all(word in said for word in ("--grid ditto.lam=0.01,0.1,1", "study.toml", "--tune", "[grid]"))
+
+
+def test_a_comparison_as_json_has_its_rows_and_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data=wine", "data.clients=3", "train.rounds=1", "--methods", "fedrecon", "--jobs", "1"]
+    assert main(["compare", *words, "--json", "--quiet", "--out", str(tmp_path)]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert {r["method"] for r in said["rows"]} >= {"local", "fedrecon"} and "all head" in said["failed"][
+        "fedrecon"
+    ]

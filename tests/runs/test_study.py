@@ -120,14 +120,19 @@ def test_what_is_wrong_is_said_before_anything_runs(
 ) -> None:
     given = re.sub(r"--seeds -1", "--seeds=-1", words).split()
     methods = [] if "--methods" in words else ["--methods", "ditto"]
-    assert main(["compare", "data=wine", *methods, *given, "--out", str(tmp_path / "runs")]) == 2
+    assert (
+        main(["compare", "data=wine", *methods, *given, "--jobs", "1", "--out", str(tmp_path / "runs")]) == 2
+    )
     assert WRONG[words] in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
 def test_data_that_are_not_there_are_said_before_anything_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", "data=nowhere.csv", "data.target=y", "--out", str(tmp_path / "runs")]) == 2
+    assert (
+        main(["compare", "data=nowhere.csv", "data.target=y", "--jobs", "1", "--out", str(tmp_path / "runs")])
+        == 2
+    )
     assert "nowhere.csv" in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.cli.command import Add, say, split_words
+from motet.errors import UsageError
 
 if TYPE_CHECKING:
     from motet.report.comparison import Comparison
-    from motet.runs.conduct import Conducted
+    from motet.runs.run_study import StudyOutcome
 
+EXPORT = "motet.report.export_table"
 EXAMPLES = """
 examples:
   motet compare data=digits
@@ -86,19 +88,20 @@ def do_compare(args: Any) -> int:
         template()  # loads libraries while the study is read
     from motet.cli.study_progress import StudyProgress
     from motet.runs import study as studies
-    from motet.runs.conduct import conduct
+    from motet.runs.run_study import run_study
 
+    check_export(args.to)
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else ()
     asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
     study = studies.read(path, words, asked)
     with StudyProgress(quiet=args.quiet) as progress:
-        done = conduct(study, args.out, args.jobs, progress, args.tune, args.fresh)
+        done = run_study(study, args.out, args.jobs, progress, args.tune, args.fresh)
     show(done, args)
     return 1 if done.failures else 0
 
 
-def show(done: Conducted, args: Any) -> None:
+def show(done: StudyOutcome, args: Any) -> None:
     """The table and the verdict on stdout, and where everything lies on stderr."""
     from motet.report import terminal
 
@@ -114,12 +117,20 @@ def show(done: Conducted, args: Any) -> None:
     for label, sentence in found.tuned.items():
         say(f"tuned:  {label}: {sentence}")
     if args.to:
-        import_module("motet.report.export_table").write_table(table, Path(args.to))
+        say(f"table:  {import_module(EXPORT).write_table(table, Path(args.to))}")
     report, first = found.report(args.report), found.folders[0]
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 
-def comparison_of(done: Conducted) -> Comparison:
+def check_export(path: str | None) -> None:
+    """Refuse, before anything runs, a file that cannot be written."""
+    if path and find_spec(EXPORT) is None:
+        raise UsageError(f"--to {path}: this version writes no tables\nhint: --json")
+    if path:
+        import_module(EXPORT).check(Path(path))
+
+
+def comparison_of(done: StudyOutcome) -> Comparison:
     """The runs of a study with what tuning chose, by the labels of their rows."""
     from motet.report.comparison import Comparison
 

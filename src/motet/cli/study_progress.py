@@ -15,7 +15,7 @@ from motet.runs.jobs import Event, Job, Outcome
 from motet.runs.parallel import Watch
 from motet.text import duration
 
-_NAME = 36  # columns of a run's name; a line has at most 80
+_NAME = 30  # columns of a run's name; a line has at most 80
 
 
 class StudyProgress(Progress, Watch):
@@ -39,7 +39,7 @@ class StudyProgress(Progress, Watch):
         scores = TextColumn("{task.fields[scores]}", table_column=Column(no_wrap=True))
         return [
             TextColumn("{task.description}", table_column=name),
-            BarColumn(12),
+            BarColumn(8),
             MofNCompleteColumn(),
             scores,
         ]

@@ -61,15 +61,15 @@ class Reporter:
     """An observer that tells what happens as plain data, and stops where it is asked to."""
 
     def __init__(
-        self, tell: Callable[[Event], None], asked: Callable[[], bool], job: Job, folder: Path
+        self, report: Callable[[Event], None], asked: Callable[[], bool], job: Job, folder: Path
     ) -> None:
-        self.tell, self.asked, self.job, self.folder = tell, asked, job, folder
+        self.report, self.asked, self.job, self.folder = report, asked, job, folder
         self.began, self.ended = False, 0  # rounds that ended
         self.raised: Exception | None = None  # by whoever was told
 
     def on_start(self, trainer: Trainer) -> None:
         self.began, self.ended = True, max(trainer.number + 1, 0)
-        self._tell(
+        self._report(
             event="start", folder=str(self.folder), first=self.ended, rounds=trainer.recipe.train.rounds,
             clients=len(trainer.federated.clients_data), notes=trainer.federated.notes,
             engine=trainer.choice.name, why=trainer.store.facts()["engine_why"],
@@ -77,15 +77,15 @@ class Reporter:
 
     def on_round(self, trainer: Trainer, seconds: float) -> None:
         self.ended = trainer.number + 1
-        self._tell(
+        self._report(
             event="round", method=trainer.recipe["method"]["name"], seed=trainer.recipe.seed,
             round=trainer.number, rounds=trainer.recipe.train.rounds, scores=dict(trainer.latest),
             seconds=seconds, kind=trainer.task.kind, refusals=trainer.refusals[:1],
         )  # fmt: skip
 
-    def _tell(self, **event: Any) -> None:
+    def _report(self, **event: Any) -> None:
         try:
-            self.tell(event)
+            self.report(event)
         except Exception as e:  # noqa: BLE001 a callback of the user's own: the run is saved first
             self.raised = e
 
@@ -100,7 +100,7 @@ class Reporter:
 def perform_one(
     job: Job,
     base: str | Path,
-    tell: Callable[[Event], None],
+    report: Callable[[Event], None],
     asked: Callable[[], bool] = lambda: False,
     fresh: bool = False,
 ) -> Outcome:
@@ -109,8 +109,9 @@ def perform_one(
     try:
         resolved = resolve(job.recipe)
         folder = folder or folder_for(resolved, base)
-        reporter = Reporter(tell, asked, job, folder)
-        run(resolved, folder, reporter, **({"fresh": True} if fresh else {}))
+        reporter = Reporter(report, asked, job, folder)
+        more: Any = {"fresh": True} if fresh else {}
+        run(resolved, folder, reporter, **more)
     except Stopped:
         assert reporter is not None
         if reporter.raised:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TextIO
@@ -51,7 +52,7 @@ def perform(
     fresh: bool = False,
 ) -> list[Outcome]:
     """Do all that is not done yet, in folders of `base`; how each ended, in the order given."""
-    watch, ended = watch or Watch(), {}
+    watch, ended = watch or Watch(), dict[str, Outcome]()
     elsewhere = [j for j in jobs if at_once > 1 and len(jobs) > 1 and not j.only_here]
     watch.on_begin(jobs)
     if elsewhere:
@@ -62,9 +63,8 @@ def perform(
             "code of a notebook or script is known in this process alone: its runs go one after another"
         )
     for job in here:
-        ended[job.name] = blocked(job, ended) or perform_one(
-            job, base, lambda event, job=job: watch.on_event(job, event), fresh=fresh
-        )
+        report = partial(watch.on_event, job)
+        ended[job.name] = blocked(job, ended) or perform_one(job, base, report, fresh=fresh)
         if ended[job.name].stopped:
             raise Stopped(f"stopped, with {count(ended)} of {len(jobs)} runs done")
         watch.on_end(ended[job.name])
@@ -104,7 +104,7 @@ class WorkerPool:
                 while self.todo or any(w.job for w in self.workers):
                     if stopping.asked:
                         self.stop()
-                    self.hand_out()
+                    self.assign()
                     self.take_next()
         finally:
             for worker in self.workers:
@@ -114,7 +114,7 @@ class WorkerPool:
             raise Stopped(f"stopped, with {count(self.ended)} of {self.total} runs done")
         return self.ended
 
-    def hand_out(self) -> None:
+    def assign(self) -> None:
         """Give every free worker a job that can start."""
         for job in [j for j in self.todo if all(name in self.ended for name in j.after)]:
             if failed := blocked(job, self.ended):
@@ -176,15 +176,18 @@ class Hired:
         self.folder: Path | None = None
         self.said: deque[str] = deque(maxlen=5)
         self.process = WorkerProcess()
-        for stream, read in ((self.process.answers, self.hear), (self.process.errors, self.overhear)):
+        for stream, read in (
+            (self.process.answers, self.read_answers),
+            (self.process.errors, self.read_errors),
+        ):
             threading.Thread(target=read, args=(stream, events), daemon=True).start()
 
-    def hear(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+    def read_answers(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
         for line in stream:
             events.put((self, json.loads(line)))
         events.put((self, {"event": "died"}))
 
-    def overhear(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+    def read_errors(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
         """Warnings, and what code of the user's own prints."""
         for line in stream:
             if line.strip():

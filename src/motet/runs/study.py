@@ -207,15 +207,15 @@ def method_rows(
     }
     recipes.merge(own, special)
     recipes.merge(own, {k: v for k, v in entry.items()})
-    mine = {}
-    for key, values in inner.items():
+    mine: Grid = {}
+    for key, many in inner.items():
         section, setting = divide_key(key, known)
         if section == name or (section == "method" and setting in known[name] and setting not in entry):
             if setting in entry:
                 raise RecipeError(
                     f"the grid varies {key}, and {name} is listed with {setting}={entry[setting]}"
                 )
-            mine[f"method.{setting}"] = values
+            mine[f"method.{setting}"] = many
     train = {k: v for k, v in around.get("train", {}).items() if (name, k) != (ALONE, "by")}
     for values in combinations(mine):
         whole = with_values(around | {"method": own, "train": train}, values)

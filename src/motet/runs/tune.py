@@ -52,7 +52,7 @@ class Search:
         made = [self.row.with_method(**values).recipe(seed, split) for values in self.left]
         return [Job(name, recipe, upto=upto) for name, recipe in zip(names, made, strict=True)]
 
-    def judge(self, outcomes: Sequence[Outcome], keep: int) -> None:
+    def select(self, outcomes: Sequence[Outcome], keep: int) -> None:
         """Keep the best settings; of equal ones those that stand first, the default before all."""
         scores = [(-math.inf, -math.inf) if o.failure else validation_score(o.folder) for o in outcomes]
         order = sorted(range(len(scores)), key=lambda i: scores[i], reverse=True)
@@ -84,7 +84,7 @@ def tune(
         )
         for search, jobs in stage:
             keep = len(jobs) // 2 if part == _PARTS[0] else _BEST if part == _PARTS[1] else 1
-            search.judge([next(outcomes) for _ in jobs], max(keep, 1))
+            search.select([next(outcomes) for _ in jobs], max(keep, 1))
         fresh = False  # what was begun anew is continued
     found = {s.row.label: s for s in searches}
     rows = tuple(found[r.label].chosen if r.label in found else r for r in study.rows)
@@ -114,16 +114,17 @@ def candidates(row: Row, method: Settings) -> list[Settings]:
     rate = "lr" if "lr" in known and "lr" not in row.given else ""
     strength = strength if strength in known and strength not in row.given else ""
     if rate and strength:
-        factors = _COUNTS if isinstance(method[strength], int) else _STRENGTHS
+        strengths = _COUNTS if isinstance(method[strength], int) else _STRENGTHS
         # every second field of a board of five by five: both ranges whole, with half of the runs
-        pairs = [(a, b) for i, a in enumerate(_RATES) for j, b in enumerate(factors) if (i + j) % 2 == 0]
+        pairs = [(a, b) for i, a in enumerate(_RATES) for j, b in enumerate(strengths) if (i + j) % 2 == 0]
         found = [
             {rate: scaled(method[rate], a), strength: scaled(method[strength], b)}
             for a, b in sorted(pairs, key=lambda p: p != (1.0, 1.0))
         ]
     else:
-        one, factors = rate or strength, _ALONE if rate else _STRENGTHS
-        factors = _COUNTS if one and isinstance(method[one], int) else factors
+        one = rate or strength
+        counted = one and isinstance(method[one], int)
+        factors: Sequence[float] = _COUNTS if counted else _ALONE if rate else _STRENGTHS
         found = [{one: scaled(method[one], f)} for f in sorted(factors, key=lambda f: f != 1.0) if one]
     fitting = [values for values in found if fits(values, known)]
     return [values for i, values in enumerate(fitting) if values not in fitting[:i]]

@@ -29,7 +29,7 @@ class Worker:
         self.waiting: SimpleQueue[Message] = SimpleQueue()
         self.stop = threading.Event()
 
-    def listen(self) -> None:
+    def take_orders(self) -> None:
         """Take orders while a job is performed."""
         for line in self.orders:
             order = json.loads(line)
@@ -39,12 +39,12 @@ class Worker:
                 self.waiting.put(order)
         os._exit(0)  # not sys.exit: the other thread may be in the middle of a round
 
-    def tell(self, message: Message) -> None:
+    def report(self, message: Message) -> None:
         self.out.write(json.dumps(message) + "\n")
         self.out.flush()
 
     def work(self) -> None:
-        threading.Thread(target=self.listen, daemon=True).start()
+        threading.Thread(target=self.take_orders, daemon=True).start()
         prepare()
         import torch
 
@@ -58,9 +58,9 @@ class Worker:
 
         folder = Path(order["folder"]) if order["folder"] else None
         job = Job(order["name"], Recipe(order["settings"]), folder, upto=order["upto"])
-        ended = perform_one(job, order["base"], self.tell, self.stop.is_set, order["fresh"])
+        ended = perform_one(job, order["base"], self.report, self.stop.is_set, order["fresh"])
         where = str(ended.folder) if ended.folder else ""
-        self.tell(
+        self.report(
             {
                 "event": "end",
                 "folder": where,

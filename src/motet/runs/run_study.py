@@ -1,4 +1,4 @@
-"""Conducting a study: tune if asked, run everything, and say what was run, read and failed.
+"""Running a study: tune if asked, run everything, and say what was run, read and failed.
 
 Knows studies, tuning and the runner. Does not know how results are shown.
 """
@@ -17,7 +17,7 @@ from motet.runs.tune import tune
 
 
 @dataclass(frozen=True)
-class Conducted:
+class StudyOutcome:
     """How the runs of a study ended, and what was tuned."""
 
     outcomes: list[Outcome]
@@ -33,14 +33,14 @@ class Conducted:
         return {o.job.name: o.failure for o in self.outcomes if o.failure}
 
 
-def conduct(
+def run_study(
     study: Study,
     base: str | Path = "runs",
     at_once: int = 0,
     watch: Watch | None = None,
     tuning: bool = False,
     fresh: bool = False,
-) -> Conducted:
+) -> StudyOutcome:
     """Run a study in folders of `base`, `at_once` runs at a time; 0: as many as use all cores."""
     watch, sentences = watch or Watch(), dict[str, str]()
     at_once = at_once or default_jobs(study.jobs()[0].recipe)
@@ -56,4 +56,4 @@ def conduct(
         for row in study.rows for seed in study.seeds for split in study.splits
     }  # fmt: skip
     said = {o.folder: sentences.get(labels[o.job.name], "") for o in outcomes if o.held and o.folder}
-    return Conducted(outcomes, {folder: text for folder, text in said.items() if text})
+    return StudyOutcome(outcomes, {folder: text for folder, text in said.items() if text})
