@@ -95,7 +95,7 @@ def _read(path: Path, side: str, changed: int) -> dict[str, Predicted]:
 
 def _test_shares(some: Sequence[Pair]) -> dict[Any, float]:
     """The share of each unit's rows that are test rows: so much do two splits' test rows overlap."""
-    found = {}
+    found: dict[Any, float] = {}
     for pair in some:
         rows = pair.run.clients.set_index("client")[["train", "val", "test"]]
         share = rows["test"] / rows.sum(axis="columns")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ReportedRun
-from motet.report.tables import TOLD_APART, comparison
+from motet.report.tables import SIGNIFICANT, comparison
 from motet.report.terminal import PERCENT, gain, named, number, score, three_digits
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _clients(many: int, table: pd.DataFrame) -> str:
 
 def _best(best: Any, rows: Sequence[Any]) -> str:
     others = [row for row in rows if row["federated"] and not row["best"]]
-    close = [row["name"] for row in others if not row["p_best"] < TOLD_APART]
+    close = [row["name"] for row in others if not row["p_best"] < SIGNIFICANT]
     hurt = "Best" if not best["gain_local_high"] < 0 else "Best of the federated methods"
     if not others:
         tail = ", the only federated method here"
