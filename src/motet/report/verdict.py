@@ -163,7 +163,7 @@ def _unconverged(rows: Sequence[Any]) -> str:
 def _caution(runs: Sequence[ReportedRun]) -> str:
     """Why this metric, and how few test rows there are."""
     whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
-    said = [why[0].upper() + why[1:].rstrip(".") + "." for why in whys if why][:1]
+    said = [_sentence(why, runs[0].metric) for why in whys if why][:1]
     rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
     middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
     if middle < FEW_ROWS:
@@ -171,3 +171,12 @@ def _caution(runs: Sequence[ReportedRun]) -> str:
             f"Few test rows: half of the clients have {number(middle)} or fewer, which tell little of one client."
         )
     return " ".join(said)
+
+
+def _sentence(text: str, metric: str) -> str:
+    """
+    >>> _sentence("auc, because 4 % are ill", "auc")
+    'AUC, because 4 % are ill.'
+    """
+    text = text.replace(metric, named(metric), 1) if text.startswith(metric) else text
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
