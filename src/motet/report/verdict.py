@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
+EXPECTED = ("accuracy", "rmse")  # metrics that need no reason
 MOST_NAMED = 3  # methods in a line
 
 
@@ -162,8 +163,9 @@ def _unconverged(rows: Sequence[Any]) -> str:
 
 def _caution(runs: Sequence[ReportedRun]) -> str:
     """Why this metric, and how few test rows there are."""
+    metric = runs[0].metric
     whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
-    said = [_sentence(why, runs[0].metric) for why in whys if why][:1]
+    said = [_sentence(why, metric) for why in whys if why and metric not in EXPECTED][:1]
     rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
     middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
     if middle < FEW_ROWS:
