@@ -121,7 +121,7 @@ def test_runs_that_all_failed_have_a_page(make, tmp_path):
 def test_errors_have_a_page(make, tmp_path):
     folders = [make(m, {"a": s, "b": s}, metric="rmse") for m, s in (("local", 2.0), ("ditto", 1.5))]
     text = Tags(page_of(folders, tmp_path)).text
-    assert "0.500 less error (RMSE) on average" in text
+    assert "0.500 less error (RMSE), of too few clients" in text
     assert "smaller is better" in text
 
 

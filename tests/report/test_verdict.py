@@ -107,10 +107,19 @@ def test_without_a_run_alone_nothing_is_said_of_federating(make):
 
 
 def test_few_test_rows_and_the_reason_for_the_metric_are_said_in_one_line(make):
-    why = "the score is AUC, because class 1 has 3.7 % of the rows"
-    folders = [make(m, ALONE, tests=12, metric_why=why) for m in ("local", "ditto")]
+    why = "balanced, because class 1 has 3.7 % of the rows"
+    folders = [
+        make(m, ALONE, tests=12, metric="balanced", better=1, metric_why=why) for m in ("local", "ditto")
+    ]
     last = lines_of(folders)[-1]
-    assert last.startswith("The score is AUC, because class 1 has 3.7 % of the rows. Few test rows: half of")
+    assert last.startswith("Balanced accuracy, because class 1 has 3.7 % of the rows. Few test rows: half of")
+
+
+def test_the_usual_metric_needs_no_reason(make):
+    folders = [
+        make(m, ALONE, tests=ROWS, metric_why="accuracy, because it is usual") for m in ("local", "ditto")
+    ]
+    assert not any("usual" in line for line in lines_of(folders))
 
 
 # ---- what is chosen, and by what ----

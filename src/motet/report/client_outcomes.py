@@ -21,7 +21,7 @@ from motet.report.gains import Pair, gain_frame, unit_of
 FILE = "predictions.parquet"
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
 OUTCOMES = (BETTER, SAME, WORSE, UNKNOWN)
-RESAMPLES, CELLS = 1000, 4_000_000  # of a client's rows: so many, fewer where there are very many rows
+RESAMPLES, FEWEST, CELLS = 1000, 200, 4_000_000  # of a client's rows: fewer where there are very many
 BINS = 15  # of the calibration error, as in the scores
 Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
@@ -95,7 +95,7 @@ def _read(path: Path, side: str, changed: int) -> dict[str, Predicted]:
 
 def _test_shares(some: Sequence[Pair]) -> dict[Any, float]:
     """The share of each unit's rows that are test rows: so much do two splits' test rows overlap."""
-    found = {}
+    found: dict[Any, float] = {}
     for pair in some:
         rows = pair.run.clients.set_index("client")[["train", "val", "test"]]
         share = rows["test"] / rows.sum(axis="columns")
@@ -127,9 +127,13 @@ def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
     """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
     if metric not in METRICS:
         return UNKNOWN
-    draw = np.random.default_rng(0)
+    draw, largest = np.random.default_rng(0), max(len(seeds[0][0][0]) for seeds in rows.values())
+    times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
+    each = np.stack([_differences(seeds, metric, draw, times) for seeds in rows.values()])
+    known = np.isfinite(each)  # a resample of one class has no AUC
+    with np.errstate(invalid="ignore"):
+        found = np.where(known, each, 0).sum(0) / known.sum(0) * better
     # the first resample is the rows as they are
-    found = np.mean([_differences(seeds, metric, draw) for seeds in rows.values()], axis=0) * better
     point, drawn = found[0], found[1:][np.isfinite(found[1:])]
     if len(drawn) < len(found) / 2:
         return UNKNOWN
@@ -138,13 +142,12 @@ def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
     return _called(point + (low - point) * wider, point + (high - point) * wider)
 
 
-def _differences(seeds: Sequence[tuple[Predicted, Predicted]], metric: str, draw: Any) -> Floats:
+def _differences(seeds: Sequence[tuple[Predicted, Predicted]], metric: str, draw: Any, times: int) -> Floats:
     """Of every resample of one split's rows, the same for all seeds and for both."""
     many = len(seeds[0][0][0])
-    times = int(np.clip(CELLS // max(many, 1), 200, RESAMPLES))
     weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
     measure = METRICS[metric]
-    with np.errstate(divide="ignore", invalid="ignore"):  # a resample of one class has no AUC
+    with np.errstate(divide="ignore", invalid="ignore"):
         each = [measure(*one, weights) - measure(*two, weights) for one, two in seeds]
     return np.asarray(np.mean(each, axis=0), dtype=float)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from motet.report.certainty import Interval, interval, signed_rank
-from motet.report.read import ALONE, ReportedRun, settings_of
+from motet.report.read import ALONE, CONSTANT, ReportedRun, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ def with_side(group: Sequence[ReportedRun], side: str) -> list[Pair]:
 
 
 def alone(group: Sequence[ReportedRun], groups: Groups) -> tuple[list[Pair], str]:
-    """The runs of one row with their own kind alone, and what that is; nothing for `local` itself."""
-    if not group or group[0].method == ALONE:
+    """The runs of one row with their own kind alone, and what that is; `local` and no model have none."""
+    if not group or group[0].method in (ALONE, CONSTANT):
         return [], ""
     if own := with_side(group, "alone"):
         return own, "its own model, trained alone"

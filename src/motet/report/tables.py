@@ -37,7 +37,7 @@ ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "co
 CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
 NUMBERS = ("rmse", "mae", "r2")
 WORTH = 0.01  # a point, or a hundredth of an error: what a third of the rounds must gain to be worth them
-TOLD_APART = 0.05  # p below which two methods are called different
+SIGNIFICANT = 0.05  # p below which two methods are called different
 
 
 # ---- one run ----
@@ -54,9 +54,10 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
         "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
-        "validation": run.validation, "constant": _mean(run.of(CONSTANT)), "constant_name": constant_name(run),
-        "needs": needs([run]), "alone": _mean(run.of("alone")),
-        "arrival": _unseen(run, "arrival"), "visit": _unseen(run, "visit"), "unseen_global": _unseen(run, "global"),
+        "validation": run.validation, "constant": _known(run, CONSTANT), "constant_name": constant_name(run),
+        "needs": needs([run]), "alone": _known(run, "alone"),
+        "arrival": _known(run, "arrival", seen=False), "visit": _known(run, "visit", seen=False),
+        "unseen_global": _known(run, "global", seen=False),
         "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
         "notes": list(run.notes), "metrics": _metrics(run),
@@ -64,8 +65,9 @@ def summary(run: ReportedRun) -> dict[str, Any]:
     return {key: plain(value) for key, value in found.items()}
 
 
-def _unseen(run: ReportedRun, side: str) -> float:
-    scores = run.of(side, seen=False)
+def _known(run: ReportedRun, side: str, *, seen: bool = True) -> float:
+    """The mean over the clients that have this score."""
+    scores = run.of(side, seen=seen)
     return _mean(scores.dropna() if run.metric in NOT_ALWAYS else scores)
 
 
@@ -258,7 +260,7 @@ def _with_best(rows: Sequence[dict[str, Any]], groups: Groups) -> list[dict[str,
     others = [r["method"] for r in able[1:]]
     frames = [gain_frame(pairs(groups[best], groups[name])) for name in others] if best else []
     sure = dict(zip(others, holm([chance(frame) for frame in frames]), strict=True))
-    apart = bool(sure) and max(sure.values()) < TOLD_APART
+    apart = bool(sure) and max(sure.values()) < SIGNIFICANT
     return [
         row | {"best": row["method"] == best, "told_apart": row["method"] == best and apart,
                "p_best": sure.get(row["method"], NOTHING)}

@@ -162,7 +162,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Columns that fit into a width: their headings, and how wide they are."""
 
     columns: dict[str, Cell]
@@ -177,7 +177,7 @@ class Layout:
 
 def _layout(
     names: Sequence[str], rows: Sequence[Any], columns: dict[str, Cell], metric: str, width: int
-) -> Layout:
+) -> TableLayout:
     """Names wrap, then columns are left out, the least needed first."""
     longest = min(max(map(len, names)), WIDEST)
     for gone in range(len(FIRST_TO_GO) + 1):
@@ -185,7 +185,9 @@ def _layout(
         cells = [_longest([cell(row, metric) for row in rows]) for cell in kept.values()]
         heads = [_wrapped(k, max(size, 8)) for k, size in zip(kept, cells, strict=True)]
         sizes = [max(size, _longest(head)) for size, head in zip(cells, heads, strict=True)]
-        found = Layout(kept, heads, sizes, max(NARROWEST, min(longest, width - sum(sizes) - 2 * len(sizes))))
+        found = TableLayout(
+            kept, heads, sizes, max(NARROWEST, min(longest, width - sum(sizes) - 2 * len(sizes)))
+        )
         if found.width <= width:
             break
     return found
@@ -215,7 +217,7 @@ def failed(row: Any) -> str:
     return reason if not row["failed"] or reason.startswith("diverged") else f"failed: {reason}"
 
 
-def _lines(name: Sequence[str], cells: Sequence[Sequence[str]], layout: Layout) -> list[str]:
+def _lines(name: Sequence[str], cells: Sequence[Sequence[str]], layout: TableLayout) -> list[str]:
     """A row of the table: the name flush left, numbers flush right, as many lines as it needs."""
     columns = [[text.ljust(layout.first) for text in name]]
     columns += [[text.rjust(size) for text in cell] for cell, size in zip(cells, layout.sizes, strict=True)]
@@ -259,15 +261,19 @@ def clients_text(by_client: pd.DataFrame, metric: str) -> str:
     """Every client's scores for a terminal: rows as whole numbers, shares in percent."""
     from motet.text import aligned
 
-    shown = {"client": str, "split": lambda v: f"{v:.0f}", "train": lambda v: f"{v:,.0f}"}
     names = list(by_client.columns)
     rows = [
-        [shown.get(name, lambda v: score(v, metric))(row[name]) for name in names]
-        for row in by_client.to_dict("records")
+        [_client_cell(row[name], str(name), metric) for name in names] for row in by_client.to_dict("records")
     ]
     head = ["training rows" if name == "train" else name for name in names]
     right = [i for i, name in enumerate(names) if name != "client"]
     return "\n".join([f"test {unit(metric)} of each client's own model", *aligned([head, *rows], right)])
+
+
+def _client_cell(value: Any, column: str, metric: str) -> str:
+    if column == "client":
+        return str(value)
+    return f"{value:,.0f}" if column in ("train", "split") else score(value, metric)
 
 
 def printed(parts: Sequence[Any], width: int = WIDTH) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ReportedRun
-from motet.report.tables import TOLD_APART, comparison
+from motet.report.tables import SIGNIFICANT, comparison
 from motet.report.terminal import PERCENT, gain, named, number, score, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
+EXPECTED = ("accuracy", "rmse")  # metrics that need no reason
 MOST_NAMED = 3  # methods in a line
 
 
@@ -117,7 +118,7 @@ def _clients(many: int, table: pd.DataFrame) -> str:
 
 def _best(best: Any, rows: Sequence[Any]) -> str:
     others = [row for row in rows if row["federated"] and not row["best"]]
-    close = [row["name"] for row in others if not row["p_best"] < TOLD_APART]
+    close = [row["name"] for row in others if not row["p_best"] < SIGNIFICANT]
     hurt = "Best" if not best["gain_local_high"] < 0 else "Best of the federated methods"
     if not others:
         tail = ", the only federated method here"
@@ -162,8 +163,9 @@ def _unconverged(rows: Sequence[Any]) -> str:
 
 def _caution(runs: Sequence[ReportedRun]) -> str:
     """Why this metric, and how few test rows there are."""
+    metric = runs[0].metric
     whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
-    said = [why[0].upper() + why[1:].rstrip(".") + "." for why in whys if why][:1]
+    said = [_sentence(why, metric) for why in whys if why and metric not in EXPECTED][:1]
     rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
     middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
     if middle < FEW_ROWS:
@@ -171,3 +173,12 @@ def _caution(runs: Sequence[ReportedRun]) -> str:
             f"Few test rows: half of the clients have {number(middle)} or fewer, which tell little of one client."
         )
     return " ".join(said)
+
+
+def _sentence(text: str, metric: str) -> str:
+    """
+    >>> _sentence("auc, because 4 % are ill", "auc")
+    'AUC, because 4 % are ill.'
+    """
+    text = text.replace(metric, named(metric), 1) if text.startswith(metric) else text
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
