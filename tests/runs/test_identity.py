@@ -290,6 +290,18 @@ def test_fresh_runs_anew_and_touches_no_file_of_others(capsys: pytest.CaptureFix
     assert run(read(words=[*WORDS, "method=local"]), "r", fresh=True).facts["method"] == "local"
 
 
+def test_fresh_replaces_a_database_that_cannot_be_read() -> None:
+    Path("r").mkdir()
+    Path("r/run.sqlite").write_bytes(b"no database at all" * 300)
+    assert run(read(words=WORDS), "r", fresh=True).facts["status"] == "done"
+
+
+def test_a_recipe_that_is_wrong_deletes_nothing() -> None:
+    run(read(words=WORDS), "r")
+    assert main(["run", *WORDS, "data.target=nothing", "--out", "r", "--fresh", "--quiet"]) == 2
+    assert motet.Run("r").facts["status"] == "done"
+
+
 def test_a_run_from_python_says_that_it_was_read(caplog: pytest.LogCaptureFixture) -> None:
     made = {"data": "wine", "rounds": 1, "engine": {"name": "loop"}}
     assert not motet.run(**made).was_read and caplog.text == ""

@@ -114,7 +114,7 @@ def _attributes(name: str, module: ModuleType, words: set[str], seen: set[str]) 
     """Attributes of a module with one of these names, and of modules of the user's own in it."""
     seen.add(module.__name__)
     found: dict[str, Any] = {}
-    for word in words & vars(module).keys():
+    for word in sorted(words & vars(module).keys()):
         value = vars(module)[word]
         if not (isinstance(value, ModuleType) and is_own_module(value.__name__)):
             found[f"{name}.{word}"] = value
@@ -126,7 +126,7 @@ def _attributes(name: str, module: ModuleType, words: set[str], seen: set[str]) 
 def _imported(names: Iterable[str], package: str) -> Iterator[ModuleType]:
     """Modules of the user's own that a function imports when it runs."""
     for name in sorted(names):
-        for full in {name, f"{package}.{name}".strip(".")} - {""}:
+        for full in sorted({name, f"{package}.{name}".strip(".")} - {""}):
             if full not in sys.modules and not _is_there(full):
                 continue
             if is_own_module(full):

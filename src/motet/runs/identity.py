@@ -45,6 +45,7 @@ def whole(pieces: Pieces) -> str:
     return sha256(json.dumps(pieces, sort_keys=True).encode()).hexdigest()
 
 
+@cache
 def versions() -> dict[str, str]:
     def of(package: str) -> str:
         try:

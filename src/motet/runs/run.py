@@ -165,7 +165,10 @@ def delete_run(folder: Path) -> None:
     kill in between leaves files that the next run overwrites, and no run that looks finished."""
     if not (folder / FILE).exists():
         return
-    clients = Run(folder).clients["client"]
+    try:
+        clients = Run(folder).clients["client"].tolist()
+    except sqlite3.DatabaseError:  # it cannot be read; all the more reason to run anew
+        clients = []
     for end in ("-shm", "-wal", ""):
         (folder / f"{FILE}{end}").unlink(missing_ok=True)
     for file in written_files(folder, clients):
