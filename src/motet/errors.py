@@ -5,6 +5,7 @@
     ├── DataError            data that cannot be read or used (also ValueError)
     ├── NetError             a network that cannot be built as asked (also ValueError)
     ├── MethodUnfit          a method that cannot work on this task (also ValueError)
+    ├── MetricFailed         a metric of the user's own that gave no score
     ├── RunError             a run that cannot start, continue or end
     │   └── Diverged         a run whose training diverged
     ├── Stopped              a run that was stopped; the same call continues it
@@ -41,6 +42,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
+    from motet.client.metrics import MetricFailed as MetricFailed
     from motet.client.visit import VerbFailed as VerbFailed
     from motet.core import MethodUnfit as MethodUnfit
     from motet.core import NoReply as NoReply
@@ -66,6 +68,7 @@ _PLACES = {
     "motet.deploy.site.storage": "EncryptedStateError",
     "motet.deploy.site.policy": "PolicyError RefusedByPolicy",
     "motet.engines.flare": "TooFew",
+    "motet.client.metrics": "MetricFailed",
     "motet.client.visit": "VerbFailed",
     "motet.engines.loop": "AllRefused",
     "motet.nets.layers": "NetError",

@@ -128,6 +128,15 @@ def test_an_own_metric_chooses_and_is_stored(tmp_path: Path, monkeypatch: pytest
     assert verify(done.folder) == []
 
 
+def test_an_own_metric_may_be_given_as_a_function(tmp_path: Path) -> None:
+    def hits(targets: Any, p: Any) -> float:
+        return float((p.argmax(1) == targets).mean())
+
+    done = motet.run(data="wine", clients=3, unseen=0, rounds=1, metric=hits, out=tmp_path / "r")
+    assert done.facts["metric"] == "own" and done.facts["metric_name"].startswith("session:hits-")
+    np.testing.assert_allclose(done.test["own"], done.test["accuracy"])
+
+
 def test_an_own_metric_of_numbers_gets_them_in_their_own_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

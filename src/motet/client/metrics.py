@@ -84,7 +84,7 @@ class ClassRows:
 
     @cached_property
     def guess(self) -> Array:
-        return self.scores.argmax(-1)
+        return np.asarray(self.scores.argmax(-1))
 
     @cached_property
     def right(self) -> Array:
@@ -184,7 +184,7 @@ def rank_sums(values: Array, column: Array, live: Array) -> Array:
 def _keys(values: Array, number: Array) -> Array:
     """Whole numbers in the order of (number, value)."""
     bits = (values + np.float32(0)).view(np.int32)  # there is one zero
-    return np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) + (number << 32)
+    return np.asarray(np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) + (number << 32))
 
 
 # ---- numbers ----

@@ -24,10 +24,13 @@ _AT_ONCE = 8  # models scored together
 
 def loss_and_accuracy(task: Task, predict: Callable[[Tensor], Tensor], batch: Batch) -> Tensor:
     """Of a predictor on some examples, (2,); where targets are numbers, 1 / (1 + loss) stands for the accuracy."""
-    parts = [(predict(part.x), part) for part in slices(batch)]
-    many = sum(part.live.sum() for _, part in parts)
-    loss = sum((task.per_example_loss(z, part.y) * part.live).sum() for z, part in parts) / many
-    right = sum(((z.argmax(-1) == part.y) * part.live).sum() for z, part in parts)
+    many, loss, right = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    for part in slices(batch):
+        scores = predict(part.x)
+        many = many + part.live.sum()
+        loss = loss + (task.per_example_loss(scores, part.y) * part.live).sum()
+        right = right + ((scores.argmax(-1) == part.y) * part.live).sum() if task.kind == "classes" else right
+    loss = loss / many
     return torch.stack([loss, right / many if task.kind == "classes" else 1 / (1 + loss)])
 
 

@@ -8,6 +8,7 @@ Knows settings, targets and users' own functions. Does not know how anything is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -114,7 +115,7 @@ def check_own(task: Task, clients_data: Mapping[str, ClientData]) -> None:
             raise RecipeError(f"{e}\nIt was called with what a constant predicts for validation rows.") from e
 
 
-def metric_facts(recipe: Recipe) -> dict[str, object]:
+def metric_facts(recipe: Recipe) -> dict[str, Any]:
     """What a store says of a resolved recipe's metric: the column of scores, its name, and which way is better."""
     name = recipe.train.metric
     own = own_metric(name)

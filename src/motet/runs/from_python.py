@@ -115,7 +115,7 @@ def changed(found: Mapping[str, Any], file: Mapping[str, Any]) -> Settings:
 
 def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
     """A section as a recipe has it; objects are named."""
-    value = {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else _plain(value)
+    value = {k: _plain(v, k) for k, v in value.items()} if isinstance(value, dict) else _plain(value)
     named: dict[str, Callable[[Any], Settings]] = {
         "data": lambda v: data_section(v, settings.get("client")),
         "net": lambda v: {"name": net_name(v)},
@@ -128,8 +128,10 @@ def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
     return value | named[section](value["name"]) if "name" in value else value
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's, and the object of a nested setting as its table."""
+def _plain(value: Any, key: str = "") -> Any:
+    """Numbers of numpy as Python's, the object of a nested setting as its table, an own metric as its name."""
+    if key == "metric" and inspect.isfunction(value):
+        return own_code.name_of(value)
     if isinstance(value, np.generic):
         return value.item()
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
@@ -222,7 +224,7 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
         guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
         return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})
-    part[key] = _plain(str(value) if isinstance(value, Path) else value)
+    part[key] = _plain(str(value) if isinstance(value, Path) else value, key)
     return unfit(places[0], {key: part[key]}, known)
 
 
