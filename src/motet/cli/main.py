@@ -17,6 +17,7 @@ from motet.cli.command import Add, adds_to, print_summary, say, split_words
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
+from motet.cli.report_commands import add_to, checked, report_commands
 from motet.cli.reproduce_command import reproduce_command
 from motet.errors import MotetError, Stopped
 
@@ -75,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     add = adds_to(top)
     running(add)
     reading(add)
+    report_commands(add)
     data_commands(add)
     reproduce_command(add)
     predict_command(add)
@@ -109,6 +111,7 @@ def running(add: Add) -> None:
     )
     p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
     p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
+    add_to(p, "beside the report")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -129,10 +132,6 @@ def reading(add: Add) -> None:
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
     p.add_argument("--json", action="store_true", help="as JSON")
-
-    p = add("report", do_report, "write the HTML report of one or more runs")
-    p.add_argument("runs", nargs="+", help="runs' folders")
-    p.add_argument("--to", default="report.html", metavar="FILE", help="default: report.html")
 
     p = add("export", do_export, "write a client's personal model to a file")
     p.add_argument("run", help="a run's folder")
@@ -172,6 +171,7 @@ def do_compare(args: Any) -> None:
     from motet.report.comparison import Comparison
     from motet.runs import compare as comparing
 
+    to = checked(args.to)
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else comparing.STANDARD
     plan = comparing.plan(path, words, methods, args.seeds)
@@ -183,6 +183,8 @@ def do_compare(args: Any) -> None:
     table = found.table
     print(json.dumps(terminal.as_records(table), default=str) if args.json else terminal.as_text(table))
     report, first = found.report(args.report), found.folders[0]
+    for file in to:
+        say(f"table:  {found.save(file)}")
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 
@@ -197,13 +199,6 @@ def do_show(args: Any) -> None:
         return
     summary = tables.summary(found[0])
     print(json.dumps(summary, default=str) if args.json else terminal.summary_text(summary))
-
-
-def do_report(args: Any) -> None:
-    from motet.report import html
-    from motet.report.read import read
-
-    print(html.write(read([Path(r) for r in args.runs]), Path(args.to)))
 
 
 def do_verify(args: Any) -> int:
