@@ -132,12 +132,12 @@ def gains_by_size(found: pd.DataFrame, names: Sequence[str], metric: str) -> Dra
         panels = figure.subplots(len(names), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         order = None
         for axes, name in zip(panels, names, strict=True):
-            own = found[found["label"] == name].sort_values(["train", "unit"], kind="stable")
+            own = found[found["label"] == name].sort_values("train", kind="stable")
             own = own.iloc[evenly(range(len(own)), DOTS)].reset_index(drop=True)
             order = own if order is None else order
             _sticks(axes, own)
             axes.set_title(short(name, 60), loc="left")
-            axes.set_ylabel("points gained" if in_percent(metric) else f"{metric} gained")
+            axes.set_ylabel("points gained" if in_percent(metric) else f"gain, {metric}")
             percent(axes.yaxis, metric)
         if order is not None:
             _client_ticks(panels[-1], order)
@@ -171,11 +171,17 @@ def _client_ticks(axes: Axes, order: pd.DataFrame) -> None:
     if len(order) <= COLUMNS:
         _name_ticks(
             axes,
-            [f"{short(str(c), 22)} ({n:.0f})" for c, n in zip(order["unit"], order["train"], strict=True)],
+            [f"{_short_unit(str(c))} ({n:.0f})" for c, n in zip(order["unit"], order["train"], strict=True)],
         )
         return
     axes.set_xticks([0, len(order) - 1], [f"{n:.0f} rows" for n in order["train"].iloc[[0, -1]]])
     axes.set_xlabel("clients, from few training rows to many")
+
+
+def _short_unit(unit: str) -> str:
+    """A long name is cut, and its split is not."""
+    client, _, split = unit.rpartition(", split ")
+    return f"{short(client, 14)}, split {split}" if client else short(unit, 22)
 
 
 def _name_ticks(axes: Axes, names: Sequence[str]) -> None:

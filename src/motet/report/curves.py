@@ -84,10 +84,14 @@ def label_of(curve: Curve, first: Curve, letters: int) -> str:
     return sign + short(curve.name, letters)
 
 
-def drawing(found: Sequence[Curve], metric: str, better: int, constant: float | None) -> tuple[Draw, Size]:
+def look_alike(found: Sequence[Curve], limits: Size) -> list[list[Curve]]:
+    """Curves in groups that look like one line between these limits."""
+    return together(found, CLOSE * (limits[1] - limits[0]))
+
+
+def drawing(found: Sequence[Curve], limits: Size, metric: str, constant: float | None) -> tuple[Draw, Size]:
     """What draws the figure, and its size: higher where many lines have names."""
-    limits = window(found, metric, better, constant)
-    groups = together(found, CLOSE * (limits[1] - limits[0]))
+    groups = look_alike(found, limits)
 
     def draw(figure: Figure) -> None:
         from matplotlib.ticker import MaxNLocator
@@ -113,7 +117,7 @@ def drawing(found: Sequence[Curve], metric: str, better: int, constant: float | 
     return draw, (9.8, max(3.8, 1.0 + 0.18 * len(found)))
 
 
-def window(found: Sequence[Curve], metric: str, better: int, constant: float | None) -> tuple[float, float]:
+def window(found: Sequence[Curve], metric: str, better: int, constant: float | None) -> Size:
     """Limits that show where methods differ: the first quarter of the rounds and bad runs may be outside."""
     import pandas as pd
 
@@ -222,5 +226,6 @@ def _label(axes: Axes, curve: Curve, first: Curve, end: tuple[float, float], at:
     axes.plot([1.04], [at], transform=place, marker=style.marker, markersize=0.55 * size, linestyle="",
               color=style.colour, clip_on=False, fillstyle="none" if curve.side == "global" else "full")  # fmt: skip
     text = label_of(curve, first, 22 if narrow(figure) else 36)
+    text += f" (to round {end[0]:.0f})" if end[0] < axes.dataLim.x1 else ""
     axes.annotate(text, (1.04, at), (1.3 * size, 0), "axes fraction", "offset points", va="center_baseline",
                   annotation_clip=False)  # fmt: skip

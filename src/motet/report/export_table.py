@@ -56,7 +56,8 @@ def columns_of(table: pd.DataFrame) -> dict[str, Cell]:
 
 
 def name_of(row: Any) -> str:
-    return f"{row['method']}, {row['role']}" if row["role"] else str(row["method"])
+    """A row's name for people."""
+    return str(row.get("name") or (f"{row['method']}, {row['role']}" if row["role"] else row["method"]))
 
 
 def _cells(table: pd.DataFrame) -> list[list[str]]:

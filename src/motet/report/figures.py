@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from motet.report import fonts
-from motet.report.read import ALONE, UPPER_BOUND
+from motet.report.read import ALONE
 from motet.report.terminal import score
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def styles_of(labels: Sequence[str]) -> Styles:
     >>> len(set(styles_of([f"m{i}" for i in range(160)]).values()))
     160
     """
-    reference = {ALONE: GREY, UPPER_BOUND: INK}
+    reference = {ALONE: GREY, "centralised": INK}
     laps, found = Counter[str](), {}
     for name in labels:
         kind = reference.get(name.split(" ")[0], "")

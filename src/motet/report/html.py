@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.report import figure_data, figures, terminal
-from motet.report.export_table import columns_of
+from motet.report.export_table import columns_of, name_of
 from motet.report.pictures import pictures
 from motet.report.read import ALONE, ReportedRun
 from motet.report.tables import comparison, summary
@@ -87,7 +87,7 @@ def template(name: str) -> Any:
     environment.filters |= {
         "score": lambda v, m: _typeset(terminal.score(v, m)), "gain": lambda v, m: _typeset(terminal.gain(v, m)),
         "number": lambda v: _typeset(terminal.number(v)), "known": lambda v: v is not None and not math.isnan(v),
-        "typeset": _typeset,
+        "typeset": _typeset, "name": name_of,
     }  # fmt: skip
     return environment.get_template(name)
 

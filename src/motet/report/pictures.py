@@ -38,18 +38,18 @@ def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list
     if not found:
         return []
     constant = figure_data.constant(runs)
-    draw, size = curves.drawing(found, metric, runs[0].better, constant)
+    limits = curves.window(found, metric, runs[0].better, constant)
+    draw, size = curves.drawing(found, limits, metric, constant)
+    alike = any(len(group) > 1 for group in curves.look_alike(found, limits))
     caption = "Validation score, mean over clients, of personal models"
     caption += "; dotted: the global model where it is another" * any(c.side == "global" for c in found)
     if (past["runs"] > 1).any():
         caption += ". Lines are means over runs, bands reach from the lowest run to the highest"
         caption += _ends(past)
-    caption += (
-        ". A marker is on each round whose models are reported (rounds are counted from 0); early rounds "
-        "may lie outside. Equal curves (=), and curves that look alike (≈), are one line in several colours."
-    )
-    data = past.drop(columns="runs").assign(runs=past["runs"])
-    return [Picture("validation-over-rounds", "Validation over rounds", caption, draw, size, data, True)]
+    caption += ". A marker is on each round whose models are reported" * bool(marked)
+    caption += ". Rounds are counted from 0, and early ones may lie outside."
+    caption += " Lines that are equal (=) or look so (≈) lie on each other, thin on thick." * alike
+    return [Picture("validation-over-rounds", "Validation over rounds", caption, draw, size, past, True)]
 
 
 def _ends(past: pd.DataFrame) -> str:
@@ -64,10 +64,15 @@ def _of_clients(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> lis
     many, most = len(clients), client_figures.DOTS
     caption = "Each dot is a client's own model on its own test rows; the line is the mean over all clients."
     caption += f" Of {many:,} clients, {most} evenly spaced ranks are drawn." * (many > most)
-    size = WIDE, 0.9 + 0.42 * (len(clients.columns) - 1)
+    size = WIDE, 0.9 + _row_height(len(clients.columns) - 1)
     draw = client_figures.each_client(clients, styles, metric)
     data = clients.rename_axis("client").reset_index()
     return [Picture("test-of-each-client", "Every client", caption, draw, size, data, True)]
+
+
+def _row_height(rows: int) -> float:
+    """Inches for so many methods below each other."""
+    return rows * (0.42 if rows <= 6 else 0.34)
 
 
 def _of_gains(runs: Sequence[ReportedRun], table: pd.DataFrame, metric: str) -> list[Picture]:
@@ -85,7 +90,7 @@ def _of_gains(runs: Sequence[ReportedRun], table: pd.DataFrame, metric: str) -> 
         + cut
     )
     draw = client_figures.gains(found, intervals, metric)
-    size = WIDE, 1.3 + 0.45 * len(intervals)
+    size = WIDE, 1.2 + _row_height(len(intervals))
     first = Picture("gains-of-methods", "What clients gain", caption, draw, size, found, True)
     return [first, _gains_by_size(found, metric)]
 
