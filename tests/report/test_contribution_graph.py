@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from motet.report import contribution_graph
+from motet.report.figures import in_page
 from motet.report.html import render
 from motet.report.read import read
 
@@ -24,4 +25,5 @@ def test_who_relies_on_whom_is_drawn_where_a_method_says_so(make: Make) -> None:
 def test_of_many_clients_some_are_drawn_and_the_caption_says_so(make: Make) -> None:
     many = {f"c{k}": {"c0": 1.0} for k in range(40)}
     (picture,) = contribution_graph.picture(read([make("stacking", SCORES, record={"trust": many})])[0])
-    assert "24 of 40 clients are drawn" in picture["caption"] and "<svg" in picture["svg"]
+    assert "24 of 40 clients are drawn" in picture.caption and "<svg" in in_page(picture)
+    assert len(picture.data) == 40

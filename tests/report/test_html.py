@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -118,6 +119,18 @@ def test_runs_that_all_failed_have_a_page(make, tmp_path):
     assert "No method has test scores" in page and "no space left" in page
 
 
+def test_a_hint_stands_once_whatever_the_number_of_seeds(make, tmp_path):
+    why = "round 2: loss is nan\nhint: a smaller learning rate"
+    folders = [
+        make("ditto", {"a": 0.1}, seed=s, status="failed", failure=why, reported=None) for s in range(3)
+    ]
+    page = page_of(
+        [*folders, make("local", {"a": 0.5}), make("page", {"a": 0.5}, status="running")], tmp_path
+    )
+    assert page.count("a smaller learning rate") == 1 and "seeds 0, 1, 2: round 2: loss is nan" in page
+    assert "1 of 1 runs not finished" in page
+
+
 def test_errors_have_a_page(make, tmp_path):
     folders = [make(m, {"a": s, "b": s}, metric="rmse") for m, s in (("local", 2.0), ("ditto", 1.5))]
     text = Tags(page_of(folders, tmp_path)).text
@@ -132,25 +145,60 @@ def test_ten_thousand_clients_fit_in_two_megabytes(make, tmp_path):
     assert "Shown are 200 of 10,000 clients" in page
 
 
+def browse(page: Path, folder: Path, *options: str) -> str:
+    """What Chromium prints about a page, in an empty profile."""
+    command = [
+        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        f"--user-data-dir={folder / 'profile'}", *options, page.as_uri(),
+    ]  # fmt: skip
+    browser = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True
+    )
+    try:
+        return browser.communicate(timeout=60)[0]
+    finally:
+        if browser.poll() is None:
+            os.killpg(browser.pid, signal.SIGKILL)
+            browser.wait()
+
+
+MEASURE = """<iframe src="{page}" style="width: {width}px; height: 900px; border: 0"></iframe><pre></pre><script>
+document.querySelector("iframe").addEventListener("load", event => {{
+  const page = event.target.contentDocument, all = s => [...page.querySelectorAll(s)];
+  const shown = all("figure svg").filter(e => e.getClientRects().length);
+  const letters = svg => Math.min(...[...svg.querySelectorAll("text")].map(e => e.getBoundingClientRect()).map(
+    r => Math.min(r.width, r.height)));
+  document.querySelector("pre").textContent = JSON.stringify({{
+    page: page.documentElement.scrollWidth, tables: all(".wide").map(e => e.scrollWidth - e.clientWidth),
+    figures: shown.length, letters: shown.map(letters)}});
+}});</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [1300, 420])
+def test_nothing_scrolls_sideways_that_need_not_and_letters_stay_readable(make, tmp_path, width):
+    names = [f"client-{i:02}" for i in range(20)]
+    methods = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
+    folders = [make(m, {c: (i + k) % 9 / 10 for k, c in enumerate(names)}) for i, m in enumerate(methods)]
+    page_of(folders, tmp_path)
+    frame = tmp_path / "frame.html"
+    frame.write_text(MEASURE.format(page=(tmp_path / "out" / "report.html").as_uri(), width=width))
+    size = f"--window-size={max(width, 600)},1000"
+    text = browse(
+        frame, tmp_path, "--allow-file-access-from-files", "--virtual-time-budget=9000", size, "--dump-dom"
+    )
+    found = json.loads(re.findall(r"<pre>(.*?)</pre>", text)[0])
+    assert found["page"] <= width and found["figures"] == 5
+    assert min(found["letters"]) > 6  # pixels: across the smallest letters, names on their side among them
+    assert width < 1300 or set(found["tables"]) == {0}
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 def test_a_browser_shows_the_page_and_asks_nobody(page, tmp_path):
     file = tmp_path / "report.html"
     file.write_text(page)
     shot, log = tmp_path / "shot.png", tmp_path / "net.json"
-    command = [
-        str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-        f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={log}", "--window-size=1100,2400",
-        f"--screenshot={shot}", file.as_uri(),
-    ]  # fmt: skip
-    browser = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        browser.wait(timeout=60)
-    finally:
-        if browser.poll() is None:
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait()
+    browse(file, tmp_path, f"--log-net-log={log}", "--window-size=1100,2400", f"--screenshot={shot}")
     assert shot.read_bytes().startswith(b"\x89PNG") and shot.stat().st_size > 20_000
     wanted = re.findall(r'"url":"(https?://[^"]+)"', log.read_text())
     errands = re.compile(r"https?://[\w.-]+\.(google|googleapis|gstatic|gvt1)\.com/")  # the browser's own

@@ -17,17 +17,18 @@ def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
 
 
 def draw(figure: Any, runs: dict[str, Any]) -> None:
-    look = figures.looks(list(runs))
+    styles = figures.styles_of(list(runs))
     for place, side in enumerate(("global", "after_training"), 1):
         axes = figure.add_subplot(1, 2, place)
         for row, run in runs.items():
             past = run.val[run.val["side"] == side].sort_values("round")
-            colour, marker = look[row]
+            colour, marker, dashes = styles[row]
             axes.plot(
                 past["round"],
                 100 * past["score"],
                 color=colour,
                 marker=marker,
+                linestyle=dashes,
                 markevery=6,
                 ms=3,
                 lw=1,

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.cli.command import Add, say, split_words
-from motet.errors import UsageError
+from motet.cli.report_commands import add_to, checked
 
 if TYPE_CHECKING:
     from motet.report.comparison import Comparison
     from motet.runs.run_study import StudyOutcome
 
-EXPORT = "motet.report.export_table"
 EXAMPLES = """
 examples:
   motet compare data=digits
@@ -70,7 +68,8 @@ def compare_command(add: Add) -> None:
     p.add_argument("--fresh", action="store_true", help="run everything anew, also what is done")
     p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
     p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
-    p.add_argument("--to", metavar="FILE", help="also write the table: .csv, .md or .tex")
+    add_to(p, "beside the report")
+    p.add_argument("--wide", action="store_true", help="also scores of unseen clients, seconds and traffic")
     p.add_argument("--json", action="store_true", help="verdict, table and failures as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -90,44 +89,36 @@ def do_compare(args: Any) -> int:
     from motet.runs import study as studies
     from motet.runs.run_study import run_study
 
-    check_export(args.to)
+    files = checked(args.to)
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else ()
     asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
     study = studies.read(path, words, asked)
     with StudyProgress(quiet=args.quiet) as progress:
         done = run_study(study, args.out, args.jobs, progress, args.tune, args.fresh)
-    show(done, args)
+    show(done, args, files)
     return 1 if done.failures else 0
 
 
-def show(done: StudyOutcome, args: Any) -> None:
-    """The table and the verdict on stdout, and where everything lies on stderr."""
+def show(done: StudyOutcome, args: Any, files: Sequence[Path]) -> None:
+    """The verdict and the table on stdout, and where everything lies on stderr."""
     from motet.report import terminal
 
     found = comparison_of(done)
-    lines, table = verdict_of(found), found.table
+    lines, table = found.verdict, found.table
     if args.json:
         rows = json.loads(json.dumps(terminal.as_records(table), default=str))
         print(
             json.dumps({"verdict": lines, "rows": rows, "tuned": dict(found.tuned), "failed": done.failures})
         )
     else:
-        print("\n".join([terminal.as_text(table), *([""] if lines else []), *lines]))
+        print(terminal.as_text(table, lines, terminal.width_here(), wide=args.wide))
     for label, sentence in found.tuned.items():
         say(f"tuned:  {label}: {sentence}")
-    if args.to:
-        say(f"table:  {import_module(EXPORT).write_table(table, Path(args.to))}")
+    for file in files:
+        say(f"table:  {found.save(file)}")
     report, first = found.report(args.report), found.folders[0]
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
-
-
-def check_export(path: str | None) -> None:
-    """Refuse, before anything runs, a file that cannot be written."""
-    if path and find_spec(EXPORT) is None:
-        raise UsageError(f"--to {path}: this version writes no tables\nhint: --json")
-    if path:
-        import_module(EXPORT).check(Path(path))
 
 
 def comparison_of(done: StudyOutcome) -> Comparison:
@@ -139,10 +130,3 @@ def comparison_of(done: StudyOutcome) -> Comparison:
         return found
     tuned = {run.label: done.sentences[run.folder] for run in found.runs if run.folder in done.sentences}
     return Comparison(done.folders, tuned)
-
-
-def verdict_of(found: Comparison) -> list[str]:
-    """The same lines as in the report."""
-    if find_spec("motet.report.verdict") is None:
-        return []
-    return list(import_module("motet.report.verdict").verdict(found.runs))

@@ -18,6 +18,7 @@ from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
 from motet.cli.predict_command import predict_command
+from motet.cli.report_commands import report_commands
 from motet.cli.reproduce_command import reproduce_command
 from motet.errors import MotetError, Stopped
 
@@ -76,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add = adds_to(top)
     running(add)
     reading(add)
+    report_commands(add)
     data_commands(add)
     reproduce_command(add)
     predict_command(add)
@@ -111,10 +113,6 @@ def reading(add: Add) -> None:
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
     p.add_argument("--json", action="store_true", help="as JSON")
-
-    p = add("report", do_report, "write the HTML report of one or more runs")
-    p.add_argument("runs", nargs="+", help="runs' folders")
-    p.add_argument("--to", default="report.html", metavar="FILE", help="default: report.html")
 
     p = add("export", do_export, "write a client's personal model to a file")
     p.add_argument("run", help="a run's folder")
@@ -164,13 +162,6 @@ def do_show(args: Any) -> None:
         return
     summary = tables.summary(found[0])
     print(json.dumps(summary, default=str) if args.json else terminal.summary_text(summary))
-
-
-def do_report(args: Any) -> None:
-    from motet.report import html
-    from motet.report.read import read
-
-    print(html.write(read([Path(r) for r in args.runs]), Path(args.to)))
 
 
 def do_verify(args: Any) -> int:

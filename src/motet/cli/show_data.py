@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -51,10 +50,7 @@ def do_show_data(args: Any) -> None:
 
 def text(found: dict[str, Any], everyone: bool) -> str:
     """As wide as the terminal, or as our other tables where there is none."""
-    import shutil
-
     from motet.report import survey_text
-    from motet.report.terminal import WIDTH
+    from motet.report.terminal import width_here
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    return survey_text.as_text(found, everyone, max(width, 60))
+    return survey_text.as_text(found, everyone, width_here())

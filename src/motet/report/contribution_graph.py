@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, evenly, svg
+from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, Picture, evenly
 from motet.report.read import ReportedRun, natural
 from motet.report.terminal import short
 
@@ -24,8 +24,10 @@ MOST = 24  # clients that are drawn
 ARROWS = 3  # most of one asker
 
 
-def picture(run: ReportedRun) -> list[dict[str, str]]:
-    """Title, caption and SVG, or nothing for a run without trust."""
+def picture(run: ReportedRun) -> list[Picture]:
+    """The figure, or nothing for a run without trust."""
+    import pandas as pd
+
     record = run.facts.get("record") or {}
     trust = record.get("trust") or {}
     if not trust:
@@ -40,10 +42,11 @@ def picture(run: ReportedRun) -> list[dict[str, str]]:
     )
     caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
     caption += f" {len(names)} of {len(everyone)} clients are drawn." * (len(everyone) > len(names))
-    about = "Contribution graph: who relies on whom"
     size = WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
-    drawn = svg(drawing(trust, names), size, about)
-    return [{"title": "Who relies on whom", "caption": caption, "svg": drawn}]
+    name = f"who-relies-on-whom-{run.label}-seed{run.seed}"
+    rows = [(i, j, w) for i, row in trust.items() for j, w in row.items()]
+    data = pd.DataFrame(rows, columns=["client", "relies_on", "share"])
+    return [Picture(name, "Who relies on whom", caption, drawing(trust, names), size, data)]
 
 
 def drawing(trust: Trust, names: list[str]) -> Draw:

@@ -8,7 +8,7 @@ running) counts in no average and is always shown. Knows nothing of how runs are
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -147,13 +147,15 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     kind trained alone (`alone_is`), positive is better, with a 95 % interval; `clients_better`, … count clients
     by their own test rows. `best` is chosen by validation scores among the federated methods; `p_best` is the
     chance of a difference to it as large as the test scores have, corrected for the number of methods.
+    attrs["outcomes"] has better, same or worse of every unit, by the row's label.
     """
     import pandas as pd
 
     check_comparable(runs)
     groups = _groups([*runs, *_constants(runs)])
     sound = {label: _sound(group) for label, group in groups.items()}
-    rows = [_row(group) | _gains(sound[label], sound) for label, group in groups.items()]
+    each = {label: outcomes(alone(group, sound)[0]) for label, group in sound.items()}
+    rows = [_row(group) | _gains(sound[label], sound, each[label]) for label, group in groups.items()]
     better = runs[0].better
     rows.sort(key=lambda row: _rank(row, better))
     frame = pd.DataFrame(_with_best(rows, sound))
@@ -163,6 +165,7 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
         "natural": all(run.natural for run in runs), "warnings": _warnings(runs),
+        "outcomes": each,
     }  # fmt: skip
     return frame
 
@@ -239,16 +242,16 @@ def _trouble(group: Sequence[ReportedRun]) -> str:
     return "; ".join(f"seed {', '.join(which)}: {what}" for what, which in seeds.items())
 
 
-def _gains(group: Sequence[ReportedRun], groups: Groups) -> dict[str, Any]:
+def _gains(group: Sequence[ReportedRun], groups: Groups, each: Mapping[Any, str]) -> dict[str, Any]:
     """What each client gains over its own kind trained alone, on average, and how many are better off."""
     some, what = alone(group, groups)
     frame = gain_frame(some)
-    gain, each = mean_gain(frame), list(outcomes(some).values())
+    gain, called = mean_gain(frame), list(each.values())
     constant = mean_gain(gain_frame(with_side(group, CONSTANT)))
     return {
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
         "gain_local_high": gain.high, "pairs_local": gain.units,
-        **{f"clients_{name.replace(' ', '_')}": each.count(name) for name in OUTCOMES},
+        **{f"clients_{name.replace(' ', '_')}": called.count(name) for name in OUTCOMES},
         "gain_constant": constant.mean, "gain_constant_low": constant.low,
     }  # fmt: skip
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import io
 import math
+import shutil
+import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,6 +65,11 @@ def number(value: float | None) -> str:
     if value is None or math.isnan(value):
         return ABSENT
     return f"{value:,.0f}" if value >= 100 or abs(value - round(value)) < 1e-9 else f"{value:.1f}"
+
+
+def width_here() -> int:
+    """As wide as the terminal, at least 60 columns; as our other tables where there is none."""
+    return max(60, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH
 
 
 def short(name: str, most: int) -> str:

@@ -5,6 +5,7 @@ Knows folders, locks and what can go wrong around a run. The training itself is 
 
 from __future__ import annotations
 
+import html
 import logging
 import signal
 import sqlite3
@@ -123,6 +124,11 @@ class Run:
     def __repr__(self) -> str:
         f = self.facts
         return f"Run({str(self.folder)!r}, {f.get('method')} on {f.get('data')}, {f.get('status')})"
+
+    def _repr_html_(self) -> str:
+        """The summary, for a notebook."""
+        cells = ((html.escape(str(k)), html.escape(str(v))) for k, v in self.summary.items())
+        return "<table>" + "".join(f"<tr><th>{k}</th><td>{v}</td></tr>" for k, v in cells) + "</table>"
 
 
 def run(
