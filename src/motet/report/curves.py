@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from motet.report.figure_data import TIE
 from motet.report.figures import GREY, INK, Draw, MethodStyle, Size, Styles, narrow, percent, within
 from motet.report.terminal import short, unit
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+TIE = 1e-9  # scores closer than this are the same score
 CLOSE = 0.015  # of the axis: curves that are nowhere further apart look like one
 
 

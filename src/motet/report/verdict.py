@@ -119,7 +119,7 @@ def _clients(many: int, table: pd.DataFrame) -> str:
 def _best(best: Any, rows: Sequence[Any]) -> str:
     others = [row for row in rows if row["federated"] and not row["best"]]
     close = [row["name"] for row in others if not row["p_best"] < SIGNIFICANT]
-    hurt = "Best" if not best["gain_local_high"] < 0 else "Best of the federated methods"
+    hurt = "Best" if best["gain_local_low"] > 0 else "Best of the federated methods"
     if not others:
         tail = ", the only federated method here"
     elif not close:
