@@ -190,8 +190,11 @@ def _labels(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def settings_of(run: ReportedRun) -> dict[str, Any]:
-    """`section.name: value` of these sections; another seed, split, engine or saving is the same experiment."""
-    recipe = run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
+    """`section.name: value` of these sections; another seed, split, engine or saving is the same experiment.
+
+    What was left open counts as open: rates that are chosen for each split are not another experiment.
+    """
+    recipe = run.facts.get("asked") or run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items() if (s, k) != ("data", "seed")}
     flat |= _guard(recipe.get("guard", {})) if flat else {}

@@ -50,6 +50,7 @@ class Resolved:
     fingerprint: str = ""  # of the data, and of weights that the run starts from
     pieces: Pieces = field(default_factory=dict)  # of its identity
     metric_why: str = ""  # why the run goes by its metric; "" if it was given
+    asked: Settings = field(default_factory=dict)  # the settings before what was open in them was filled in
 
     @property
     def pooled(self) -> bool:
@@ -71,7 +72,9 @@ def resolve(recipe: Recipe) -> Resolved:
     why = chosen_metric(recipe, federated)[1]
     fingerprint = fingerprint_of(found.recipe, rows)
     pieces = pieces_of(found.recipe, fingerprint)
-    return replace(found, choice=choice, fingerprint=fingerprint, pieces=pieces, metric_why=why)
+    return replace(
+        found, choice=choice, fingerprint=fingerprint, pieces=pieces, metric_why=why, asked=recipe.settings
+    )
 
 
 def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:

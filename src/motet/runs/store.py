@@ -165,6 +165,14 @@ class Store:
         row = self.db.execute("SELECT latest, best, score FROM checkpoint").fetchone()
         return tuple(row) if row else None
 
+    def idle_rounds(self) -> int:
+        """How many of the last rounds asked nobody anything."""
+        asked = "SELECT MAX(round) FROM rounds WHERE cohort > 0"
+        (many,) = self.db.execute(
+            f"SELECT COUNT(*) FROM rounds WHERE round > COALESCE(({asked}), -1)"
+        ).fetchone()
+        return int(many)
+
     def state(self, number: int) -> bytes:
         """The server's state after a round that can be gone back to."""
         (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()

@@ -29,6 +29,8 @@ from motet.runs.divergence import Diverged, diverged, mean_loss
 from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
+_IDLE = 3  # rounds without a question, after which a run with patience ends
+
 
 class Observer(Protocol):
     """What a run calls while it trains: progress bars, reports, a user's callback."""
@@ -85,6 +87,7 @@ class Trainer:
         self.latest: dict[str, float] = {}  # mean validation scores, by side
         self.losses: dict[str, float] = {}  # mean validation losses, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
+        self.idle = 0  # rounds since somebody was asked something
         self.next_save = 0.0
 
     # ---- rounds ----
@@ -108,8 +111,9 @@ class Trainer:
                 self.evaluate()
                 if t.after_training:
                     self.score_after_training(before)
-            seconds = time.perf_counter() - began
-            self.store.ended(self.number, seconds, self.engine.take())
+            seconds, traffic = time.perf_counter() - began, self.engine.take()
+            self.store.ended(self.number, seconds, traffic)
+            self.idle = 0 if traffic else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)
             if time.monotonic() >= self.next_save:
@@ -118,7 +122,13 @@ class Trainer:
         self.save()
 
     def over(self) -> bool:
-        return self.number + 1 >= self.recipe.train.rounds or self.stuck()
+        return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.settled()
+
+    def settled(self) -> bool:
+        """Whether nothing is left to do: with patience, a few rounds in which everybody was there and nobody was
+        asked anything (stacking, once all models are published and stacked)."""
+        t = self.recipe.train
+        return bool(t.patience) and cohort_size(t.cohort, 2) == 2 and self.idle >= _IDLE
 
     def stuck(self) -> bool:
         """Whether no side that counts has improved on validation examples for as long as patience lasts."""
@@ -281,6 +291,7 @@ class Trainer:
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
+        self.idle = self.store.idle_rounds()
 
     def give_up_round(self) -> None:
         """Forget what the round that was interrupted has done so far, and save the rounds before it."""
