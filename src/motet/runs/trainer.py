@@ -28,6 +28,8 @@ from motet.runs.choose_metric import metric_facts
 from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
+_TIE = 1e-6  # weight of the loss where rounds are chosen by AUC: less than one pair of rows of a million
+
 
 class Observer(Protocol):
     """What a run calls while it trains: progress bars, reports, a user's callback."""
@@ -81,6 +83,7 @@ class Trainer:
         self.peaks: dict[str, float] = {}  # the highest validation scores so far, by side
         self.last_improvement = -1  # the last round with a new one
         self.latest: dict[str, float] = {}  # mean validation scores, by side
+        self.losses: dict[str, float] = {}  # the same, of the loss
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.next_save = 0.0
 
@@ -161,6 +164,8 @@ class Trainer:
             self.last_improvement = self.number
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
         score = sum(scores.values()) / len(scores)
+        if self.round_by == "auc":  # it has few values, and many rounds the same: the smaller loss decides
+            score -= _TIE * sum(self.losses[k] for k in scores) / len(scores)
         if self.best is None or score > self.best.score:
             self.best = Best(self.number, score, self.state)
             self.keeps.mark_best()
@@ -210,6 +215,8 @@ class Trainer:
         self.store.scored(number, part, label, [clients[i] for i in some], n[some].tolist(), measured)
         if part == "val" and self.round_by == self.metric and not has_score(self.metric, found).any():
             self.choose_by_loss()
+        if part == "val":
+            self.losses[label] = mean_score("loss", found)
         return {label: mean_score(self.round_by if part == "val" else self.metric, found)}
 
     def choose_by_loss(self) -> None:
