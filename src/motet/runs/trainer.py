@@ -166,7 +166,7 @@ class Trainer:
         score = sum(scores.values()) / len(scores)
         if self.round_by == "auc":  # it has few values, and many rounds the same: the smaller loss decides
             score -= _TIE * sum(self.losses[k] for k in scores) / len(scores)
-        if self.best is None or score > self.best.score:
+        if self.best is None or score > self.best.score or math.isnan(self.best.score):
             self.best = Best(self.number, score, self.state)
             self.keeps.mark_best()
 
@@ -213,7 +213,8 @@ class Trainer:
         found = {k: v.numpy()[some] for k, v in scores.items()}
         measured = {k: v for k, v in found.items() if k in METRICS}
         self.store.scored(number, part, label, [clients[i] for i in some], n[some].tolist(), measured)
-        if part == "val" and self.round_by == self.metric and not has_score(self.metric, found).any():
+        first = part == "val" and self.best is None  # the rule stays as it is from the first scores on
+        if first and self.round_by == self.metric and not has_score(self.metric, found).any():
             self.choose_by_loss()
         if part == "val":
             self.losses[label] = mean_score("loss", found)
