@@ -106,6 +106,14 @@ def test_mean_auc_counts_clients_by_their_pairs_and_leaves_out_who_has_none() ->
     assert np.isnan(mean_score("auc", {k: v[2:] for k, v in scores.items()}))
 
 
+def test_of_rounds_with_the_same_auc_the_one_with_the_smallest_loss_is_chosen(tmp_path: Path) -> None:
+    done = run(read(words=[*WINE, "train.metric=auc", "train.rounds=8"]), tmp_path / "r")
+    val = done.scores.query("part == 'val' and side == 'personal'")
+    rows = val.groupby("round")[["auc", "loss"]].mean()  # at last 1 at every client
+    best = rows[rows["auc"] > rows["auc"].max() - 1e-9]
+    assert len(best) > 1 and done.facts["reported"] == best["loss"].idxmin()
+
+
 def test_where_nobody_has_auc_on_validation_rows_the_round_is_chosen_by_loss(tmp_path: Path) -> None:
     words = [*rare(tmp_path, hospitals=3, rows=40), "data.val=0.05", "train.metric=auc"]
     done = run(read(words=words), tmp_path / "r")

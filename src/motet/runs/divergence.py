@@ -52,9 +52,3 @@ def diverged(kind: Kind, outputs: int, clients: Sequence[str], scores: Mapping[s
     if lost.mean() > 0.5 and middle > _ALL[kind] * constant:
         return f"the validation loss of half of the clients is {middle:.3g} or more"
     return ""
-
-
-def mean_loss(scores: Mapping[str, Tensor]) -> float:
-    """The mean over clients of their loss; infinite without any."""
-    loss = scores["loss"].double()[scores["n"] > 0]
-    return float(loss.mean()) if len(loss) else math.inf

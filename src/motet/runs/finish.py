@@ -92,7 +92,7 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
     examples = server_test.take()
     scores = predicted(lambda x: trainer.task.predict(model, x), examples)
     found = trainer.task.measured(["server"], scores[None], examples.y[None], examples.live[None])
-    trainer.store.set_facts(server_test={k: float(v[0]) for k, v in found.items() if k in METRICS})
+    trainer.store.set_facts(server_test=only_numbers(found))
 
 
 # ---- models ----
@@ -150,7 +150,12 @@ def test_scores(trainer: Trainer, number: int) -> dict[str, dict[str, float]]:
     frame = trainer.store.frame_now("scores")
     rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
     kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
-    return {str(c): {str(k): float(v) for k, v in row.items()} for c, row in kept.iterrows()}
+    return {str(c): {str(k): float(v) for k, v in row.dropna().items()} for c, row in kept.iterrows()}
+
+
+def only_numbers(scores: Mapping[str, Tensor]) -> dict[str, float]:
+    """The metrics that one client, or the server, has."""
+    return {k: float(v[0]) for k, v in scores.items() if k in METRICS and not v[0].isnan()}
 
 
 def facts_of(

@@ -29,8 +29,8 @@ class TrainSettings:
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
     evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
     metric: str = (
-        "auto"  # what rounds are chosen and tables made by: accuracy, balanced, auc, f1, brier, ece, loss; rmse,
-        # mae, r2, loss; module:function; auto = accuracy, auc where a class is rare, rmse for numbers
+        "auto"  # what chooses the round and is shown: accuracy, auc, loss, …, rmse, …, or module:function;
+        # auto = accuracy, auc where a class is rare, rmse for numbers
     )
     patience: int = 50  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last

@@ -25,7 +25,7 @@ from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
 from motet.runs.choose_metric import metric_facts
-from motet.runs.divergence import Diverged, diverged, mean_loss
+from motet.runs.divergence import Diverged, diverged
 from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
@@ -172,13 +172,18 @@ class Trainer:
             return
         score = sum(scores.values()) / len(scores)
         loss = sum(self.losses[k] for k in scores) / len(scores)
-        better_now = self.best is None or (score, -loss) > (self.best.score, -self.best.loss)
+        better_now = self.beats_best(score, loss)
         if better_now or any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
             self.last_improvement = self.number
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
         if better_now:
             self.best = Best(self.number, score, self.state, loss)
             self.keeps.mark_best()
+
+    def beats_best(self, score: float, loss: float) -> bool:
+        """Of two rounds with the same score, the one with the smaller loss is better."""
+        best = self.best
+        return best is None or math.isnan(best.score) or (score, -loss) > (best.score, -best.loss)
 
     def score_after_training(self, before: Tree) -> None:
         """Score clients' models right after local training. Test scores are kept only for the round that
@@ -210,7 +215,6 @@ class Trainer:
         means: dict[str, float] = {}
         if part == "val" and set(labels) >= {"personal"}:
             self.check_divergence(clients, scores, turn.number)
-            self.losses = {side: mean_loss(scores[side]) for side in scores}
         for side in [s for s in labels if s in scores]:
             means |= self.write(clients, scores[side], turn.number, part, labels[side])
         return means
@@ -235,8 +239,11 @@ class Trainer:
         found = {k: v.numpy()[some] for k, v in scores.items()}
         measured = {k: v for k, v in found.items() if k in METRICS}
         self.store.scored(number, part, label, [clients[i] for i in some], n[some].tolist(), measured)
-        if part == "val" and self.round_by == self.metric and not has_score(self.metric, found).any():
+        first = part == "val" and self.best is None  # the rule stays as it is from the first scores on
+        if first and self.round_by == self.metric and not has_score(self.metric, found).any():
             self.choose_by_loss()
+        if part == "val":
+            self.losses[label] = mean_score("loss", found)
         return {label: mean_score(self.round_by if part == "val" else self.metric, found)}
 
     def choose_by_loss(self) -> None:

@@ -14,10 +14,9 @@ from motet.atomic import write_atomically
 from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
-from motet.runs.finish import card, facts_of, named
+from motet.runs.finish import card, facts_of, named, only_numbers
 from motet.runs.model_files import write_weights
 from motet.runs.recipe import Recipe
-from motet.runs.store import METRICS
 from motet.vec import Vec
 from motet.wire import pack
 
@@ -35,7 +34,7 @@ class PersonalModel:
         own: Any = method.task.at_home(method.personal(sent, keep, who.data), who.data)
         tested = who.examples
         found = method.task.measured([""], predicted(own, tested)[None], tested.y[None], tested.live[None])
-        scores = {k: float(v[0]) for k, v in found.items() if k in METRICS} if len(tested) else {}
+        scores = only_numbers(found) if len(tested) else {}
         return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
 
 
