@@ -120,6 +120,24 @@ def test_a_note_may_end_a_job_between_rounds_and_the_next_one_goes_on(tmp_path: 
     town.check(same)
 
 
+def test_a_run_that_goes_on_with_another_torch_says_so_and_goes_on(tmp_path: Path) -> None:
+    town = Town(tmp_path)
+
+    def post(letters: Letters) -> Came:
+        note(town.run, "again")
+        return town.post(letters)
+
+    def said() -> list[str]:
+        return [t for t in Run(town.run).events["text"] if "not as it began" in t]
+
+    town.go(post), town.go(post)
+    assert said() == []
+    store = Store(town.run, writing=True)
+    store.set_facts(identity_pieces=store.facts()["identity_pieces"] | {"torch": "0.1"})
+    store.commit(), store.close()
+    assert town.go().state == "done" and "torch" in said()[0] and "and was 0.1" in said()[0]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_replies_lost_before_or_after_the_site_stored_its_keep_change_nothing(
     seed: int, tmp_path: Path, same: Run
