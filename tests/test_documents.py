@@ -158,7 +158,8 @@ SHOWN = [(relative(p), c) for p in documents() for c in commands(p)]
 @pytest.mark.parametrize(("document", "command"), SHOWN)
 def test_settings_of_a_command_are_valid(document: str, command: str) -> None:
     words = shlex.split(command)
-    settings = [w for w in words[2:] if re.match(r"[a-z_]+(\.[a-z_]+)*=", w)]
+    behind = [w for before, w in zip(words[1:], words[2:], strict=False) if before != "--grid"]
+    settings = [w for w in behind if re.match(r"[a-z_]+(\.[a-z_]+)*=", w)]
     if words[1] not in ("run", "compare", "recipe") or PLACEHOLDER.search(command):
         return
     recipes.read(None, settings)

@@ -143,7 +143,7 @@ def _comments(thing: Any) -> dict[str, str]:
     try:
         said = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
         node = ast.parse(source).body[0]
-    except (SyntaxError, tokenize.TokenError):  # the source of a lambda is a line around it
+    except (SyntaxError, tokenize.TokenError, IndexError):  # the source of a lambda is a line around it
         return {}
     found = {}
     for name, first, last in _spans(node):

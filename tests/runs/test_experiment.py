@@ -11,6 +11,7 @@ from motet.report import paper_numbers, tables
 from motet.report.read import read
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
+from motet.runs.sections import TrainSettings
 
 RECIPE = """
 title = "Two methods on wine"
@@ -134,7 +135,7 @@ def test_a_row_may_start_from_the_model_of_another(small):
     first, then = found.plan("desk", ["On"], base=small / "here")  # what it comes after is added
     assert (first.row, then.row, then.after) == ("Average", "On", (first.folder,))
     assert then.recipe.weights == str(small / "here" / first.folder / "global.safetensors")
-    assert (first.recipe.train.rounds, then.recipe.train.rounds) == (50, 7)
+    assert (first.recipe.train.rounds, then.recipe.train.rounds) == (TrainSettings().rounds, 7)
     quick = found.plan("quick", ["On"], [0], base=small)
     assert [d.failure for d in experiments.perform(quick, small, 1)] == ["", ""]
 

@@ -192,14 +192,8 @@ def test_methods_are_names_classes_and_dicts_with_grids_from_python(tmp_path: Pa
         ["fedavg", {"name": "ditto", "lam": 2.0}, Halves],
         data="wine", rounds=1, base=tmp_path, grid={"fedavg.lr": [0.1, np.float64(0.2)]},
     )  # fmt: skip
-    named = sorted(found.table["method"])
-    assert [n.split(":")[-1] for n in named] == [
-        "ditto",
-        "fedavg (lr=0.1)",
-        "fedavg (lr=0.2)",
-        "local",
-        "Halves",
-    ]
+    named = sorted(r.label.split(":")[-1] for r in found.runs)
+    assert named == ["Halves", "ditto", "fedavg (lr=0.1)", "fedavg (lr=0.2)", "local"]
     assert {r.facts["settings"]["method"].get("lam") for r in found.runs} == {None, 2.0}
 
 

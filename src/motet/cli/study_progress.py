@@ -59,7 +59,7 @@ class StudyProgress(Progress, Watch):
         for text in event["refusals"]:
             self.say_once(f"{text} (all such replies are among the run's events)")
         value = event["scores"].get("personal", event["scores"].get("global"))
-        self.latest[job.name] = "" if value is None else in_words(event["kind"], value)
+        self.latest[job.name] = "" if value is None else in_words(event["metric"], value)
         if self.live and job.name in self.bars:
             self.live.update(self.bars[job.name], completed=event["round"] + 1, scores=self.latest[job.name])
 
@@ -67,6 +67,8 @@ class StudyProgress(Progress, Watch):
         self.began[job.name] = time.monotonic()
         for note in event["notes"]:
             self.say_once(f"data: {note}")
+        if event["metric_why"] and event["metric"] not in ("accuracy", "rmse"):
+            self.say_once(f"metric {event['metric_why']}")
         self.say_once(f"engine {event['engine']}: {event['why']}")
         if self.live:
             total = job.upto or event["rounds"]
@@ -116,5 +118,5 @@ class StudyProgress(Progress, Watch):
         self.say_once(text)
 
 
-def in_words(kind: str, value: float) -> str:
-    return f"{100 * value:.1f} %" if kind == "classes" else f"{value:.4g}"
+def in_words(metric: str, value: float) -> str:
+    return f"{100 * value:.1f} %" if metric in ("accuracy", "balanced") else f"{metric} {value:.4g}"

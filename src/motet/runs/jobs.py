@@ -65,14 +65,18 @@ class Reporter:
     ) -> None:
         self.report, self.asked, self.job, self.folder = report, asked, job, folder
         self.began, self.ended = False, 0  # rounds that ended
+        self.metric = ""  # what the rounds are scored by
         self.raised: Exception | None = None  # by whoever was told
 
     def on_start(self, trainer: Trainer) -> None:
         self.began, self.ended = True, max(trainer.number + 1, 0)
+        facts = trainer.store.facts()
+        self.metric = facts.get("round_by", facts["metric"])
         self._report(
             event="start", folder=str(self.folder), first=self.ended, rounds=trainer.recipe.train.rounds,
             clients=len(trainer.federated.clients_data), notes=trainer.federated.notes,
-            engine=trainer.choice.name, why=trainer.store.facts()["engine_why"],
+            engine=trainer.choice.name, why=facts["engine_why"],
+            metric=self.metric, metric_why=facts.get("metric_why", ""),
         )  # fmt: skip
 
     def on_round(self, trainer: Trainer, seconds: float) -> None:
@@ -80,7 +84,7 @@ class Reporter:
         self._report(
             event="round", method=trainer.recipe["method"]["name"], seed=trainer.recipe.seed,
             round=trainer.number, rounds=trainer.recipe.train.rounds, scores=dict(trainer.latest),
-            seconds=seconds, kind=trainer.task.kind, refusals=trainer.refusals[:1],
+            seconds=seconds, metric=self.metric, refusals=trainer.refusals[:1],
         )  # fmt: skip
 
     def _report(self, **event: Any) -> None:

@@ -40,6 +40,7 @@ class Search:
     row: Row
     tried: list[Settings]
     rounds: int
+    every: int  # rounds between two evaluations
     left: list[Settings]
     trained: int = 0  # rounds in all
     upto: int = 0  # rounds that those in the race have had
@@ -93,8 +94,7 @@ def tune(
 
 def upto_of(search: Search, part: float) -> int:
     """The round at which a stage ends; one that is scored."""
-    every = max(int(search.row.recipe(0, 0).train.evaluate or 1), 1)
-    return min(math.ceil(search.rounds * part / every) * every, search.rounds)
+    return min(math.ceil(search.rounds * part / search.every) * search.every, search.rounds)
 
 
 def search_of(row: Row, seed: int, split: int) -> Search | None:
@@ -103,7 +103,7 @@ def search_of(row: Row, seed: int, split: int) -> Search | None:
     tried = candidates(row, resolved["method"])
     if len(tried) < 2:
         return None
-    return Search(row, tried, resolved.train.rounds, list(tried))
+    return Search(row, tried, resolved.train.rounds, max(resolved.train.evaluate, 1), list(tried))
 
 
 def candidates(row: Row, method: Settings) -> list[Settings]:
@@ -156,8 +156,9 @@ def validation_score(folder: Path | None) -> tuple[float, float]:
     report = facts["settings"]["train"]["report"]
     at = latest if best is None or report == "last" else best
     rows = frame[(frame["part"] == "val") & (frame["side"] == "personal") & (frame["round"] == at)]
-    if facts["status"] == "failed" or rows.empty or facts["metric"] not in rows:
+    by = facts.get("round_by", facts["metric"])  # the loss where no validation rows have the metric
+    if facts["status"] == "failed" or rows.empty or by not in rows:
         return -math.inf, -math.inf
-    score = float(rows[facts["metric"]].mean()) * facts["better"]
+    score = float(rows[by].mean()) * (facts["better"] if by == facts["metric"] else -1)
     loss = -float(rows["loss"].mean()) if "loss" in rows else 0.0
     return (score, loss) if math.isfinite(score) and math.isfinite(loss) else (-math.inf, -math.inf)
