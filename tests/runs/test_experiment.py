@@ -145,7 +145,7 @@ def test_a_row_may_start_from_the_model_of_another(small):
     first, then = found.plan("desk", ["On"], base=small / "here")  # what it comes after is added
     assert (first.row, then.row, then.after) == ("Average", "On", (first.folder,))
     assert then.recipe.weights == str(small / "here" / first.folder / "global.safetensors")
-    assert (first.recipe.train.rounds, then.recipe.train.rounds) == (50, 7)
+    assert (first.recipe.train.rounds, then.recipe.train.rounds) == (200, 7)
     quick = found.plan("quick", ["On"], [0], base=small)
     assert [d.failure for d in experiments.perform(quick, small, 1, start=here)] == ["", ""]
 
