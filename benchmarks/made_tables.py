@@ -15,6 +15,7 @@ import pandas as pd
 from sklearn import datasets
 
 Frame = pd.DataFrame
+_SAMPLE = 8_000  # rows of the largest tables
 _ADULT = [
     "age",
     "workclass",
@@ -84,8 +85,10 @@ def school() -> Frame:
 
 
 def adult() -> Frame:
+    """Some of the rows without missing cells."""
     frame = pd.read_csv(folder() / "adult" / "adult.data.gz", names=_ADULT, skipinitialspace=True)
-    return frame[~frame.eq("?").any(axis=1)].reset_index(drop=True)
+    whole = frame[~frame.eq("?").any(axis=1)]
+    return whole.sample(_SAMPLE, random_state=0).reset_index(drop=True)
 
 
 def census() -> Frame:
@@ -104,10 +107,10 @@ def ages() -> Frame:
 
 
 def covertype() -> Frame:
-    """Seven kinds of forest, 20,000 rows, by wilderness area."""
+    """Seven kinds of forest, some of the rows, by wilderness area."""
     with np.load(folder() / "covertype" / "covtype.npz") as file:
         frame = pd.DataFrame({k: file[k] for k in file.files})
-    some = frame.sample(20_000, random_state=0).reset_index(drop=True)
+    some = frame.sample(_SAMPLE, random_state=0).reset_index(drop=True)
     names = {"Cover_Type": "target", "Wilderness_Area": "client"}
     return (
         some.rename(columns=names)
