@@ -88,6 +88,15 @@ def test_markdown_is_one_table_whatever_names_hold(table: pd.DataFrame) -> None:
     assert "<i>" not in lines[2] and "75.0 ± 0.0" in lines[2]
 
 
+def test_a_test_set_of_the_servers_own_is_a_column(make: Make, tmp_path: Path) -> None:
+    folder = make("fedavg", {"a": 0.5}, server_test={"accuracy": 0.625})
+    found = Comparison([folder])
+    assert "global, server's test set |" in as_markdown(found.table) and "| 62.5 |" in as_markdown(
+        found.table
+    )
+    assert "global, server&#39;s test set" in found.report(tmp_path / "r.html").read_text()
+
+
 def test_html_is_escaped(table: pd.DataFrame) -> None:
     assert "&lt;i&gt;" in as_html(table) and "<i>" not in as_html(table)
 

@@ -172,6 +172,11 @@ def test_a_thousand_clients_are_two_hundred_marks(make: Make) -> None:
     assert len({c.get_facecolor().tobytes() for c in marks}) == 3  # and each has a shape of its own
 
 
+def test_marks_without_a_face_can_be_seen_too(make: Make) -> None:
+    picture = drawn([make("local", {"a": 0.5}), make("ditto", {"a": 0.6})])["gains-of-methods"]
+    assert all((c.get_linewidths() > 0).all() for c in axes_of(picture).collections)
+
+
 # ---- names in any script ----
 
 NAMES = ["東京病院", "مستشفى", "서울", "<b>&amp;", "x" * 300]

@@ -99,7 +99,7 @@ def gains(found: pd.DataFrame, intervals: Mapping[str, MeanGain], metric: str) -
             for change, (colour, marker) in CHANGES.items():
                 some = (own["change"] == change).to_list()
                 axes.scatter(own["gain"][some], [h for h, yes in zip(heights, some, strict=True) if yes], s=15,
-                             c=colour, marker=marker, alpha=0.7, linewidths=0)  # fmt: skip
+                             c=colour, marker=marker, alpha=0.7, linewidths=0.6)  # fmt: skip
             _mean(axes, row, intervals[name])
         _rows(axes, labels, 18 if narrow(figure) else 34)
         axes.set_xlabel(f"gain over training alone, {points(metric)}")
@@ -156,7 +156,7 @@ def _sticks(axes: Axes, own: pd.DataFrame) -> None:
     for change, (colour, marker) in CHANGES.items():
         some = own[own["change"] == change]
         axes.vlines(some.index, 0, some["gain"], color=colour, linewidth=1.2 if len(own) <= COLUMNS else 0.6)
-        axes.scatter(some.index, some["gain"], s=size, c=colour, marker=marker, linewidths=0, zorder=3)
+        axes.scatter(some.index, some["gain"], s=size, c=colour, marker=marker, linewidths=0.6, zorder=3)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.grid(axis="x", visible=False)
 

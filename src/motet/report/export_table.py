@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.report.terminal import ABSENT, SCORES, Cell, unit
+from motet.report.terminal import ABSENT, SCORES, Cell, score, unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,7 @@ def columns_of(table: pd.DataFrame) -> dict[str, Cell]:
     """The columns that people read: as in a terminal, without those that no row has a value for."""
     rows, metric = table.to_dict("records"), table.attrs["metric"]
     found = {k: cell for k, cell in SCORES.items() if k != "best for"}  # chosen on test rows
+    found["global, server's test set"] = lambda row, metric: score(row["server_test"], metric)
     return {k: cell for k, cell in found.items() if any(cell(row, metric) != ABSENT for row in rows)}
 
 
