@@ -14,6 +14,7 @@ from motet.runs.jobs import Outcome
 from motet.runs.parallel import Watch, default_jobs, perform
 from motet.runs.study import Study
 from motet.runs.tune import tune
+from motet.runs.worker_process import end_template
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,12 @@ def run_study(
     at_once = at_once or default_jobs(study.jobs()[0].recipe)
     if study.why:
         watch.say(study.why)
-    if tuning:
-        study, sentences = tune(study, base, at_once, watch, fresh)
-    outcomes = perform(study.jobs(), base, at_once, watch, fresh)
+    try:
+        if tuning:
+            study, sentences = tune(study, base, at_once, watch, fresh)
+        outcomes = perform(study.jobs(), base, at_once, watch, fresh)
+    finally:
+        end_template()
     if not any(o.held for o in outcomes):
         raise RunError(outcomes[0].failure)
     labels = {

@@ -41,7 +41,7 @@ class Template:
             env=os.environ | {"PYTHONPATH": paths},
         )  # fmt: skip
         theirs.close()
-        atexit.register(self.process.kill)
+        atexit.register(self.process.kill)  # also where no study begins
 
     def copy(self, streams: list[int]) -> int:
         """A new worker with these as stdin, stdout and stderr; its number."""
@@ -72,6 +72,15 @@ def template() -> Template | None:
     if not _template or not _template[0].lives:
         _template[:] = [Template()]
     return _template[0]
+
+
+def end_template() -> None:
+    """It holds some hundred megabytes; the next study starts another."""
+    for one in _template:
+        one.line.close()
+        one.process.kill()
+        one.process.wait()
+    _template.clear()
 
 
 @dataclass
