@@ -134,7 +134,7 @@ def test_the_constant_prediction_is_a_dotted_line(make: Make) -> None:
 
 
 def gain_rows(folders: Sequence[Path]) -> dict[str, float]:
-    found = figure_data.gains(read(folders), ["ditto"])
+    found = drawn(folders)["gains-of-methods"].data
     return dict(zip(found["unit"], found["gain"], strict=True))
 
 
@@ -246,7 +246,7 @@ def test_each_figure_has_its_numbers_beside_it(comparison: Comparison, tmp_path:
     for path in comparison.figures(tmp_path, "svg"):
         assert len(pd.read_csv(path.with_suffix(".csv"))) > 0
     gained = pd.read_csv(tmp_path / "gains-of-methods.csv")
-    assert gained["gain"].to_list() == pytest.approx([0.1] * 8) and set(gained["change"]) == {"better"}
+    assert gained["gain"].to_list() == pytest.approx([0.1] * 8) and "worse" not in set(gained["change"])
 
 
 def test_a_png_is_on_white(comparison: Comparison) -> None:
