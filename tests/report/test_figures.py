@@ -89,6 +89,11 @@ def test_a_global_curve_is_drawn_only_where_it_is_another(make: Make) -> None:
     assert "fedavg, global" not in text and "ditto, global" in text
 
 
+def test_a_long_name_is_cut_before_it_is_said_to_be_global(make: Make) -> None:
+    folder = scored(make("m" * 60, {"a": 0.5}), "val", "global", {0: 0.5, 1: 0.5, 2: 0.2})
+    assert "m…, global" in svg_of([folder])
+
+
 def test_bands_reach_from_the_lowest_run_to_the_highest(make: Make) -> None:
     folders = [make("ditto", {"a": value}, seed=seed) for seed, value in enumerate([0.5, 0.6, 0.9])]
     past = figure_data.curves(read(folders))
