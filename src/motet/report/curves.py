@@ -33,10 +33,6 @@ class Curve:
     marked: Sequence[int] = ()  # reported rounds
 
     @property
-    def name(self) -> str:
-        return self.label if self.side == "personal" else f"{self.label}, global"
-
-    @property
     def end(self) -> tuple[float, float]:
         last = self.rows.dropna(subset="score").iloc[-1]
         return float(last["round"]), float(last["score"])
@@ -81,7 +77,8 @@ def together(found: Sequence[Curve], close: float) -> list[list[Curve]]:
 def label_of(curve: Curve, first: Curve, letters: int) -> str:
     """The curve's name, after `=` where it is equal to the first of its group, after `≈` where it looks so."""
     sign = "" if curve is first else "= " if curve.distance(first) <= TIE else "≈ "
-    return sign + short(curve.name, letters)
+    side = ", global" * (curve.side == "global")
+    return sign + short(curve.label, letters - len(side)) + side
 
 
 def look_alike(found: Sequence[Curve], limits: Size) -> list[list[Curve]]:
