@@ -27,6 +27,8 @@ from motet.runs.divergence import Diverged, diverged, mean_loss
 from motet.runs.store import Store
 from motet.wire import pack, unpack
 
+_PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
+
 
 class Observer(Protocol):
     """What a run calls while it trains: progress bars, reports, a user's callback."""
@@ -157,8 +159,11 @@ class Trainer:
             return
         score = sum(scores.values()) / len(scores)
         loss = sum(self.losses[k] for k in scores) / len(scores)
-        better_now = self.best is None or (score, -loss) > (self.best.score, -self.best.loss)
-        if better_now or any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
+        b = self.best
+        better_now = b is None or (score, -loss) > (b.score, -b.loss)
+        # While the score stays the same, a falling loss is progress too; PAGE's equilibrium goes by scores alone.
+        falling = by != "both" and b is not None and score == b.score and loss < (1 - _PROGRESS) * b.loss
+        if falling or any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
             self.last_improvement = self.number
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
         if better_now:
