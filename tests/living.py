@@ -102,11 +102,12 @@ class Living:
     def report(self, order: RunOrder) -> JobReport:
         return read_report(self.run_folder(order))
 
-    def at_home(self, rounds: int, *words: str) -> Run:
-        """The same run on the loop engine."""
+    def at_home(self, far: Run, rounds: int, *words: str) -> Run:
+        """The same run as `far` on the loop engine, with the learning rate that the server chose."""
+        chosen = {"method": far.facts["settings"]["method"]}
         data = [f"data.name={self.tables}", "data.target=y", "data.unseen=0", "engine.name=loop"]
         given = [*WORDS, f"train.rounds={rounds}", *words, *data]
-        return run(recipes.read(None, given), base=self.folder / "at-home")
+        return run(recipes.read(None, given, chosen), base=self.folder / "at-home")
 
     def logs(self) -> str:
         """What everybody said last, for a test that failed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ def federation(of: Mapping[str, ClientData]) -> FederatedData:
 def recipe(method: str) -> dict[str, Any]:
     """What letters say of a method: its settings, a small network and a seed."""
     whole = recipes.read(more={"method": method, "net": {"name": "mlp", "hidden": [8]}, "seed": 1})
-    return {"method": whole["method"], "net": whole["net"], "seed": 1}
+    usual = {
+        f.name: f.default for f in fields(recipes.method_class(method))
+    }  # in place of rates that are left open
+    settings = {k: usual[k] if v == "auto" else v for k, v in whole["method"].items()}
+    return {"method": settings, "net": whole["net"], "seed": 1}
 
 
 def method(settings: dict[str, Any]) -> Method:

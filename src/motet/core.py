@@ -33,6 +33,7 @@ Share = Annotated[float, "0 to 1"]
 # chosen when the run starts. A number behind "auto" is a share of that rate.
 Rate = Annotated[float, "> 0", "auto"]
 TenthRate = Annotated[float, "> 0", "auto", 0.1]
+Epochs = Annotated[int, ">= 1", "auto"]
 
 
 @dataclass(frozen=True)

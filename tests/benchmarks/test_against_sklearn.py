@@ -48,7 +48,11 @@ def test_every_table_and_seed(name: str, seed: int) -> None:
 def test_no_method_that_descends_diverges_on_wide_tables(method: str, tmp_path: Path) -> None:
     frame = tables.regression(6, 30, 120, 11, mixed=100)
     more = {"server_test": 0.1, "proxy": 0.5} if method == "page" else {}
-    more |= {"net": "mlp"} if method in ("fedperc", "fedrecon", "pfa") else {}  # they want more than one layer
-    done = motet.run(method=method, data=frame, target="target", client="client", rounds=12, out=tmp_path, **more)
+    more |= (
+        {"net": "mlp"} if method in ("fedperc", "fedrecon", "pfa") else {}
+    )  # they want more than one layer
+    done = motet.run(
+        method=method, data=frame, target="target", client="client", rounds=12, out=tmp_path, **more
+    )
     rows = done.test[done.test["side"] == "personal"]
     assert rows["rmse"].mean() < 3 * frame["target"].std()

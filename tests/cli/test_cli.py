@@ -99,7 +99,7 @@ def test_a_persons_csv_goes_from_one_command_to_a_table(
 
 def test_recipe_and_list_print_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipe", "method=fedprox"]) == 0
-    assert "mu = 0.01" in capsys.readouterr().out
+    assert "mu = 0.1" in capsys.readouterr().out
     assert main(["list"]) == 0
     assert "finetune" in capsys.readouterr().out
 

@@ -84,7 +84,8 @@ def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> 
             trouble.moment()
             getattr(trouble, kind)()
         trouble.until(lambda: federation.report(orders).state == "done", "the end")
-        same, found = federation.at_home(rounds), Run(federation.run_folder(orders))
+        found = Run(federation.run_folder(orders))
+        same = federation.at_home(found, rounds)
         assert found.rounds["round"].tolist() == list(range(rounds))
         assert difference(found, same) == 0, federation.logs()
         states = [Store(run.folder).state(rounds - 1) for run in (found, same)]
@@ -129,7 +130,7 @@ def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path
         trouble.until(lambda: federation.report(orders).state == "done", "the end")
         found = Run(federation.run_folder(orders))
         assert stood < ROUNDS - 1 and found.rounds["round"].tolist() == list(range(ROUNDS))
-        assert difference(found, federation.at_home(ROUNDS)) == 0, federation.logs()
+        assert difference(found, federation.at_home(found, ROUNDS)) == 0, federation.logs()
 
 
 @pytest.mark.long

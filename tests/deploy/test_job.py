@@ -45,7 +45,7 @@ class Town:
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
-        self.words = [*WORDS, f"train.rounds={ROUNDS}", *words]
+        self.words = [*WORDS, f"train.rounds={ROUNDS}", *(words or ["method.lr=0.1"])]
         self.order: RunOrder = make_order("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()
@@ -91,7 +91,8 @@ def test_a_run_in_one_job_is_the_run_of_the_loop_engine(tmp_path: Path, same: Ru
 
 def test_a_server_with_a_table_of_its_own_scores_models_on_it(tmp_path: Path) -> None:
     table(7).to_csv(own := tmp_path / "own.csv", index=False)
-    words, open_handed = ["method.name=page"], {s: Policy(learn="collect") for s in SITES}
+    words = ["method.name=page", "method.lr_min=0.03", "method.lr_max=0.3"]
+    open_handed = {s: Policy(learn="collect") for s in SITES}
     given = [*words, f"data.server={own}", "data.target=y"]
     town = Town(tmp_path / "town", words=given, **open_handed)
     assert town.go().state == "done"

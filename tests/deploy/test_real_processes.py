@@ -61,5 +61,5 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             )
             far = Run(federation.run_folder(orders))
             with server_has(own, far.folder):
-                found[name] = difference(far, federation.at_home(2, *words))
+                found[name] = difference(far, federation.at_home(far, 2, *words))
     assert {name: gap for name, gap in found.items() if gap > 1e-6} == {}

@@ -108,3 +108,19 @@ def test_of_two_rounds_with_the_same_score_the_lower_loss_is_reported(tmp_path: 
 
 def test_the_error_is_one_of_motets_own() -> None:
     assert issubclass(Diverged, motet.errors.RunError)
+
+
+def test_a_server_without_rows_chooses_a_rate_that_is_safe_for_collinear_columns() -> None:
+    from motet.client import Batch, Task
+    from motet.client.curvature import curvature
+    from motet.data.federated import FederatedData
+    from motet.methods.fedavg import FedAvg
+    from motet.nets import build
+    from motet.runs.rates import rate_for
+
+    nowhere = FederatedData("town", {}, {}, "numbers", 1, (), (), (50,))
+    task = Task(build("regression", {}, (50,), 1, "numbers", 0), "numbers", 1)
+    rate = rate_for(FedAvg(task), task, nowhere)
+    rows = np.random.default_rng(0).normal(size=(16, 1)).repeat(50, 1)
+    collinear = Batch.of(torch.tensor(rows, dtype=torch.float32), torch.zeros(16))
+    assert rate * curvature(task.loss, task.w0, collinear) < 2

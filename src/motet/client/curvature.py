@@ -43,7 +43,7 @@ def curvature(loss: Callable[[Vec, Batch], Tensor], w: Vec, batch: Batch) -> flo
     used = [(p, g) for p, g in zip(params, slopes, strict=True) if g is not None and g.requires_grad]
     if not used:
         return 0.0
-    params, slopes = zip(*used, strict=True)
+    params, slopes = [p for p, _ in used], tuple(g for _, g in used)
     v, found = first_direction(params), 0.0
     for _ in range(_STEPS):
         product = torch.autograd.grad(slopes, params, v, retain_graph=True, allow_unused=True)

@@ -41,7 +41,7 @@ class DapFL(LocalSGD):
     learning rates are not offered.
     """
 
-    lr_min: TenthRate = 0.03  # smallest learning rate that an agent can choose; auto = a tenth of lr_max
+    lr_min: TenthRate = 0.03  # smallest learning rate that an agent can choose; auto: a tenth of lr_max
     # The scale in between is logarithmic.
     lr_max: Rate = 0.3  # largest learning rate that an agent can choose; auto = safe for network and data
     epochs_max: Count = 10  # largest number of local epochs that an agent can choose

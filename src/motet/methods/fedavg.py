@@ -6,7 +6,7 @@ from typing import Any
 
 from motet.client import Data, descend
 from motet.client.descent import Loss
-from motet.core import Count, Method, NotNegative, Rate, Share, Talk, Tree, Turn, average, verb
+from motet.core import Count, Epochs, Method, NotNegative, Rate, Share, Talk, Tree, Turn, average, verb
 from motet.vec import Vec
 
 
@@ -41,7 +41,7 @@ class FedAvg(LocalSGD):
     """
 
     lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
-    epochs: Count = 1  # local epochs in a round (E)
+    epochs: Epochs = 1  # local epochs in a round (E); auto = one, or more where a client has few batches
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))

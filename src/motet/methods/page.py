@@ -67,10 +67,8 @@ class PAGE(LocalSGD):
     - The server takes the mean itself, so a guard's robust mean has no effect.
     """
 
-    lr_min: TenthRate = (
-        0.03  # smallest learning rate that a client can choose (eta); auto = a tenth of lr_max
-    )
-    lr_max: Rate = 0.3  # largest learning rate that a client can choose; auto = safe for network and data
+    lr_min: TenthRate = 0.03  # smallest learning rate that a client can choose (eta); auto: a tenth of lr_max
+    lr_max: Rate = 0.3  # largest learning rate that a client can choose; auto: safe for network and data
     epochs_min: Count = 1  # smallest number of local epochs that a client can choose (alpha)
     epochs_max: Count = 10  # largest number of local epochs that a client can choose
     reward: Literal["proxy", "paper"] = "proxy"  # the server's: from its proxy set, or from clients' losses

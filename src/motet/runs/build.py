@@ -29,7 +29,7 @@ from motet.nets import initial_weights
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.evaluation_interval import epochs_of, rounds_between
 from motet.runs.identity import Pieces, pieces_of
-from motet.runs.rates import open_rates, rate_for
+from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
 from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
@@ -191,13 +191,16 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
 
 
 def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
-    """The recipe with a number for every learning rate that it leaves open."""
+    """The recipe with a number for every learning rate and number of epochs that it leaves open."""
     found, settings = method_class(recipe["method"]["name"]), dict(recipe["method"])
-    if not (shares := open_rates(found, settings)):
+    shares, epochs = open_rates(found, settings), open_epochs(found, settings)
+    if not shares and not epochs:
         return recipe
-    usual = {k: v for k, v in recipe.options("method").items() if k not in shares}
-    rate = rate_for(found(task, **with_objects(found, usual)), task, federated)
+    usual = {k: v for k, v in recipe.options("method").items() if k not in shares and k not in epochs}
+    method = found(task, **with_objects(found, usual))
+    rate = rate_for(method, task, federated) if shares else 1.0
     settings |= {k: float(f"{share * rate:.2g}") for k, share in shares.items()}
+    settings |= dict.fromkeys(epochs, epochs_for(method, federated) if epochs else 1)
     return replace(recipe, settings=recipe.settings | {"method": settings})
 
 

@@ -1,9 +1,12 @@
-"""Learning rates that a recipe leaves open: one that is safe for the network and the data is chosen as a run starts.
+"""Learning rates and epochs that a recipe leaves open: what is safe for the network and the data is chosen as a run
+starts.
 
 The rate is 1 / L, and L is the largest curvature of the training loss on some batches of some clients
 (client/curvature.py). Which batches they are depends on the data alone, so the same recipe has the same rate.
 A server between organisations holds no rows. There the rate comes from made rows whose columns are all the same
 number: of all standardised tables, such a table has the largest curvature.
+A client with few rows makes one or two steps in an epoch, and hundreds of rounds would not train it. So epochs are as
+many as give most clients a few steps in a round.
 Knows methods' settings and clients' rows. Does not train.
 """
 
@@ -23,6 +26,8 @@ from motet.settings import AUTO
 
 _CLIENTS = 32  # clients whose batches are measured
 _BATCHES = 4  # batches of each of them
+_STEPS = 8  # of most clients in a round
+_MOST_EPOCHS = 10
 _FEW = 4  # clients, one batch each, where a network is slow
 
 
@@ -30,8 +35,29 @@ def open_rates(method: type[Method], settings: dict[str, Any]) -> dict[str, floa
     """The settings that are left open, each with its share of the safe rate."""
     hints = get_type_hints(method, include_extras=True)
     return {
-        k: float((*get_args(hints[k])[3:], 1.0)[0]) for k, v in settings.items() if v == AUTO and k in hints
+        k: float((*get_args(hints[k])[3:], 1.0)[0])
+        for k, v in settings.items()
+        if v == AUTO and k in hints and get_args(hints[k])[0] is float
     }
+
+
+def open_epochs(method: type[Method], settings: dict[str, Any]) -> list[str]:
+    """The numbers of epochs that are left open."""
+    hints = get_type_hints(method, include_extras=True)
+    return [k for k, v in settings.items() if v == AUTO and k in hints and get_args(hints[k])[0] is int]
+
+
+def epochs_for(method: Method, federated: FederatedData) -> int:
+    """So many that half of the clients make at least a few steps; 1 where rows are elsewhere.
+
+    >>> -(-_STEPS // 3)  # of clients with three batches
+    3
+    """
+    if not federated.clients_data:
+        return 1
+    rows = sorted(data.n for data in federated.clients_data.values())[len(federated.clients_data) // 2]
+    steps = max(1, -(-rows // int(getattr(method, "batch", 16))))
+    return min(_MOST_EPOCHS, max(1, -(-_STEPS // steps)))
 
 
 def rate_for(method: Method, task: Task, federated: FederatedData) -> float:

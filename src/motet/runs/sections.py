@@ -34,6 +34,9 @@ class TrainSettings:
     )
     patience: int = 50  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last
+    within: NotNegative = (
+        1.0  # rounds so many standard errors below the best score are as good; the loss decides
+    )
     by: Literal["personal", "global", "both"] = (
         "personal"  # models whose validation score decides; both: their mean, and stop when neither improves
     )

@@ -30,6 +30,8 @@ from motet.runs.store import METRICS, Store
 from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
+_PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
+_SHARES = ("accuracy", "balanced", "auc", "f1")  # metrics with the standard error of a share of rows
 
 
 class Observer(Protocol):
@@ -87,6 +89,7 @@ class Trainer:
         self.latest: dict[str, float] = {}  # mean validation scores, by side
         self.losses: dict[str, float] = {}  # mean validation losses, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
+        self.top, self.val_rows = -math.inf, 0  # the highest mean score so far, and the rows it is from
         self.idle = 0  # rounds since somebody was asked something
         self.next_save = 0.0
 
@@ -170,20 +173,32 @@ class Trainer:
         scores = {k: v * sign for k, v in self.latest.items() if k == by or by == "both"}
         if not scores:
             return
-        score = sum(scores.values()) / len(scores)
-        loss = sum(self.losses[k] for k in scores) / len(scores)
-        better_now = self.beats_best(score, loss)
-        if better_now or any(v > self.peaks.get(k, -math.inf) for k, v in scores.items()):
-            self.last_improvement = self.number
+        score, loss = (sum(d[k] for k in scores) / len(scores) for d in (scores, self.losses))
+        risen = any(v > self.peaks.get(k, -math.inf) for k, v in scores.items())
         self.peaks = {k: max(v, self.peaks.get(k, v)) for k, v in scores.items()}
+        self.top = max(self.top, score)
+        better_now = self.beats_best(score, loss)
+        falling = better_now and by != "both" and self.best and loss < (1 - _PROGRESS) * self.best.loss
+        if risen or falling:
+            self.last_improvement = self.number
         if better_now:
             self.best = Best(self.number, score, self.state, loss)
             self.keeps.mark_best()
 
     def beats_best(self, score: float, loss: float) -> bool:
-        """Of two rounds with the same score, the one with the smaller loss is better."""
-        best = self.best
-        return best is None or math.isnan(best.score) or (score, -loss) > (best.score, -best.loss)
+        """Whether this round is better than the best one so far. Scores of few rows are mostly chance: of rounds
+        whose score is within `train.within` standard errors of the highest, the smallest loss is best."""
+        best, close = self.best, self.top - self.margin()
+        if best is None or math.isnan(best.score):
+            return True
+        return score >= close and (loss < best.loss or best.score < close)
+
+    def margin(self) -> float:
+        """What scores may differ by and count as the same: standard errors of a share of all validation rows."""
+        if self.round_by not in _SHARES or self.recipe.train.by == "both":
+            return 0.0
+        p = min(max(self.top, 0.0), 1.0)
+        return float(self.recipe.train.within * math.sqrt(p * (1 - p) / max(self.val_rows, 1)))
 
     def score_after_training(self, before: Tree) -> None:
         """Score clients' models right after local training. Test scores are kept only for the round that
@@ -215,6 +230,7 @@ class Trainer:
         means: dict[str, float] = {}
         if part == "val" and set(labels) >= {"personal"}:
             self.check_divergence(clients, scores, turn.number)
+            self.val_rows = int(scores["personal"]["n"].sum()) if "personal" in scores else 0
         for side in [s for s in labels if s in scores]:
             means |= self.write(clients, scores[side], turn.number, part, labels[side])
         return means
@@ -272,7 +288,10 @@ class Trainer:
         best, score = (b.round, b.score) if b else (None, None)
         self.store.checkpoint(self.number, best, score, state)
         lowest = b.loss if b and math.isfinite(b.loss) else None
-        self.store.set_facts(peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest)
+        top = self.top if math.isfinite(self.top) else None
+        self.store.set_facts(
+            peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest, top=top
+        )
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
@@ -295,6 +314,7 @@ class Trainer:
             self.best = Best(best, score, state, -math.inf if lowest is None else lowest)
             self.keeps.best = best
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
+            self.top = facts.get("top") or score
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
