@@ -33,7 +33,9 @@ _STRENGTHS = np.logspace(-2, 4, 13)
 
 
 def resolved(frame: Frame, method: str, seed: int, words: dict[str, Any]) -> Resolved:
-    given = {"data": frame, "target": "target", "client": "client", "method": method, "seed": seed}
+    """A seed draws the split as well."""
+    data = {"name": frame, "seed": seed}
+    given = {"data": data, "target": "target", "client": "client", "method": method, "seed": seed}
     return resolve(recipe.check(from_python.sections(None, given | words)))
 
 
