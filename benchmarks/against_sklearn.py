@@ -25,7 +25,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from made_tables import CLASSES, ELSEWHERE, NUMBERS, Frame
 from motet.runs import from_python, recipe
 from motet.runs.build import Resolved, resolve
-from motet.runs.run import Run, run
+from motet.runs.run import run
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune")
 FEDERATED = STANDARD[1:]
@@ -120,29 +120,11 @@ def trained(found: Resolved, folder: str) -> tuple[float, dict[str, float], int]
     scores, reported = done.scores, int(done.facts["reported"])
     own = scores[(scores["side"] == "personal") & scores["client"].isin(found.federated.clients_data)]
     val = own[(own["part"] == "val") & (own["round"] == reported)]
+    test = own[own["part"] == "test"]
     if found.federated.kind == "numbers":
-        test = own[own["part"] == "test"]
         return -float(val["rmse"].mean()), {"rmse": float(test["rmse"].mean())}, reported
-    rows = [
-        class_errors(*predicted(done, c, d, found))
-        for c, d in found.federated.clients_data.items()
-        if len(d.test)
-    ]
-    return -float(val["loss"].mean()), pd.DataFrame(rows).mean().to_dict(), reported
-
-
-def predicted(done: Run, client: str, data: Any, found: Resolved) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the saved personal model on the client's test rows, and the classes."""
-    import torch
-    from safetensors.torch import load_file
-
-    from motet.runs.export import model_file
-    from motet.vec import Vec
-
-    weights = load_file(model_file(done.folder, client))
-    w = Vec({k: weights[k] for k in found.task.w0})
-    with torch.no_grad():
-        return torch.softmax(found.task.predict(w, data.test.x).double(), -1).numpy(), data.test.y.numpy()
+    errors = {"log-loss": float(test["loss"].mean()), "AUC": float(test["auc"].mean())}
+    return -float(val["loss"].mean()), errors, reported
 
 
 def ratios(

@@ -197,8 +197,8 @@ class Trainer:
         """What scores may differ by and count as the same: standard errors of a share of all validation rows."""
         if self.round_by not in _SHARES or self.recipe.train.by == "both":
             return 0.0
-        p = min(max(self.top, 0.0), 1.0)
-        return float(self.recipe.train.within * math.sqrt(p * (1 - p) / max(self.val_rows, 1)))
+        p = (self.top * self.val_rows + 2) / (self.val_rows + 4)  # Agresti and Coull: all right is not sure
+        return float(self.recipe.train.within * math.sqrt(max(p * (1 - p), 0.0) / (self.val_rows + 4)))
 
     def score_after_training(self, before: Tree) -> None:
         """Score clients' models right after local training. Test scores are kept only for the round that
