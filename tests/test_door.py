@@ -324,7 +324,7 @@ def test_a_method_defined_here_runs_is_compared_and_verified() -> None:
     done = run(data="wine", method=mine, share=0.25)
     assert done.facts["method"].startswith("session:Mine-") and motet.verify(done.folder) == []
     found = motet.compare([mine, "finetune"], data="wine", rounds=1, engine=LOOP, share=0.25)
-    assert len(found.table) == 3 and any(m.startswith("session:Mine-") for m in found.table["method"])
+    assert len(found.table) == 4 and any(m.startswith("session:Mine-") for m in found.table["method"])
 
 
 def test_code_that_changed_is_another_run_and_the_same_code_is_the_same() -> None:

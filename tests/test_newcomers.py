@@ -67,7 +67,7 @@ def test_a_comparison_of_one_method_says_how_to_name_several() -> None:
 
 def test_one_method_may_be_compared_by_its_name_alone(tmp_path: Path) -> None:
     found = motet.compare("finetune", data="wine", rounds=1, base=tmp_path)
-    assert sorted(found.table["method"]) == ["finetune", "local"]
+    assert sorted(found.table["method"]) == ["finetune", "local", "majority class"]
 
 
 def test_a_keyword_that_two_sections_have_is_said_with_names() -> None:

@@ -191,7 +191,7 @@ def compare(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = motet.compare(["finetune"], data="wine", rounds=1, base=folder)
     ...     sorted(found.table["method"])
-    ['finetune', 'local']
+    ['finetune', 'local', 'majority class']
     """
     from motet.cli.compare_command import comparison_of
     from motet.cli.study_progress import StudyProgress

@@ -96,6 +96,6 @@ def test_a_client_that_never_took_part_has_the_common_start(
 
 def test_a_method_is_a_frozen_record_of_its_settings(task: Task) -> None:
     method = FedProx(task, lr=0.3)
-    assert method.lr == 0.3 and method.mu == 0.01
+    assert method.lr == 0.3 and method.mu == 0.1
     with pytest.raises(AttributeError):
         method.lr = 0.5  # type: ignore[misc]

@@ -55,8 +55,8 @@ def test_a_latex_table_has_as_many_cells_in_each_row(table: pd.DataFrame) -> Non
 
 
 def test_only_a_best_row_that_can_be_told_apart_is_bold(table: pd.DataFrame) -> None:
-    said = {"told_apart": [True, False, False]}
-    bold, plain = table.assign(**said), table.assign(told_apart=False)
+    said = {"distinct": [True, False, False]}
+    bold, plain = table.assign(**said), table.assign(distinct=False)
     assert as_latex(bold).count(r"\textbf{") == 2  # its name and its mean
     assert r"\textbf" not in as_latex(plain)
 

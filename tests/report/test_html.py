@@ -74,7 +74,7 @@ def page_of(folders, tmp_path: Path, **more) -> str:
 def test_the_verdict_comes_first(page):
     text = re.sub(r"\s+", " ", Tags(page).text)
     assert "Whether federating helps cannot be told here: +12.5 points of accuracy on average" in text
-    assert "Best: finetune" in text and "all rows in one place (centralised)" in text
+    assert "Best of the federated methods: finetune" in text and "all rows in one place (centralised)" in text
     assert "scaffold: 1 of 1 runs failed." in text
 
 

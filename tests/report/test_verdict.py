@@ -90,7 +90,7 @@ def test_methods_that_cannot_be_told_apart_from_the_best_are_named(make):
     table = comparison(read(folders))
     assert verdict(read(folders), table)[1] == "Best: ditto; finetune cannot be told apart."
     apart = table.set_index("method")["p_best"]
-    assert apart["fedavg"] < 0.05 <= apart["finetune"] and not table["told_apart"].any()
+    assert apart["fedavg"] < 0.05 <= apart["finetune"] and not table["distinct"].any()
 
 
 def test_one_run_is_compared_with_nothing(make):

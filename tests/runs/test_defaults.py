@@ -101,7 +101,12 @@ def test_a_broken_index_says_so(tmp_path: Path) -> None:
 
 # ---- how often clients are scored ----
 
-PARTS = ["data.val=0.2", "data.test=0.2", "save.models=none"]  # each hospital: 18, 6 and 6 rows
+PARTS = [
+    "data.val=0.2",
+    "data.test=0.2",
+    "save.models=none",
+    "method.epochs=1",
+]  # each hospital: 18, 6 and 6 rows
 
 
 @pytest.mark.parametrize(

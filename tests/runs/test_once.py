@@ -45,7 +45,7 @@ def test_a_comparison_does_everything_once_for_each_run(tmp_path: Path, calls: C
         "build": 2,
         "load": 1,
     }
-    assert len(found.table) == 2 and len(found.by_client) == 4
+    assert len(found.table) == 3 and len(found.by_client) == 4
     assert found.report().exists()
     assert calls["_read"] == 2
 

@@ -350,7 +350,7 @@ def test_a_comparison_reuses_what_is_done_and_shows_what_failed(tmp_path: Path) 
     times = {f: (f / "run.sqlite").stat().st_mtime for f in first.folders}
     second = motet.compare(["finetune", "centralised"], **how)
     assert all((f / "run.sqlite").stat().st_mtime == t for f, t in times.items())
-    assert set(second.table["method"]) == {"finetune", "centralised", "local"}
+    assert set(second.table["method"]) == {"finetune", "centralised", "local", "majority class"}
     assert set(first.folders) < set(second.folders)
 
 

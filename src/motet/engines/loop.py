@@ -127,6 +127,8 @@ class Loop:
         """Stacked predictions of all clients, some clients at a time."""
         method, test = self.method, partial(self.client_test, part=part)
         sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
+        if not all(request["same"] for request in sent.values()):  # stacked predictions are all of one form
+            sent = {c: request | {"same": False} for c, request in sent.items()}
         yield from groups(self.each(partial(predictions, method), sent, test))
 
     def predictions_after(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:

@@ -43,7 +43,7 @@ class Curve:
         return float((mine - theirs).abs().max()) if mine.index.equals(theirs.index) else float("inf")
 
 
-def told_apart(past: pd.DataFrame, styles: Styles, marked: dict[str, list[int]]) -> list[Curve]:
+def distinct(past: pd.DataFrame, styles: Styles, marked: dict[str, list[int]]) -> list[Curve]:
     """Personal curves of all methods, and global ones where they are other curves."""
     own = {label: _curve(past, label, "personal", styles, marked) for label in styles}
     shared = {label: _curve(past, label, "global", styles, marked) for label in styles}

@@ -143,9 +143,9 @@ def _comment(table: pd.DataFrame) -> str:
 
 def _bold(table: pd.DataFrame) -> list[int]:
     """Rows to set off: the best one, if the table says that it can be told apart from the next."""
-    if "told_apart" not in table:
+    if "distinct" not in table:
         return []
-    return [i for i, yes in enumerate(table["told_apart"]) if yes]
+    return [i for i, yes in enumerate(table["distinct"]) if yes]
 
 
 def _engine(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -34,7 +34,7 @@ def pictures(runs: Sequence[ReportedRun], table: pd.DataFrame) -> list[Picture]:
 
 def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list[Picture]:
     past, marked = figure_data.curves(runs), figure_data.reported(runs)
-    found = curves.told_apart(past, styles, marked)
+    found = curves.distinct(past, styles, marked)
     if not found:
         return []
     constant = figure_data.constant(runs)

@@ -265,7 +265,7 @@ def _with_best(rows: Sequence[dict[str, Any]], groups: Groups) -> list[dict[str,
     sure = dict(zip(others, holm([chance(frame) for frame in frames]), strict=True))
     apart = bool(sure) and max(sure.values()) < SIGNIFICANT
     return [
-        row | {"best": row["method"] == best, "told_apart": row["method"] == best and apart,
+        row | {"best": row["method"] == best, "distinct": row["method"] == best and apart,
                "p_best": sure.get(row["method"], NOTHING)}
         for row in rows
     ]  # fmt: skip

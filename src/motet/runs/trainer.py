@@ -125,9 +125,9 @@ class Trainer:
         self.save()
 
     def over(self) -> bool:
-        return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.settled()
+        return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished()
 
-    def settled(self) -> bool:
+    def finished(self) -> bool:
         """Whether nothing is left to do: with patience, a few rounds in which everybody was there and nobody was
         asked anything (stacking, once all models are published and stacked)."""
         t = self.recipe.train
