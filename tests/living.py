@@ -24,7 +24,8 @@ import pytest
 
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.demo import Parties, difference, free_port
-from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import Kit, open_kit
 from motet.deploy.server.run_files import JobReport, RunOrder, make_order, read_report
 from motet.deploy.site.table import SiteTable
 from motet.runs import build

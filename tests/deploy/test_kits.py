@@ -10,8 +10,9 @@ import pytest
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from motet.cli.main import main
+from motet.deploy.flare.all_kits import add, create
 from motet.deploy.flare.job_folder import write_job
-from motet.deploy.flare.kits import ALLOWED, FederationError, add, create, open_kit
+from motet.deploy.flare.kits import ALLOWED, FederationError, open_kit
 from motet.deploy.server.run_files import AT_SITES, RunOrder, clear_notes, make_order, note, read_note
 from motet.runs import recipe as recipes
 from motet.runs.recipe import RecipeError

@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Living, living, wait
 from motet.deploy.flare.admin import AdminSession, Unreachable
-from motet.deploy.flare.kits import create
+from motet.deploy.flare.all_kits import create
 
 
 def knock(federation: Living, kit: Path | None) -> bytes:
