@@ -29,15 +29,12 @@ from motet.deploy.flare.kits import FederationError, Kit, key_places
 
 log = logging.getLogger("motet.site")
 SOON = timedelta(days=30)  # before the end of a certificate, from when on people are warned
-_SECONDS = 4.0  # for a handshake with the server
+_SECONDS = 3.0  # for a handshake with the server
 _PEERS = "peers.json"  # in the server's kit: certificates that were last seen
 _ALERTS = {  # OpenSSL's words for what the other side said
-    "CERTIFICATE_REVOKED": "revoked",
-    "CERTIFICATE_EXPIRED": "expired by the server's clock",
-    "UNKNOWN_CA": "of another federation",
-    "BAD_CERTIFICATE": "not acceptable",
-    "CERTIFICATE_UNKNOWN": "not acceptable",
-    "UNSUPPORTED_CERTIFICATE": "not acceptable",
+    "CERTIFICATE_REVOKED": "it was revoked",
+    "CERTIFICATE_EXPIRED": "it expired, by the server's clock",
+    "UNKNOWN_CA": "it is of another federation",
 }
 
 
@@ -127,11 +124,9 @@ def check_server(kit: Kit, now: datetime | None = None) -> list[str]:
     host, port = address(kit)
     who = f"the server at {host}:{port}"
     try:
-        shown = shown_certificate(kit, host, port)
+        shown, refusal = shake_hands(kit, host, port)
     except OSError as e:
         raise Unreachable(f"{who} does not answer: {e}") from e
-    if shown is None:
-        raise Unreachable(f"{who} shows no certificate")
     cert = x509.load_der_x509_certificate(shown)
     said = check_certificate(cert, f"the certificate of {who}", root_of(kit), list_of(kit), now)
     if certs.common_name(cert.subject) != kit.host:
@@ -139,6 +134,9 @@ def check_server(kit: Kit, now: datetime | None = None) -> list[str]:
             f"{who} shows the certificate of {certs.common_name(cert.subject)!r}; expected that of {kit.host!r}\n"
             "hint: ask the convener for the server's address"
         )
+    if refusal:
+        mine = list(key_places(kit.party))[-1]
+        raise FederationError(f"{who} refuses the certificate of {mine}: {refusal}\nhint: ask the convener")
     return said
 
 
@@ -151,8 +149,8 @@ def address(kit: Kit) -> tuple[str, int]:
     return host, int(port)
 
 
-def shown_certificate(kit: Kit, host: str, port: int) -> bytes | None:
-    """What the server shows in a handshake; that it refuses us is raised, with its reason.
+def shake_hands(kit: Kit, host: str, port: int) -> tuple[bytes, str]:
+    """The certificate that the server shows, and why it does not take ours; "" if it does.
 
     Nothing is verified here, and nothing said that matters: the caller looks at the certificate.
     """
@@ -163,29 +161,20 @@ def shown_certificate(kit: Kit, host: str, port: int) -> bytes | None:
     until = time.monotonic() + _SECONDS
     with socket.create_connection((host, port), _SECONDS / 2) as plain:
         plain.settimeout(max(until - time.monotonic(), 0.1))
-        try:
-            with context.wrap_socket(plain) as secure:
-                shown = secure.getpeercert(binary_form=True)
-                answered(secure)  # in TLS 1.3 the server's verdict comes after the handshake
-                return shown
-        except ssl.SSLError as e:
-            raise refused(kit, f"{host}:{port}", e) from e
+        with context.wrap_socket(plain) as secure:
+            return secure.getpeercert(binary_form=True) or b"", refusal_of(secure)
 
 
-def answered(secure: ssl.SSLSocket) -> None:
-    """Ask something, so that a refusal arrives."""
-    secure.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    secure.recv(1)
-
-
-def refused(kit: Kit, where: str, error: ssl.SSLError) -> Exception:
-    reason = next((text for word, text in _ALERTS.items() if word in (error.reason or "")), "")
-    if not reason:
-        return OSError(f"no TLS handshake: {error.reason or error}")
-    whose = list(key_places(kit.party))[-1]
-    return FederationError(
-        f"the server at {where} refuses the certificate of {whose}: it is {reason}\nhint: ask the convener"
-    )
+def refusal_of(secure: ssl.SSLSocket) -> str:
+    """Ask something: in TLS 1.3 the server's verdict comes after the handshake."""
+    try:
+        secure.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return "" if secure.recv(1) else "it gives no reason"
+    except ssl.SSLError as e:
+        word = str(e.reason or e)
+        return next((text for alert, text in _ALERTS.items() if alert in word), word)
+    except ConnectionError:
+        return "it gives no reason"
 
 
 # ---- at the start of a job ----

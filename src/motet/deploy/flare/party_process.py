@@ -69,9 +69,17 @@ class PeerCheck:
 
         class CheckedConnection(ssl.SSLObject):
             peer: dict[str, Any] | None = None
+            failure: ssl.SSLError | None = None
 
             def do_handshake(self) -> None:
-                super().do_handshake()
+                if self.failure:
+                    raise self.failure
+                try:
+                    super().do_handshake()
+                except ssl.SSLCertVerificationError as e:
+                    # asyncio would close at once and drop OpenSSL's alert, which tells the other side why
+                    self.failure = e
+                    raise ssl.SSLWantReadError("the alert is to be sent") from e
                 self.peer = self.getpeercert()
                 check.came(self.peer or {})
 
