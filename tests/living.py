@@ -64,6 +64,11 @@ class Living:
         except psutil.NoSuchProcess:
             return []
 
+    def ports(self, party: str) -> list[int]:
+        """Where a party's processes listen on this machine."""
+        found = [c for p in self.processes(party) for c in p.net_connections("tcp") if c.status == "LISTEN"]
+        return sorted({c.laddr.port for c in found})
+
     def signal(self, party: str, what: signal.Signals) -> None:
         for p in self.processes(party):
             p.send_signal(what)

@@ -5,14 +5,18 @@ tests/deploy/test_simulator.py plays every method by the same group calls in FLA
 
 from __future__ import annotations
 
+import os
 import re
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
-from living import living, server_has, table, wait
+from living import Living, living, server_has, table, wait
 from motet.deploy.demo import demo, difference
 from motet.runs.recipe import method_names
 from motet.runs.run import Run
@@ -62,4 +66,52 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             far = Run(federation.run_folder(orders))
             with server_has(own, far.folder):
                 found[name] = difference(far, federation.at_home(far, 2, *words))
+        nobody_gets_in_without_a_certificate(federation)
+        what_processes_made_is_for_their_owner_alone(federation)
     assert {name: gap for name, gap in found.items() if gap > 1e-6} == {}
+
+
+# Another user of the machine, who has no file of any kit: speaks FLARE's greeting in the clear, as a job's process
+# would, to a port that `ps` shows; prints what came back.
+STRANGER = """
+import socket, sys
+with socket.create_connection(("localhost", int(sys.argv[1])), 30) as line:
+    line.sendall(bytes.fromhex(sys.argv[2]))
+    try:
+        print(line.recv(64).hex())
+    except ConnectionError:
+        print("")
+"""
+
+
+def greeting(name: str) -> bytes:
+    """FLARE's first frame of a connection (HELLO)."""
+    import msgpack
+    from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
+    from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
+
+    payload = msgpack.packb({HandshakeKeys.ENDPOINT_NAME: name, HandshakeKeys.TIMESTAMP: 0.0})
+    frame = bytearray(PREFIX_LEN) + payload
+    Prefix(len(frame), 0, Types.HELLO, 0, 0, 0, 1, 1).to_buffer(frame, 0)
+    return bytes(frame)
+
+
+def nobody_gets_in_without_a_certificate(federation: Living) -> None:
+    stranger = {"user": 65534, "group": 65534} if os.getuid() == 0 else {}
+    for party in ("server", *federation.sites):
+        ports = federation.ports(party)
+        assert len(ports) > (party == "server"), f"{party} has no port for its own processes"
+        for port in ports:
+            words = [sys.executable, "-c", STRANGER, str(port), greeting(f"{party}.stranger").hex()]
+            said = subprocess.run(words, capture_output=True, text=True, cwd="/", timeout=60, **stranger)
+            came = bytes.fromhex(said.stdout.strip())
+            # nothing, a TLS alert, or a web server's complaint; never FLARE's READY
+            assert not came or came[0] == 0x15 or came.startswith(b"HTTP/"), (party, port, came, said.stderr)
+
+
+def what_processes_made_is_for_their_owner_alone(federation: Living) -> None:
+    for party in ("server", *federation.sites):
+        kit = federation.folder / party
+        assert stat.S_IMODE(kit.stat().st_mode) == 0o700
+        open_to_others = [p for p in kit.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o077]
+        assert not open_to_others
