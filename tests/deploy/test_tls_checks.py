@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -114,7 +117,7 @@ def test_a_site_and_its_server_find_each_other_good(care: Care) -> None:
         assert check_server(care.west) == []
         assert check_server(care.server) == []  # as the owner
     seen = read_peers(care.server)
-    assert set(seen) == {"west", "owner@motet.federation"}
+    assert set(seen) == {"west"}
     assert int(seen["west"].serial, 16) == care.authority.issued("west")[0].serial_number
 
 
@@ -227,3 +230,14 @@ def test_a_site_checks_the_server_its_own_certificate_and_the_version_at_each_jo
         assert objection_to_job(care.west, mine, now()) == "caller"
     assert list_of(care.west).number == 2  # the job brought the newer list, which stays
     assert "the certificate of the server at localhost" in caplog.text and "was revoked on" in caplog.text
+
+
+def test_a_party_whose_certificate_ends_while_it_waits_ends_with_a_word(care: Care) -> None:
+    """In a process of its own, which this ends."""
+    reissue(care, "west", datetime.now(UTC) - timedelta(days=20), 10)
+    program = "import sys; from motet.deploy.flare.party_process import watch_own as w; "
+    program += "from motet.deploy.flare.kits import open_kit as o; w(o(sys.argv[1]))"
+    words = [sys.executable, "-c", program, str(care.west.folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGTERM
+    assert done.stderr.startswith("error: the certificate of west expired on")

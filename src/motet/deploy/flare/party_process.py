@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -22,14 +24,15 @@ from typing import Any
 
 from motet.deploy.flare.authority import LIST
 from motet.deploy.flare.certificates import RevokedList
-from motet.deploy.flare.credentials import Peer, list_of, read_peers, write_peers
-from motet.deploy.flare.kits import FederationError, Kit, open_kit
+from motet.deploy.flare.credentials import Peer, check_kit, list_of, read_peers, write_peers
+from motet.deploy.flare.kits import OWNER, FederationError, Kit, open_kit
 
 _PROGRAMS = {
     "server": "nvflare.private.fed.app.server.server_train",
     "site": "nvflare.private.fed.app.client.client_train",
 }
 _AGAIN = 1.0  # seconds between looks at the list
+_MINUTE = 60.0  # seconds between looks at this party's own certificates
 
 MakeContext = Callable[[dict[str, Any], bool], ssl.SSLContext | None]
 
@@ -110,7 +113,7 @@ class PeerCheck:
 
     def came(self, peer: dict[str, Any]) -> None:
         """Write down which certificate a site showed, for `status` and for the start of a job."""
-        if not peer or not self.kit.is_server:
+        if not peer or not self.kit.is_server or named(peer) == OWNER:
             return
         ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(peer["notAfter"]), UTC)
         found = Peer(peer["serialNumber"], ends.isoformat())
@@ -123,6 +126,22 @@ def named(peer: dict[str, Any]) -> str:
     return next((str(v) for rdn in peer["subject"] for k, v in rdn if k == "commonName"), "")
 
 
+def watch_own(kit: Kit, seconds: float = _MINUTE) -> None:
+    """End this process, with a word, when its own certificate has ended or was revoked: FLARE would try for ever."""
+    said: list[str] = []
+    while True:
+        try:
+            lines = check_kit(kit)
+        except FederationError as e:
+            print(f"error: {e}", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        for line in lines if lines != said else []:  # once a day, because a line counts the days
+            print(line, file=sys.stderr, flush=True)
+        said = lines
+        time.sleep(seconds)
+
+
 def main() -> None:
     role, words = sys.argv[1], sys.argv[2:]
     kit = open_kit(Path(words[words.index("-m") + 1]), role)
@@ -131,6 +150,7 @@ def main() -> None:
     if not callable(getattr(net_utils, "get_ssl_context", None)):
         raise FederationError("this version of nvflare makes its TLS contexts elsewhere\nhint: nvflare 2.9")
     net_utils.get_ssl_context = PeerCheck(kit).checked(net_utils.get_ssl_context)
+    threading.Thread(target=watch_own, args=[kit], daemon=True).start()
     sys.argv = [_PROGRAMS[role], *words]
     runpy.run_module(_PROGRAMS[role], run_name="__main__", alter_sys=True)
 
