@@ -10,6 +10,7 @@ import socket
 import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
@@ -55,6 +56,8 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             given = (*words, f"data.server={own}", "data.target=y") if page else words
             orders = federation.order(2, 2, 120.0, *given)
             federation.run(orders, 2, *given)
+            if name == names[0]:
+                command_lines_hold_no_token(federation)
             wait(
                 lambda o=orders: federation.report(o).state in ("done", "failed"),
                 600,
@@ -114,6 +117,19 @@ def test_a_greeting_in_the_clear_is_answered_where_connections_are_in_the_clear(
     wait(ready, 60, "the listener", str)
     communicator.stop()
     assert came[6] == Types.READY
+
+
+def command_lines_hold_no_token(federation: Living) -> None:
+    """Everybody on the machine reads command lines; the environment of a process only its owner."""
+    parties = ("server", *federation.sites)
+
+    def jobs() -> list[psutil.Process]:
+        return [p for party in parties for p in federation.processes(party)[1:]]
+
+    wait(lambda: len(jobs()) >= len(parties), 300, "a job's processes", federation.logs)
+    tokens = {v for p in jobs() for k, v in p.environ().items() if k.startswith("NVFLARE_JOB_")}
+    lines = " ".join(word for party in parties for p in federation.processes(party) for word in p.cmdline())
+    assert tokens and not [t for t in tokens if t in lines]
 
 
 def nobody_gets_in_without_a_certificate(federation: Living) -> None:

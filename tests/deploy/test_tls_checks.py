@@ -34,6 +34,7 @@ from motet.deploy.flare.all_kits import create
 from motet.deploy.flare.authority import LIST, Authority, open_authority
 from motet.deploy.flare.credentials import (
     Unreachable,
+    check_patiently,
     check_server,
     list_of,
     objection_to_job,
@@ -228,8 +229,14 @@ def test_a_site_checks_the_server_its_own_certificate_and_the_version_at_each_jo
         assert objection_to_job(care.west, mine, "no list") == "caller"
         care.authority.revoke("server")
         assert objection_to_job(care.west, mine, now()) == "caller"
+        assert objection_to_job(care.west, mine, "x" * (2 << 20)) == "caller"
     assert list_of(care.west).number == 2  # the job brought the newer list, which stays
     assert "the certificate of the server at localhost" in caplog.text and "was revoked on" in caplog.text
+
+
+def test_a_server_that_cannot_be_looked_at_is_not_believed(care: Care) -> None:
+    with pytest.raises(Unreachable):
+        check_patiently(care.west, seconds=0.5)
 
 
 def test_a_party_whose_certificate_ends_while_it_waits_ends_with_a_word(care: Care) -> None:

@@ -29,6 +29,8 @@ _SKEW = timedelta(hours=1)  # clocks of parties may differ
 _REQUEST = re.compile(rb"-----BEGIN CERTIFICATE REQUEST-----.*?-----END CERTIFICATE REQUEST-----", re.DOTALL)
 _LARGEST = 8192  # bits of a key in a request; checking larger ones would take long
 
+_LONGEST_LIST = 1 << 20  # bytes; some ten thousand revoked certificates
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -210,6 +212,10 @@ def list_pem(signer: Signer, entries: tuple[Revocation, ...], number: int) -> by
 
 def read_list(pem: bytes, root: x509.Certificate) -> RevokedList:
     """The list, if this root signed it."""
+    if len(pem) > _LONGEST_LIST:
+        raise FederationError(
+            f"the list of revoked certificates has {len(pem)} bytes; at most {_LONGEST_LIST} are read"
+        )
     try:
         found = x509.load_pem_x509_crl(pem)
         number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number

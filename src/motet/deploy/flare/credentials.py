@@ -30,6 +30,7 @@ from motet.deploy.flare.kits import FederationError, Kit, key_places
 log = logging.getLogger("motet.site")
 SOON = timedelta(days=30)  # before the end of a certificate, from when on people are warned
 _SECONDS = 3.0  # for a handshake with the server
+_GLITCH = 20.0  # seconds that the network may fail at the start of a job
 _PEERS = "peers.json"  # in the server's kit: certificates that were last seen
 _ALERTS = {  # OpenSSL's words for what the other side said
     "CERTIFICATE_REVOKED": "it was revoked",
@@ -185,7 +186,7 @@ def objection_to_job(kit: Kit, version: str, revoked: str) -> str:
     try:
         take_list(kit, revoked.encode())
         check_kit(kit)
-        check_server(kit)
+        check_patiently(kit)
     except FederationError as e:
         log.error("%s takes no part in this job: %s", kit.party, e)
         return "caller"
@@ -193,6 +194,19 @@ def objection_to_job(kit: Kit, version: str, revoked: str) -> str:
         log.error("%s runs motet %s, and the server %.40r", kit.party, mine, version)
         return f"version: this site runs motet {mine}, and the server another"
     return ""
+
+
+def check_patiently(kit: Kit, seconds: float = _GLITCH) -> None:
+    """A server that brought a job can be reached; if it cannot for so long, it is not believed."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            check_server(kit)
+            return
+        except Unreachable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 # ---- the sites', at the server ----
