@@ -2,8 +2,9 @@
 
 The process that calls this becomes FLARE's, so that whoever started it (a person, systemd) has one process to
 watch and to end. It and its children make files for their owner alone. Everybody on the machine sees command lines:
-they name the kit, the job and a port of this machine, which answers nobody without this party's certificate; FLARE
-2.9 hands its tokens over in the environment, which only the owner reads.
+they name the kit, the job and a port of this machine, which answers nobody without this party's certificate. FLARE
+2.9 offers no other way for these; it hands tokens and their signatures over in the environment, which only the owner
+reads. The token of the server's job is the job's number; its signature is not to be seen.
 Knows FLARE's command lines. Does not import FLARE.
 """
 
