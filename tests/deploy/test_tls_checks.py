@@ -149,26 +149,37 @@ def refused(kit: Kit, message: str) -> None:
         check_server(kit)
 
 
-def test_a_connection_that_stays_ends_when_its_certificate_is_revoked(care: Care) -> None:
+def context_of(kit: Kit) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.load_cert_chain(care.west.startup / "client.crt", care.west.startup / "client.key")
-    with (
-        serving(care.server),
-        socket.create_connection(("localhost", care.server.port), 30) as plain,
-        context.wrap_socket(plain) as line,
-    ):
+    context.load_cert_chain(kit.startup / "client.crt", kit.startup / "client.key")
+    return context
+
+
+def answered(line: ssl.SSLSocket) -> bool:
+    try:
         line.sendall(b"x")
-        assert line.recv(1) == b"H"
-        care.revoke("west", care.server)
-        with contextlib.suppress(OSError):
-            for _ in range(300):
-                line.sendall(b"x")
-                if not line.recv(1):
-                    break
+        return line.recv(1) == b"H"
+    except OSError:
+        return False
+
+
+def test_a_connection_that_stays_ends_when_its_certificate_is_revoked_and_is_not_resumed(care: Care) -> None:
+    context, place = context_of(care.west), ("localhost", care.server.port)
+    with serving(care.server):
+        with socket.create_connection(place, 30) as plain, context.wrap_socket(plain) as line:
+            assert answered(line)
+            session = line.session  # with it a later handshake shows no certificate
+            care.revoke("west", care.server)
+            until = time.monotonic() + 30
+            while answered(line):
+                assert time.monotonic() < until, "the connection stayed for 30 s"
                 time.sleep(0.1)
-            else:
-                pytest.fail("the connection stayed for 30 s")
+        with (
+            socket.create_connection(place, 30) as plain,
+            context.wrap_socket(plain, session=session) as again,
+        ):
+            assert again.session_reused and not answered(again)
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from motet.deploy.flare.authority import LIST
-from motet.deploy.flare.certificates import RevokedList
 from motet.deploy.flare.credentials import Peer, check_kit, list_of, read_peers, write_peers
 from motet.deploy.flare.kits import OWNER, FederationError, Kit, open_kit
 
@@ -42,7 +42,7 @@ class PeerCheck:
 
     def __init__(self, kit: Kit) -> None:
         self.kit, self.file = kit, kit.startup / LIST
-        self.gone: RevokedList = list_of(kit)
+        self.gone = revoked_serials(kit)
         self.stamp, self.looked = self.file.stat().st_mtime_ns, time.monotonic()
         self.listening: list[ssl.SSLContext] = []
         self.peers = read_peers(kit)
@@ -71,7 +71,7 @@ class PeerCheck:
         check = self
 
         class CheckedConnection(ssl.SSLObject):
-            peer: dict[str, Any] | None = None
+            serial, ends = 0, inf  # of the peer's certificate; also of one whose session is resumed
             failure: ssl.SSLError | None = None
 
             def do_handshake(self) -> None:
@@ -83,11 +83,12 @@ class PeerCheck:
                     # asyncio would close at once and drop OpenSSL's alert, which tells the other side why
                     self.failure = e
                     raise ssl.SSLWantReadError("the alert is to be sent") from e
-                self.peer = self.getpeercert()
-                check.came(self.peer or {})
+                if peer := self.getpeercert():
+                    self.serial, self.ends = int(str(peer["serialNumber"]), 16), cert_time(peer)
+                    check.came(peer)
 
             def read(self, *given: Any) -> Any:
-                check.require_good(self.peer)
+                check.require_good(self.serial, self.ends)
                 return super().read(*given)
 
         return CheckedConnection
@@ -98,28 +99,32 @@ class PeerCheck:
             return
         self.looked, stamp = time.monotonic(), self.file.stat().st_mtime_ns
         if stamp != self.stamp:
-            self.gone, self.stamp = list_of(self.kit), stamp
+            self.gone, self.stamp = revoked_serials(self.kit), stamp
             for context in self.listening:
                 context.load_verify_locations(self.file)
 
-    def require_good(self, peer: dict[str, Any] | None) -> None:
+    def require_good(self, serial: int, ends: float) -> None:
         self.refresh()
-        if peer is None:
-            return
-        if self.gone.of(int(peer["serialNumber"], 16)) or time.time() > ssl.cert_time_to_seconds(
-            peer["notAfter"]
-        ):
-            raise ssl.SSLError(f"the certificate of {named(peer)} was revoked or expired")
+        if serial in self.gone or time.time() > ends:
+            raise ssl.SSLError("the certificate of this connection was revoked or expired")
 
     def came(self, peer: dict[str, Any]) -> None:
         """Write down which certificate a site showed, for `status` and for the start of a job."""
-        if not peer or not self.kit.is_server or named(peer) == OWNER:
+        if not self.kit.is_server or named(peer) == OWNER:
             return
-        ends = datetime.fromtimestamp(ssl.cert_time_to_seconds(peer["notAfter"]), UTC)
-        found = Peer(peer["serialNumber"], ends.isoformat())
+        found = Peer(peer["serialNumber"], datetime.fromtimestamp(cert_time(peer), UTC).isoformat())
         if self.peers.get(named(peer)) != found:
             self.peers[named(peer)] = found
             write_peers(self.kit.folder, self.peers)
+
+
+def revoked_serials(kit: Kit) -> set[int]:
+    return {entry.serial for entry in list_of(kit).entries}
+
+
+def cert_time(peer: dict[str, Any]) -> float:
+    """When a certificate ends, in seconds since 1970."""
+    return float(ssl.cert_time_to_seconds(peer["notAfter"]))
 
 
 def named(peer: dict[str, Any]) -> str:
