@@ -258,6 +258,21 @@ def test_a_certificate_that_ends_within_30_days_is_a_warning_and_an_ended_root_a
         check_kit(west, NOW + timedelta(days=3651))
 
 
+def test_status_warns_and_an_expired_server_says_so_in_serve_status_and_run(
+    care: Authority, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = joined(care, tmp_path / "server", "server", days=10)
+    assert main(["federation", "status", str(server.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "localhost:18002: down" in shown
+    assert "warning: the certificate of server ends on" in shown and "the certificate of owner ends" in shown
+    old = care.issue("server", certs.public_key(care.issued("server")[0]), 10, NOW - timedelta(days=20))
+    (server.startup / "server.crt").write_bytes(certs.certificate_pem(old))
+    for words in (["serve"], ["status"], ["run", "--patience", "60"]):
+        assert main(["federation", words[0], str(server.folder), *words[1:]]) == 2
+        assert "error: the certificate of server expired on" in capsys.readouterr().err
+
+
 def test_a_kit_without_a_signed_certificate_or_with_another_key_says_so(
     care: Authority, tmp_path: Path
 ) -> None:
