@@ -70,7 +70,7 @@ def test_with_requests_the_convener_holds_no_private_key_but_the_roots(tmp_path:
 def test_the_help_of_the_one_command_way_says_that_keys_are_made_there(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for command in ("create", "add"):
+    for command in ("create", "add", "demo"):
         with pytest.raises(SystemExit):
             main(["federation", command, "--help"])
         assert "private keys" in " ".join(capsys.readouterr().out.lower().split())

@@ -86,7 +86,9 @@ def runs(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("--all", action="store_true", help="and shut the server and all sites down")
 
-    p = within("demo", do_demo, "all of it on this machine: server and three sites, over mutual TLS")
+    p = within(
+        "demo", do_demo, "all of it on this machine, which makes all private keys: server and three sites"
+    )
     p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
     p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper,stacking")
 
