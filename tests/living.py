@@ -24,7 +24,8 @@ import pytest
 
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.demo import Parties, difference, free_port
-from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import Kit, open_kit
 from motet.deploy.server.run_files import JobReport, RunOrder, make_order, read_report
 from motet.deploy.site.table import SiteTable
 from motet.runs import build
@@ -62,6 +63,11 @@ class Living:
             return [parent, *parent.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+    def ports(self, party: str) -> list[int]:
+        """Where a party's processes listen on this machine."""
+        found = [c for p in self.processes(party) for c in p.net_connections("tcp") if c.status == "LISTEN"]
+        return sorted({c.laddr.port for c in found})
 
     def signal(self, party: str, what: signal.Signals) -> None:
         for p in self.processes(party):

@@ -132,4 +132,6 @@ def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_
         "deploy/flare/server_entry.py",
         "deploy/flare/site_entry.py",
         "deploy/flare/kits.py",
+        "deploy/flare/certificates.py",
+        "deploy/flare/party_process.py",
     }

@@ -47,7 +47,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
     from motet.core import MethodUnfit as MethodUnfit
     from motet.core import NoReply as NoReply
     from motet.data.federated import DataError as DataError
-    from motet.deploy.flare.admin import Unreachable as Unreachable
+    from motet.deploy.flare.credentials import Unreachable as Unreachable
     from motet.deploy.flare.kits import FederationError as FederationError
     from motet.deploy.site.policy import PolicyError as PolicyError
     from motet.deploy.site.policy import RefusedByPolicy as RefusedByPolicy
@@ -63,7 +63,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
 _PLACES = {
     "motet.core": "MethodUnfit NoReply",
     "motet.data.federated": "DataError",
-    "motet.deploy.flare.admin": "Unreachable",
+    "motet.deploy.flare.credentials": "Unreachable",
     "motet.deploy.flare.kits": "FederationError",
     "motet.deploy.site.storage": "EncryptedStateError",
     "motet.deploy.site.policy": "PolicyError RefusedByPolicy",

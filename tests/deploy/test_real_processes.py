@@ -6,13 +6,16 @@ tests/deploy/test_simulator.py plays every method by the same group calls in FLA
 from __future__ import annotations
 
 import re
+import socket
+import stat
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
-from living import living, server_has, table, wait
+from living import Living, living, server_has, table, wait
 from motet.deploy.demo import demo, difference
 from motet.runs.recipe import method_names
 from motet.runs.run import Run
@@ -53,6 +56,8 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             given = (*words, f"data.server={own}", "data.target=y") if page else words
             orders = federation.order(2, 2, 120.0, *given)
             federation.run(orders, 2, *given)
+            if name == names[0]:
+                command_lines_hold_no_token(federation)
             wait(
                 lambda o=orders: federation.report(o).state in ("done", "failed"),
                 600,
@@ -62,4 +67,87 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             far = Run(federation.run_folder(orders))
             with server_has(own, far.folder):
                 found[name] = difference(far, federation.at_home(far, 2, *words))
+        nobody_gets_in_without_a_certificate(federation)
+        what_processes_made_is_for_their_owner_alone(federation)
     assert {name: gap for name, gap in found.items() if gap > 1e-6} == {}
+
+
+def greeting(name: str) -> bytes:
+    """FLARE's first frame of a connection (HELLO)."""
+    import msgpack
+    from nvflare.fuel.f3.sfm.constants import HandshakeKeys, Types
+    from nvflare.fuel.f3.sfm.prefix import PREFIX_LEN, Prefix
+
+    payload = msgpack.packb({HandshakeKeys.ENDPOINT_NAME: name, HandshakeKeys.TIMESTAMP: 0.0})
+    frame = bytearray(PREFIX_LEN) + payload
+    Prefix(len(frame), 0, Types.HELLO, 0, 0, 0, 1, 1).to_buffer(frame, 0)
+    return bytes(frame)
+
+
+def greeted(port: int, name: str) -> bytes:
+    """What comes back to somebody on this machine who has no file of any kit, and speaks in the clear to a port that
+    `ps` shows, as a job's process would. Which user it is makes no difference to a port."""
+    with socket.create_connection(("localhost", port), 60) as line:
+        line.sendall(greeting(name))
+        try:
+            return line.recv(64)
+        except ConnectionError:
+            return b""
+
+
+def test_a_greeting_in_the_clear_is_answered_where_connections_are_in_the_clear() -> None:
+    """So that a missing answer below says something."""
+    from nvflare.fuel.f3.communicator import Communicator
+    from nvflare.fuel.f3.endpoint import Endpoint
+    from nvflare.fuel.f3.sfm.constants import Types
+
+    communicator = Communicator(Endpoint("a"))
+    communicator.start()
+    _, url, _ = communicator.start_listener("tcp", {"secure": False, "host": "localhost"})
+    port, came = int(url.rpartition(":")[2]), b""
+
+    def ready() -> bool:
+        nonlocal came
+        try:
+            came = greeted(port, "a.stranger")
+        except ConnectionError:
+            return False
+        return True
+
+    wait(ready, 60, "the listener", str)
+    communicator.stop()
+    assert came[6] == Types.READY
+
+
+def command_lines_hold_no_token(federation: Living) -> None:
+    """Everybody on the machine reads command lines; the environment of a process only its owner."""
+    parties = ("server", *federation.sites)
+
+    def jobs() -> list[psutil.Process]:
+        return [p for party in parties for p in federation.processes(party)[1:]]
+
+    wait(lambda: len(jobs()) >= len(parties), 300, "a job's processes", federation.logs)
+    tokens = {v for p in jobs() for k, v in p.environ().items() if k.startswith("NVFLARE_JOB_")}
+    lines_of_jobs = [p.cmdline() for p in jobs()]
+    # the server's job has its own number for a token, which is worth nothing without the signature beside it
+    tokens -= {line[line.index("-n") + 1] for line in lines_of_jobs}
+    lines = " ".join(word for party in parties for p in federation.processes(party) for word in p.cmdline())
+    assert tokens and not [t for t in tokens if t in lines]
+
+
+def nobody_gets_in_without_a_certificate(federation: Living) -> None:
+    for party in ("server", *federation.sites):
+        ports = federation.ports(party)
+        assert len(ports) > (party == "server"), f"{party} has no port for its own processes"
+        for port in ports:
+            came = greeted(port, f"{party}.stranger")
+            # nothing, a TLS alert, or a web server's complaint; never FLARE's answer
+            assert not came or came[0] == 0x15 or came.startswith(b"HTTP/"), (party, port, came)
+
+
+def what_processes_made_is_for_their_owner_alone(federation: Living) -> None:
+    for party in ("server", *federation.sites):
+        kit = federation.folder / party
+        assert stat.S_IMODE(kit.stat().st_mode) == 0o700
+        open_to_others = [p for p in kit.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o077]
+        assert not open_to_others

@@ -14,8 +14,10 @@ import pytest
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Living, living, wait
+from motet.cli.main import main
 from motet.deploy.flare.admin import AdminSession, Unreachable
-from motet.deploy.flare.kits import create
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.credentials import unfit_sites
 
 
 def knock(federation: Living, kit: Path | None) -> bytes:
@@ -56,7 +58,7 @@ def asked(federation: Living, what: Callable[[AdminSession], Any]) -> Any:
 def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_path: Path) -> None:
     create("care", "localhost", ["a"], tmp_path / "earlier", 8002)
     create("other", "localhost", ["a"], tmp_path / "other", 8002)
-    with living(tmp_path / "care") as federation:
+    with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server")
         wait(lambda: listening(federation), 300, "the server", federation.logs)
         assert knock(federation, federation.folder / "a").startswith(b"HTTP/1.1")
@@ -69,7 +71,7 @@ def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_pa
             shutil.copyfile(
                 tmp_path / "earlier" / "a" / "startup" / part, federation.folder / "b" / "startup" / part
             )
-        federation.start("a", "b")
+        federation.start("a", "b", "c")
         wait(lambda: "a" in asked(federation, AdminSession.registered), 300, "site a", federation.logs)
         asked(federation, lambda line: line.disable("a"))
         federation.kill("a")
@@ -78,4 +80,19 @@ def test_only_this_provisionings_kits_get_in_and_a_disabled_site_does_not(tmp_pa
             federation.parties.running["a"].wait(300) != 0
         )  # its process ends, and says that it was refused
         assert "disabled" in (federation.folder / "server" / "log.txt").read_text()
-        assert not asked(federation, AdminSession.alive)  # neither a nor b
+        wait(lambda: asked(federation, AdminSession.alive) == {"c"}, 300, "neither a nor b", federation.logs)
+        revoked_while_it_is_there(federation, "c")
+
+
+def revoked_while_it_is_there(federation: Living, site: str) -> None:
+    """The server ends the connection; the site started again says why it cannot join, and ends."""
+    assert main(["federation", "revoke", str(federation.folder), site]) == 0
+    wait(lambda: site in unfit_sites(federation.kit), 30, "the new list", federation.logs)
+    wait(
+        lambda: not asked(federation, AdminSession.alive), 300, "the revoked site to be gone", federation.logs
+    )
+    federation.kill(site)
+    federation.start(site)
+    assert federation.parties.running[site].wait(300) == 2
+    said = (federation.folder / f"{site}.out").read_text()
+    assert f"refuses the certificate of {site}: it was revoked" in said

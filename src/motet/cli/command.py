@@ -30,6 +30,11 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     return (paths[0] if paths else None), [w for w in words if "=" in w]
 
 
+def names(text: str) -> list[str]:
+    """An option's value with commas in it."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def print_summary(folder: Path, as_json: bool) -> None:
     """A run in numbers, on stdout."""
     from motet.report.read import read

@@ -1,4 +1,4 @@
-"""The commands `motet federation ...`: kits, serving, joining, running between organisations.
+"""The commands `motet federation ...`: serving, joining, running between organisations.
 
 Everything heavy is imported when a command needs it, so that `motet --help` answers at once.
 """
@@ -6,34 +6,38 @@ Everything heavy is imported when a command needs it, so that `motet --help` ans
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group, print_summary, say, split_words
+from motet.cli.command import Add, group, names, print_summary, say, split_words
+from motet.cli.key_commands import key_commands
 
 KIT = "the server's kit, which also holds the owner's certificate"
 
 
 def federation_commands(add: Add) -> None:
     """Add the group of commands."""
-    within = group(add, "federation", "organisations on their own machines: kits, serve, join, run")
-    kits(within)
+    within = for_the_owner_alone(group(add, "federation", "organisations: keys, serve, join, run"))
+    key_commands(within)
     parties(within)
     runs(within)
 
 
-def kits(within: Add) -> None:
-    p = within("create", do_create, "write one kit for the server and one for every site")
-    p.add_argument("--name", required=True, help="of the federation")
-    p.add_argument("--server", required=True, metavar="HOST", help="name by which sites reach the server")
-    p.add_argument("--sites", required=True, type=names, metavar="A,B,…", help="one kit for each")
-    p.add_argument("--port", type=int, default=8002, help="the server's only open port (default: 8002)")
-    p.add_argument("--to", metavar="FOLDER", help="where kits go (default: the federation's name)")
+def for_the_owner_alone(add: Add) -> Add:
+    """Commands whose files, and those of the processes that they start, only their owner may read."""
 
-    p = within("add", do_add, "write kits for new sites; earlier kits stay valid")
-    p.add_argument("folder", help="what `create` wrote")
-    p.add_argument("--sites", required=True, type=names, metavar="A,B,…")
+    def private(do: Callable[[Any], Any], args: Any) -> Any:
+        before = os.umask(0o077)
+        try:
+            return do(args)
+        finally:
+            os.umask(before)
+
+    return lambda name, do, text: add(name, partial(private, do), text)
 
 
 def parties(within: Add) -> None:
@@ -82,51 +86,33 @@ def runs(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("--all", action="store_true", help="and shut the server and all sites down")
 
-    p = within("demo", do_demo, "all of it on this machine: server and three sites, over mutual TLS")
+    p = within(
+        "demo", do_demo, "all of it on this machine, which makes all private keys: server and three sites"
+    )
     p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
     p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper,stacking")
-
-
-def names(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 # ---- commands ----
 
 
-def do_create(args: Any) -> None:
-    from motet.deploy.flare.kits import create
-
-    to = Path(args.to or args.name)
-    for kit in create(args.name, args.server, args.sites, to, args.port):
-        print(kit)
-    say(
-        f"\nhand each kit to its party on a channel you both trust; keep {to / 'authority'} to yourself\n"
-        f"next:  motet federation serve {to / 'server'}\n"
-        f"       motet federation join {to / args.sites[0]} --data FILE --target COLUMN"
-    )
-
-
-def do_add(args: Any) -> None:
-    from motet.deploy.flare.kits import add
-
-    for kit in add(Path(args.folder), args.sites):
-        print(kit)
-
-
 def do_serve(args: Any) -> None:
     from motet.deploy.flare.kits import open_kit
-    from motet.deploy.flare.process import become
+    from motet.deploy.flare.process import become, check_before
 
     kit = open_kit(args.kit, "server")
+    check_before(kit, say)
     say(f"serving {kit.federation} at {kit.host}:{kit.port}; log: {kit.folder / 'log.txt'}")
     become(kit)
 
 
 def do_join(args: Any) -> None:
-    from motet.deploy.flare.process import become
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.flare.process import become, check_before
     from motet.deploy.site.join import prepare
 
+    if not args.dry_run:
+        check_before(open_kit(args.kit, "site"), say)
     kit = prepare(args, say)
     if args.dry_run:
         return

@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from motet.deploy.flare.admin import AdminSession, Unreachable
-from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import Kit, open_kit
 from motet.deploy.server.job_chain import run_federated
 from motet.deploy.server.run_files import make_order
 from motet.runs import recipe as recipes

@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from motet.deploy.flare.kits import OWNER, FederationError, Kit
+from motet.deploy.flare.credentials import Unreachable as Unreachable
+from motet.deploy.flare.credentials import check_kit, check_server
+from motet.deploy.flare.kits import OWNER, Kit
 
 _LOGIN = 10.0  # seconds to log in
 _TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
 _SIGN = 3.0  # seconds in which a site that is there says so
-
-
-class Unreachable(FederationError):
-    """The server cannot be reached, for now."""
 
 
 class AdminSession:
@@ -29,6 +27,7 @@ class AdminSession:
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
+        require_server(kit)
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         logging.getLogger().setLevel(logging.ERROR)
         with reaching(kit):
@@ -107,6 +106,15 @@ class AdminSession:
     def close(self) -> None:
         with contextlib.suppress(Unreachable), reaching(self.kit):
             self.session.close()
+
+
+def require_server(kit: Kit) -> None:
+    """Say at once if a certificate is not good or nobody answers, which FLARE would find out after its timeout."""
+    check_kit(kit)
+    try:
+        check_server(kit)
+    except Unreachable as e:
+        raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
 
 
 def over(status: str) -> bool:

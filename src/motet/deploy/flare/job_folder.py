@@ -6,10 +6,12 @@ Knows the form of a job's folder. Does not know who submits it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from motet.deploy.flare.kits import CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB, write
+from motet.deploy.flare.authority import LIST
+from motet.deploy.flare.kits import CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB, Kit, write
 
 _SYNC = 60  # seconds in which all sites of a job must have said that they are there
 
@@ -47,3 +49,8 @@ def write_job(
     write(folder / "server" / "config" / "config_fed_server.json", at_server)
     write(folder / "site" / "config" / "config_fed_client.json", at_site)
     return folder
+
+
+def site_settings(kit: Kit) -> dict[str, str]:
+    """What a site learns from the server as a job starts: its version, and the newest list of revoked certificates."""
+    return {"version": version("motet"), "revoked": (kit.startup / LIST).read_text()}

@@ -1,9 +1,9 @@
-"""Kits: what each party of a federation is handed, once, on a channel that it trusts.
+"""Kits: one party's folder, with what NVIDIA FLARE needs to run it.
 
-A kit is a folder made with NVIDIA FLARE's provisioning: certificates for mutual TLS, where the server is, and
-this party's rules. The rules name the only four classes that a job may be built of, and forbid code that comes
-with a job. The folder `authority` holds the key that signs kits: it stays with whoever created the federation.
-Knows folders, certificates and FLARE's settings. Does not know data, methods or runs.
+A kit holds the party's key and certificate for mutual TLS, where the server is, and this party's rules. The rules
+name the only four classes that a job may be built of, and forbid code that comes with a job. They are those of the
+motet that is installed where the kit is used: nobody else's. Only the kit's owner may read it.
+Knows folders and FLARE's settings. Does not know who signs certificates, nor data, methods or runs.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shutil
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from motet.atomic import write_atomically
 from motet.errors import MotetError
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
@@ -26,7 +29,10 @@ SERVER_JOB = "motet.deploy.flare.server_entry.ServerJob"
 SITE_JOB = "motet.deploy.flare.site_entry.SiteJob"
 ALLOWED = (CONTROLLER, EXECUTOR, SERVER_JOB, SITE_JOB)
 OWNER = "owner@motet.federation"  # who starts runs; FLARE wants the form of an address
+ROLE = "project_admin"
+REQUESTED = "requested"  # in a kit: a key whose certificate is not signed yet, and the request
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")  # a FLARE site's name is also a Python attribute
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,63}")  # a name in a certificate has 64 letters at most
 _CARD = "motet.json"
 LARGEST = 257 << 20  # bytes of a message that FLARE takes at all; what is larger is refused from its header
 _HEARTBEAT = 30  # seconds without a sign of life after which the server forgets a site
@@ -70,15 +76,18 @@ class Kit:
     def runs(self) -> Path:
         return self.folder / "runs"
 
+    @property
+    def startup(self) -> Path:
+        """Where FLARE looks for certificates."""
+        return self.folder / "startup"
+
 
 def open_kit(folder: str | Path, role: str = "") -> Kit:
     """The kit in a folder; `role` says which one is wanted here: server or site."""
     path = Path(folder).expanduser().resolve()
     card = path / _CARD
     if not card.is_file():
-        raise FederationError(
-            f"{folder} is no kit: it has no {_CARD}\nhint: `motet federation create` writes one for each party"
-        )
+        raise FederationError(f"{folder} is no kit: it has no {_CARD}\n{_hint_without_card(path)}")
     kit = Kit(path, **json.loads(card.read_text()))
     if role and role != ("server" if kit.is_server else "site"):
         right = "serve" if kit.is_server else "join"
@@ -88,125 +97,128 @@ def open_kit(folder: str | Path, role: str = "") -> Kit:
     return kit
 
 
-# ---- making ----
+def _hint_without_card(path: Path) -> str:
+    if (path / REQUESTED).is_dir():
+        return f"hint: its request waits to be signed; then: motet federation accept {path} NAME.signed"
+    return "hint: `motet federation request` and `accept` make one; `create` makes all of a demonstration"
 
 
-def create(name: str, server: str, sites: Sequence[str], to: Path, port: int = 8002) -> list[Path]:
-    """Kits for the server and every site; a folder that holds a federation already is left alone."""
-    check(name, sites)
-    if (to / "authority").exists():
-        raise FederationError(
-            f"{to} holds a federation already\nhint: `motet federation add {to} --sites …` makes kits for "
-            "newcomers; with another --to, or after deleting it, all kits are new and old ones are refused"
-        )
-    (to / "authority").mkdir(parents=True, mode=0o700)
-    (to / "authority" / "plan.json").write_text(
-        json.dumps({"name": name, "server": server, "port": port, "sites": []})
-    )
-    return add(to, sites)
+def key_places(party: str) -> dict[str, tuple[str, str]]:
+    """The key pairs of a party: whose, in which folder of the kit, and the name of its files."""
+    if party == "server":
+        return {"server": ("startup", "server"), "owner": ("owner/startup", "client")}
+    return {party: ("startup", "client")}
 
 
-def add(to: Path, sites: Sequence[str]) -> list[Path]:
-    """Kits for parties that have none yet, signed by the same authority: kits handed out before stay good."""
-    plan_file = to / "authority" / "plan.json"
-    if not plan_file.is_file():
-        raise FederationError(f"{to} holds no federation\nhint: motet federation create --to {to}")
-    plan = json.loads(plan_file.read_text())
-    check(plan["name"], sites)
-    if known := sorted(set(sites) & set(plan["sites"])):
-        raise FederationError(f"there are kits for {', '.join(known)} already\nhint: name newcomers only")
-    plan["sites"] += list(sites)
-    made = provision(plan, to / "authority")
-    parties = {"server": plan["server"]} | {s: s for s in plan["sites"]}
-    new = [p for p in parties if not (to / p).exists()]
-    for party in new:
-        shutil.move(made / parties[party], to / party)
-        fill_kit(to / party, plan, party)
-    if "server" in new:
-        shutil.move(made / OWNER, to / "server" / "owner")
-    plan_file.write_text(json.dumps(plan))
-    return [to / party for party in new]
-
-
-def check(name: str, sites: Sequence[str]) -> None:
-    wrong = [s for s in (name, *sites) if not _NAME.fullmatch(s) or s in ("server", "authority", "owner")]
+def check_names(names: Sequence[str]) -> None:
+    wrong = [s for s in names if not _NAME.fullmatch(s) or s in ("server", "authority", "owner")]
     if wrong:
         raise FederationError(
             f"{', '.join(map(repr, wrong))} cannot be a name here; expected a letter, then letters, digits "
             "or _ (31 at most), and not server, owner or authority\nhint: --sites north,south,east"
         )
-    if not sites or len(set(sites)) < len(sites):
+    if len(set(names)) < len(names):
+        raise FederationError(f"names are {', '.join(names)}; expected different names\nhint: --sites a,b,c")
+
+
+def check_host(host: str, names: Sequence[str], port: int = 1) -> None:
+    if not _HOST.fullmatch(host) or host in names or not 1 <= port <= 65535:
         raise FederationError(
-            f"sites are {', '.join(sites) or 'none'}; expected different names\nhint: --sites a,b,c"
+            f"{host!r}, port {port}, cannot be the server's address here; expected a host's name of letters, digits, "
+            "dots and hyphens (64 at most) that is no site's name, because a site of this name would have the "
+            "server's certificate\nhint: --server HOST"
         )
 
 
-def provision(plan: dict[str, Any], authority: Path) -> Path:
-    """Let FLARE make all kits; the authority's key and the certificates so far are reused."""
-    from nvflare.lighter.impl.cert import CertBuilder
-    from nvflare.lighter.impl.signature import SignatureBuilder
+# ---- making ----
+
+
+@contextlib.contextmanager
+def empty_kits(name: str, host: str, port: int, sites: Sequence[str]) -> Iterator[dict[str, Path]]:
+    """Folders as FLARE makes them for a server and sites, by party, without any key; gone after the block."""
     from nvflare.lighter.impl.static_file import StaticFileBuilder
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provision import prepare_project
     from nvflare.lighter.provisioner import Provisioner
 
-    port = {"fed_learn_port": plan["port"], "admin_port": plan["port"]}
-    server = {"name": plan["server"], "type": "server", "org": "server"} | port
-    clients = [{"name": s, "type": "client", "org": s} for s in plan["sites"]]
-    owner = {"name": OWNER, "type": "admin", "org": "server", "role": "project_admin"}
-    project = {"api_version": 3, "name": plan["name"], "participants": [server, *clients, owner]}
-    builders = [
-        WorkspaceBuilder(["master_template.yml"]),
-        StaticFileBuilder(config_folder="config"),
-        CertBuilder(),
-        SignatureBuilder(),
-    ]
-    with contextlib.redirect_stdout(io.StringIO()) as said:
-        done = Provisioner(str(authority), builders).provision(prepare_project(project))
-    if done.get("build_error") or not done.get("current_prod_dir"):
-        raise FederationError(f"FLARE could not make the kits:\n{said.getvalue().strip()}")
-    return Path(done["current_prod_dir"])
+    server = {"name": host, "type": "server", "org": "server", "fed_learn_port": port, "admin_port": port}
+    clients = [{"name": s, "type": "client", "org": s} for s in sites]
+    owner = {"name": OWNER, "type": "admin", "org": "server", "role": ROLE}
+    project = {"api_version": 3, "name": name, "participants": [server, *clients, owner]}
+    builders = [WorkspaceBuilder(["master_template.yml"]), StaticFileBuilder(config_folder="config")]
+    with tempfile.TemporaryDirectory() as scratch:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            done = Provisioner(scratch, builders).provision(prepare_project(project))
+        if done.get("build_error") or not done.get("current_prod_dir"):
+            raise FederationError(f"FLARE could not make the kits:\n{said.getvalue().strip()}")
+        made = Path(done["current_prod_dir"])
+        shutil.move(made / OWNER, made / host / "owner")
+        yield {"server": made / host} | {s: made / s for s in sites}
 
 
-# ---- filling ----
+def fill_kit(kit: Kit, made: Path) -> None:
+    """Put what FLARE made into a kit's folder, with this party's rules and without FLARE's own ways to start it."""
+    for file in [*made.rglob("*.sh"), *made.rglob("*.ipynb"), *made.rglob("readme.txt")]:
+        file.unlink()
+    shutil.copytree(made, kit.folder, dirs_exist_ok=True)
+    write(kit.folder / _CARD, {k: v for k, v in asdict(kit).items() if k != "folder"})
+    write_rules(kit)
+    make_private(kit.folder)
 
 
-def fill_kit(kit: Path, plan: dict[str, Any], party: str) -> None:
-    """This party's rules: which classes, what the owner may do, how much is logged, how large messages may be."""
-    local = kit / "local"
-    resources = json.loads((local / "resources.json.default").read_text())
-    resources["class_allow_list"] = list(ALLOWED)
-    resources["class_list_enforcement_mode"] = "enforce"
-    if party == "server":
-        resources["servers"][0]["heart_beat_timeout"] = _HEARTBEAT
-    else:
-        resources["allow_log_streaming"] = False  # a site's log stays at the site
-        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
-    write(local / "resources.json", resources)
-    rights = {"format_version": "1.0", "permissions": {"project_admin": _RIGHTS}}
+def write_rules(kit: Kit) -> None:
+    """Which classes, what the owner may do, how much is logged, how large messages may be; where jobs are kept."""
+    local = kit.folder / "local"
+    write(
+        local / "resources.json", resources(kit, json.loads((local / "resources.json.default").read_text()))
+    )
+    rights = {"format_version": "1.0", "permissions": {ROLE: _RIGHTS}}
     write(local / "authorization.json", rights)
     log = json.loads((local / "log_config.json.default").read_text())
     log["loggers"]["root"] = {"level": "INFO", "handlers": ["logFileHandler", "errorFileHandler"]}
     write(local / "log_config.json", log)
     ways = {"allow_adhoc_conns": False, "backbone_conn_gen": 2, "streaming_max_blob_size": LARGEST}
-    write(local / "comm_config.json", ways)
-    card = Kit(kit, plan["name"], party, plan["server"], plan["port"])
-    write(kit / _CARD, {k: v for k, v in asdict(card).items() if k != "folder"})
+    # Between a party's own processes: without a certificate of this party nobody on its machine gets through.
+    inside = {"host": "localhost", "connection_security": "mtls"}
+    write(local / "comm_config.json", ways | {"internal": {"scheme": "tcp", "resources": inside}})
 
 
-def write_paths(kit: Kit) -> None:
-    """Where the server keeps its jobs: in its kit, wherever that was put."""
-    file = kit.folder / "local" / "resources.json"
-    resources = json.loads(file.read_text())
-    jobs = str(kit.folder / "jobs")
-    for component in resources["components"]:
+def resources(kit: Kit, usual: dict[str, Any]) -> dict[str, Any]:
+    usual["class_allow_list"] = list(ALLOWED)
+    usual["class_list_enforcement_mode"] = "enforce"
+    if not kit.is_server:
+        usual["allow_log_streaming"] = False  # a site's log stays at the site
+        usual["components"] = [c for c in usual["components"] if c["id"] != "site_log_streamer"]
+        return usual
+    usual["servers"][0]["heart_beat_timeout"] = _HEARTBEAT
+    jobs = str(kit.folder / "jobs")  # in the kit, wherever that was put
+    for component in usual["components"]:
         if component["id"] == "job_manager":
             component["args"]["uri_root"] = f"{jobs}/defined"
-    storage = resources["snapshot_persistor"]["args"]["storage"]["args"]
-    storage["root_dir"] = f"{jobs}/snapshots"
-    write(file, resources)
+    usual["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = f"{jobs}/snapshots"
+    return usual
+
+
+# ---- files ----
 
 
 def write(file: Path, content: Any) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content, indent=2) + "\n")
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomically(file, json.dumps(content, indent=2) + "\n", private=True)
+
+
+def make_private(folder: Path) -> None:
+    """For the owner alone: folders 0700, files 0600."""
+    folder.chmod(0o700)
+    for path, folders, files in os.walk(folder):
+        for name in folders:
+            _restrict(Path(path) / name, 0o700)
+        for name in files:
+            _restrict(Path(path) / name, 0o600)
+
+
+def _restrict(path: Path, mode: int) -> None:
+    """Links are left alone, and what vanishes meanwhile, say a file of a job that ends."""
+    with contextlib.suppress(FileNotFoundError):
+        if not path.is_symlink():
+            path.chmod(mode)

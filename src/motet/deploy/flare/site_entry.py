@@ -6,16 +6,27 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
+from motet.deploy.flare.credentials import objection_to_job
+from motet.deploy.flare.kits import open_kit
 from motet.deploy.site.config import open_service
+from motet.engines.letters import Reply
 
 
 class SiteJob:
     """Made by FLARE in the job's own process; passes letters to the service of the kit that it was started from."""
 
+    def __init__(self, version: str = "", revoked: str = "") -> None:
+        self.version, self.revoked = (
+            version,
+            revoked,
+        )  # the server's motet, and its list of revoked certificates
+
     @collab.init
     def open(self) -> None:
-        self.service = open_service(Path(collab.workspace.get_root_dir()))
+        folder = Path(collab.workspace.get_root_dir())
+        self.objection = objection_to_job(open_kit(folder, "site"), self.version, self.revoked)
+        self.service = open_service(folder)
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.service.answer(message)
+        return Reply(refusal=self.objection).pack() if self.objection else self.service.answer(message)

@@ -19,7 +19,8 @@ from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
 from motet.deploy.flare.admin import AdminSession, Unreachable, over
-from motet.deploy.flare.job_folder import write_job
+from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
+from motet.deploy.flare.job_folder import site_settings, write_job
 from motet.deploy.flare.kits import FederationError, Kit
 from motet.deploy.server.run_files import JobReport, RunOrder, clear_notes, note, read_report
 from motet.runs.run import Stopped
@@ -37,7 +38,7 @@ Say = Callable[[str], None]
 def run_federated(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
     """Run to the end, and return the folder. `patience`: seconds to wait for the server or for enough sites."""
     folder = kit.runs / order.run
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         with FileLock(folder / "chain.lock", timeout=0):
             JobChain(kit, order, folder, say, patience).run()
@@ -63,6 +64,7 @@ class JobChain:
     next_line: float = 0.0  # when the round is said again
     reached: int = -1  # the round when a job last ended with too few sites
     stalled: int = 0  # jobs in a row without a new round
+    warned: set[str] = field(default_factory=set)  # of certificates that end soon
     agreement: str = ""  # the table that was last shown
 
     def run(self) -> None:
@@ -95,13 +97,21 @@ class JobChain:
         for job in admin.running():
             if job.get("job_name") == self.order.run:
                 admin.abort(str(job["job_id"]))
+        self.warn()
         sites = self.wait_for_sites(admin)
         replace(read_report(self.folder), state="starting").write(self.folder)
         with tempfile.TemporaryDirectory() as scratch:
-            given = {"folder": str(self.folder)}
-            job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, {}))
+            given, of_sites = {"folder": str(self.folder)}, site_settings(self.kit)
+            job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, of_sites))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
         self.follow(admin, job_id)
+
+    def warn(self) -> None:
+        """Of certificates that end soon, once each; one of ours that is not good any more is the end."""
+        for line in [*check_kit(self.kit), *ending_soon(self.kit)]:
+            if line not in self.warned:
+                self.warned.add(line)
+                self.say(line)
 
     def connected(self) -> AdminSession:
         until = time.monotonic() + self.patience
@@ -117,7 +127,7 @@ class JobChain:
         """Who is there, once they are enough and nobody else comes for a moment."""
         until, before = time.monotonic() + self.patience, set[str]()
         while True:
-            now = admin.alive()
+            now = self.fit(admin.alive())
             all_back = now >= known if (known := self.known()) else now <= before
             if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
@@ -131,6 +141,15 @@ class JobChain:
                 self.say(f"there: {there}; at least {self.order.min_sites} wanted")
             before = now
             time.sleep(_COUNT)
+
+    def fit(self, there: set[str]) -> set[str]:
+        """Those whose certificates are still good; of others it is said why they stay out."""
+        unfit = unfit_sites(self.kit)
+        for site in sorted(there & unfit.keys()):
+            if self.shown.get(site) != unfit[site]:
+                self.shown[site] = unfit[site]
+                self.say(f"{site} is not taken in: {unfit[site]}")
+        return there - unfit.keys()
 
     def known(self) -> set[str]:
         """Who was in the run at its last report."""
@@ -179,7 +198,7 @@ class JobChain:
     def take_in_newcomers(self, admin: AdminSession, present: set[str]) -> None:
         """Ask for a new job if a site is there that is not in this one; less often for one that came in vain."""
         now = time.monotonic()
-        for site in admin.alive() - present:
+        for site in self.fit(admin.alive()) - present:
             many, when = self.tries.get(site, (0, 0.0))
             if now >= when:
                 self.tries[site] = (many + 1, now + min(10.0 * 2**many, 600.0))

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from motet.deploy.flare.admin import AdminSession, Unreachable
+from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
 from motet.deploy.flare.kits import Kit
 from motet.deploy.server.run_files import note, read_report
 
@@ -22,6 +23,7 @@ def read_status(kit: Kit) -> dict[str, Any]:
     """The server's state, the sites it knows, and every run's."""
     found: dict[str, Any] = {"federation": kit.federation, "server": f"{kit.host}:{kit.port}"}
     folders = sorted(p for p in kit.runs.glob("*") if p.is_dir()) if kit.runs.is_dir() else []
+    found["warnings"] = [*check_kit(kit), *ending_soon(kit)]
     found["runs"] = {p.name: asdict(read_report(p)) for p in folders}
     try:
         admin = AdminSession(kit)
@@ -30,7 +32,11 @@ def read_status(kit: Kit) -> dict[str, Any]:
     last, alive = admin.registered(), admin.alive()
     admin.close()
     now = time.time()
-    sites = {s: {"there": s in alive, "seconds": round(now - at, 1)} for s, at in sorted(last.items())}
+    unfit = unfit_sites(kit)
+    sites = {
+        s: {"there": s in alive, "seconds": round(now - at, 1), "unfit": unfit.get(s, "")}
+        for s, at in sorted(last.items())
+    }
     return found | {"up": True, "sites": sites}
 
 
@@ -38,13 +44,14 @@ def status_text(found: dict[str, Any]) -> str:
     lines = [f"{found['federation']} at {found['server']}: {'up' if found['up'] else 'down'}"]
     for site, s in found["sites"].items():
         there = "there" if s["there"] else "does not answer"
-        lines.append(f"  site {site}: {there}, last sign {s['seconds']:.0f} s ago")
+        unfit = f"; not taken in: {s['unfit']}" if s.get("unfit") else ""
+        lines.append(f"  site {site}: {there}, last sign {s['seconds']:.0f} s ago{unfit}")
     for name, run in found["runs"].items():
         where = f", round {run['round']} of {run['rounds']}" if run["rounds"] else ""
         lines.append(f"  run {name}: {run['state'] or 'waiting'}{where}")
         lines += [f"    {site} is away: {why}" for site, why in run["away"].items()]
         lines += [f"    {run['why']}"] if run["why"] else []
-    return "\n".join(lines)
+    return "\n".join([*lines, *found.get("warnings", [])])
 
 
 def stop(kit: Kit, *, everything: bool = False) -> str:

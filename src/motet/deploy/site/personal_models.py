@@ -1,11 +1,15 @@
-"""Personal models at a site: saved there at the end of a run, and used there.
+"""Personal models at a site: saved there at the end of a run, once, and used there.
 
+A model that is there is never replaced: who predicts with it relies on it. A run that is interrupted while it
+ends saves the same bytes again, which is fine.
 Knows predictors and files. Does not know letters.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from motet.atomic import write_atomically
 from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
+from motet.deploy.site.policy import RefusedByPolicy
 from motet.runs.finish import card, facts_of, named, only_numbers
 from motet.runs.model_files import write_weights
 from motet.runs.recipe import Recipe
@@ -49,8 +54,25 @@ def save_personal_model(
     settings = recipe.settings | {"data": {"name": Path(federated.name).name}}
     facts = facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call}
     if all(isinstance(tree, Vec) for tree in model.trees):
-        write_weights(path.with_name(path.name + ".safetensors"), named(model.trees), facts)
+        write_once(path.with_name(path.name + ".safetensors"), write_weights, named(model.trees), facts)
     else:
         content = pack({"facts": json.dumps(facts), "trees": model.trees})
-        write_atomically(path.with_name(path.name + ".motet"), content)
-    write_atomically(path.with_name(path.name + ".md"), card(facts))
+        write_once(path.with_name(path.name + ".motet"), write_atomically, content)
+    write_once(path.with_name(path.name + ".md"), write_atomically, card(facts))
+
+
+def write_once(path: Path, write: Callable[..., None], *content: Any) -> None:
+    """A file that stays as it was first written, for its owner alone; other bytes for it are refused."""
+    draft = path.with_name(path.name + ".new")
+    write(draft, *content)
+    draft.chmod(0o600)
+    try:
+        os.link(draft, path)  # fails where the file exists: nothing can come between looking and writing
+    except FileExistsError:
+        if path.read_bytes() != draft.read_bytes():
+            raise RefusedByPolicy(
+                f"{path} is finished, and what came for it is another model.\n"
+                "hint: to let the run write it anew, move the file away"
+            ) from None
+    finally:
+        draft.unlink()
