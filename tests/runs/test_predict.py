@@ -20,6 +20,7 @@ from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.trusted_code import UntrustedCode
 from motet.wire import pack, unpack
 
 
@@ -179,5 +180,5 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}
     save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
-    with pytest.raises(RunError, match="names code that is not motet's: os:system"):
+    with pytest.raises(UntrustedCode, match="names code that is not motet's: os:system"):
         predict(tmp_path / "m.safetensors", trained[1] / "east.csv")
