@@ -136,8 +136,7 @@ def run(
     same settings, data, code and versions, is read and not run again: its `was_read` is true.
 
     Args:
-        recipe: a TOML file to start from; the keywords change it.
-        out: the run's folder; one named after the run below `runs/` by default.
+        recipe, out: a TOML file that the keywords change; the run's folder, by default one below `runs/`.
         on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
         progress, fresh: show the rounds on stderr; delete what the run's folder holds, and run anew.
         trust: let code run that the file names as `module:name`; what keywords name or hold may run anyway.
