@@ -27,11 +27,12 @@ def predict_command(add: Add) -> None:
 
 
 def do_predict(args: Any) -> None:
+    from motet.report.export_table import safe_cells
     from motet.runs.predict import predict
 
     table, notes = predict(Path(args.model), Path(args.table), missing=args.missing, trust=consent_of(args))
     for note in notes:
         say(f"note: {note}")
-    table.to_csv(args.to or sys.stdout, index=False)
+    safe_cells(table).to_csv(args.to or sys.stdout, index=False)
     if args.to:
         say(f"{len(table)} predictions: {args.to}")

@@ -31,7 +31,7 @@ from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, written_files
-from motet.runs.identity import Pieces, changes, versions, whole
+from motet.runs.identity import Pieces, changes, code_record, versions, whole
 from motet.runs.recipe import Recipe
 from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
@@ -222,6 +222,7 @@ def write_down(
         natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
         rounds=recipe.train.rounds, metric_why="", **metric_facts(recipe),
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
+        code=code_record(recipe, pieces["code"]),
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
