@@ -182,11 +182,11 @@ def compare(
 ) -> Comparison:
     """Run several methods on one federation, and local to measure them against.
 
-    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six.
-    `grid` makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights, batches and
-    cohorts, `splits` who holds which rows: numbers, or text such as "0-4". `jobs` runs go at a time, more than 1 in
-    processes of their own; 0 is one for each core. `tune` finds learning rates and strengths on validation rows.
-    `fresh` runs anew what is done. Other arguments are as for `run`; `lr=0.1` is for all methods that have it.
+    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six. `grid`
+    makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights and batches, `splits`
+    who holds which rows: numbers, or "0-4". `jobs` runs go at a time, in processes of their own if not 1; 0: one per
+    core. `tune` finds rates and strengths on validation rows. All else as for `run`; `lr=0.1` is for all that have it.
+
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     found = motet.compare(["finetune"], data="wine", rounds=1, base=folder)
