@@ -316,6 +316,23 @@ def test_workers_get_what_is_trusted_with_their_jobs(tmp_path: Path) -> None:
     assert main(["compare", "study.toml", "--jobs", "2", "--splits", "0", "--quiet", "--trust"]) == 0
 
 
+def test_workers_import_no_file_of_the_current_folder_in_place_of_a_library(tmp_path: Path) -> None:
+    for library in ("pandas", "torch", "sklearn"):
+        (tmp_path / f"{library}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    words = [
+        "data=wine",
+        "train.rounds=1",
+        "engine.name=loop",
+        "--methods",
+        "fedavg",
+        "--jobs",
+        "2",
+        "--quiet",
+    ]
+    assert main(["compare", *words]) == 0
+    assert not (tmp_path / "imported").exists()
+
+
 def test_python_needs_trust_for_files_and_none_for_what_it_is_given(stranger: str, tmp_path: Path) -> None:
     recipe = own_recipe(tmp_path)
     (tmp_path / "study.toml").write_text(

@@ -203,3 +203,11 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
     save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
     with pytest.raises(UntrustedCode, match="names code that is not motet's: os:system"):
         predict(tmp_path / "m.safetensors", trained[1] / "east.csv")
+    facts |= {"net": {"name": "mlp"}, "method": {"name": "swarm", "loss": "os:system"}, "call": "check"}
+    save_file(weights, tmp_path / "n.safetensors", {"motet": json.dumps(facts)})
+    with pytest.raises(UntrustedCode, match="os:system"):
+        predict(tmp_path / "n.safetensors", trained[1] / "east.csv")
+    facts |= {"method": {"name": "fedrod"}, "call": "__class__"}
+    save_file(weights, tmp_path / "o.safetensors", {"motet": json.dumps(facts)})
+    with pytest.raises(RunError, match="there is no such function"):
+        predict(tmp_path / "o.safetensors", trained[1] / "east.csv")

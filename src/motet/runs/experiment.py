@@ -211,6 +211,8 @@ def find(name: str, trust: Consent = False) -> Experiment:
     require_trust(found.settings, found.folder / "recipe.toml", mine or trust, files)
     if trust is True:
         trust_names([str(root)])  # its experiments may use each other
+    if str(root.parent) not in sys.path:
+        sys.path.append(str(root.parent))  # for rows whose method is a class in experiments/
     return found
 
 
@@ -219,8 +221,6 @@ def read(name: str) -> Experiment:
     if name not in names():
         raise RecipeError(unknown("experiment", name, names()))
     folder = experiments_folder() / name
-    if (root := str(experiments_folder().parent)) not in sys.path:
-        sys.path.append(root)  # for rows whose method is a class in experiments/
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"
     numbers = json.loads(expected.read_text()) if expected.exists() else {}

@@ -157,7 +157,9 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
         method = facts["method"]
         found = method_class(method["name"])
         owner = found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
-    f = getattr(owner, call)
+    f = getattr(owner, str(call), None)
+    if not callable(f) or str(call).startswith("_"):
+        raise RunError(f"{path} says that {call!r:.80} uses its parts, and there is no such function")
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 
 
