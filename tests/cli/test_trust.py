@@ -226,15 +226,23 @@ def test_the_record_of_whose_code_it_was_is_shown(tmp_path: Path, capsys: pytest
 
 
 @contextmanager
-def terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> Iterator[Callable[[], str]]:
-    """A pseudo-terminal as stdin and stderr, with an answer typed; gives what was printed on it."""
+def terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> Iterator[Callable[[str], str]]:
+    """A pseudo-terminal as stdin and stderr, with an answer typed; gives what was printed on it up to some words."""
     ours, theirs = os.openpty()
     os.write(ours, answer.encode())
     with monkeypatch.context() as patch, os.fdopen(theirs, "r+b", buffering=0) as end:
         patch.setattr(sys, "stdin", open(end.fileno(), closefd=False))  # noqa: SIM115
         patch.setattr(sys, "stderr", open(end.fileno(), "w", closefd=False))  # noqa: SIM115
-        yield lambda: os.read(ours, 1 << 20).decode()
+        yield partial(read_until, ours)
     os.close(ours)
+
+
+def read_until(end: int, words: str) -> str:
+    """What a terminal shows comes in pieces, the echo of the answer among them."""
+    found = b""
+    while words.encode() not in found:
+        found += os.read(end, 1 << 20)
+    return found.decode()
 
 
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("yes\n", 0), ("n\n", 2), ("\n", 2)])
@@ -244,8 +252,8 @@ def test_code_of_the_current_folder_runs_after_a_yes(
     recipe = own_recipe(tmp_path)
     with terminal(monkeypatch, answer) as printed:
         assert main(["run", recipe, "--quiet", "--out", "r"]) == code
-        said = printed()
-    assert "recipe.toml names code in this folder: mine:Mine (mine.py)" in said and "[y/N]" in said
+        said = printed("Run it? [y/N]")
+    assert "recipe.toml names code in this folder: mine:Mine (mine.py)" in said
     assert (tmp_path / "imported").exists() == (code == 0)
 
 
@@ -255,7 +263,7 @@ def test_a_run_is_verified_after_a_yes(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(trusted_code, "_trusted", {AT_SITES})
     with terminal(monkeypatch, "y\n") as printed:
         assert main(["verify", "r"]) == 0
-        assert "r names code in this folder: mine:Mine" in printed()
+        assert "r names code in this folder: mine:Mine" in printed("Run it? [y/N]")
 
 
 def test_nobody_is_asked_about_code_from_elsewhere(
@@ -264,7 +272,7 @@ def test_nobody_is_asked_about_code_from_elsewhere(
     (tmp_path / "timeit.py").write_text("def main(): ...\n")  # Python's own is the one that is imported
     with terminal(monkeypatch, "y\n") as printed:
         assert main(["run", stranger]) == 2
-        assert "[y/N]" not in printed()
+        assert "[y/N]" not in printed("--trust")
     assert not (tmp_path / "written").exists()
 
 
