@@ -129,18 +129,18 @@ def run(
     on_round: Callable[[RoundEnd], object] | None = None,
     progress: bool = False,
     fresh: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Run:
     """Run one method on one federation, or continue a run that was stopped. One that is done already, by the
     same settings, data, code and versions, is read and not run again: its `was_read` is true.
 
     Args:
-        recipe: a TOML file to start from; the keywords change it.
-        out: the run's folder; one named after the run below `runs/` by default.
+        recipe, out: a TOML file that the keywords change; the run's folder, by default one below `runs/`.
         on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
         progress, fresh: show the rounds on stderr; delete what the run's folder holds, and run anew.
-        **settings: `method`, `data` and `net` by name or as Python objects, `seed`, any setting of theirs or
-            of the section train (`rounds=20`, `lr=0.05`), or whole sections as dicts.
+        trust: let code run that the file names as `module:name`; what keywords name or hold may run anyway.
+        **settings: `method`, `data`, `net` (names or objects), `seed`, single settings (`lr=0.1`), or whole sections.
 
     Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)` arrays, of
     frames or of torch Datasets by client, or a function; objects are copied into motet's cache (MOTET_CACHE). A net
@@ -160,7 +160,7 @@ def run(
 
     with _one_at_a_time, Progress(quiet=not progress) as bars:
         forget_data()
-        made = check(sections(recipe, settings))
+        made = check(sections(recipe, settings, trust=trust))
         return log_if_read(run(made, out, Callback(on_round, bars.observer(made)), fresh=fresh))
 
 
@@ -177,15 +177,15 @@ def compare(
     base: str | Path = "runs",
     on_round: Callable[[RoundEnd], object] | None = None,
     progress: bool = False,
+    trust: bool = False,
     **settings: Any,
 ) -> Comparison:
     """Run several methods on one federation, and local to measure them against.
 
-    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six.
-    `grid` makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights, batches and
-    cohorts, `splits` who holds which rows: numbers, or text such as "0-4". `jobs` runs go at a time, more than 1 in
-    processes of their own; 0 is one for each core. `tune` finds learning rates and strengths on validation rows.
-    `fresh` runs anew what is done. Other arguments are as for `run`; `lr=0.1` is for all methods that have it.
+    `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six. `grid`
+    makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights and batches, `splits`
+    who holds which rows: numbers, or "0-4". `jobs` runs go at a time, in processes of their own if not 1; 0: one per
+    core. `tune` finds rates and strengths on validation rows. All else as for `run`; `lr=0.1` is for all that have it.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -202,12 +202,12 @@ def compare(
 
     with _one_at_a_time, StudyProgress(quiet=not progress) as bars:
         forget_data()
-        planned = study(recipe, methods, settings, grid or {}, seeds, splits)
+        planned = study(recipe, methods, settings, grid or {}, seeds, splits, trust)
         return comparison_of(run_study(planned, base, jobs, StudyCallback(on_round, bars), tune, fresh))
 
 
-def verify(folder: str | Path) -> list[str]:
-    """Run a finished run again; what differs, which should be nothing.
+def verify(folder: str | Path, *, trust: bool = False) -> list[str]:
+    """Run a finished run again; what differs, which should be nothing. `trust` lets code run that the folder names.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -219,7 +219,7 @@ def verify(folder: str | Path) -> list[str]:
 
     with _one_at_a_time:
         forget_data()
-        return verify_folder(folder)
+        return verify_folder(folder, trust=trust)
 
 
 def __getattr__(name: str) -> Any:

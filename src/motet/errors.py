@@ -1,6 +1,7 @@
 """The errors that are meant for people. Each says what is wrong, what was given, what would be right.
 
     MotetError
+    ├── UntrustedCode        code that a file names, and that nobody said may run
     ├── RecipeError          a recipe or a keyword that is wrong; all faults at once (also ValueError)
     ├── DataError            data that cannot be read or used (also ValueError)
     ├── NetError             a network that cannot be built as asked (also ValueError)
@@ -57,7 +58,8 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
     from motet.nets.layers import NetError as NetError
     from motet.published.manifest import ModelRefused as ModelRefused
     from motet.runs.divergence import Diverged as Diverged
-    from motet.runs.recipe import RecipeError as RecipeError
+    from motet.runs.recipe_text import RecipeError as RecipeError
+    from motet.trusted_code import UntrustedCode as UntrustedCode
     from motet.wire.format import WireError as WireError
 
 _PLACES = {
@@ -74,7 +76,8 @@ _PLACES = {
     "motet.nets.layers": "NetError",
     "motet.published.manifest": "ModelRefused",
     "motet.runs.divergence": "Diverged",
-    "motet.runs.recipe": "RecipeError",
+    "motet.runs.recipe_text": "RecipeError",
+    "motet.trusted_code": "UntrustedCode",
     "motet.wire.format": "WireError",
 }
 __all__ = sorted([*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Stopped", "UsageError"])

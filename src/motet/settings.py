@@ -24,6 +24,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from motet.text import nearest, unknown
+from motet.trusted_code import check_trusted
 
 SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
 AUTO = "auto"  # a setting that is chosen when a run starts
@@ -220,9 +221,11 @@ def functions_in(package: str, path: Iterable[str], first: list[str]) -> dict[st
 
 
 def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
-    """The function that `module:function` names; modules of the current folder are found too."""
+    """The function that `module:function` names, if a person said that it may run (trusted_code.py); modules of the
+    current folder are found too."""
     if spec.startswith(SESSION):
         return _of_this_session(spec, error)
+    check_trusted(spec)
     module_name, _, name = spec.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,14 +1,16 @@
-"""Text for people: hints about misspelt names, and tables of aligned columns.
+"""Text for people: hints about misspelt names, tables of aligned columns, names of strangers in Markdown and CSV.
 
 Knows strings only.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 _MANY = 20  # more names than these are not listed beside the nearest one
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -58,3 +60,25 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[
         return "  ".join(cells).rstrip()
 
     return [line(row) for row in rows]
+
+
+def in_markdown(text: str) -> str:
+    """Text that is shown as it is: nothing in it becomes a link, a tag, a table or a new line.
+
+    >>> print(in_markdown("[x](http://a) <b> | a_b"))
+    \\[x\\](http://a) &lt;b> \\| a\\_b
+    """
+    text = re.sub(r"[\s\x00-\x1f\x7f]+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
+    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
+
+
+def in_cell(value: object) -> object:
+    """A cell of a CSV file. A spreadsheet would run some text as a formula; an apostrophe before it keeps it text.
+
+    >>> in_cell("=HYPERLINK(1)"), in_cell("-1.5"), in_cell("@x"), in_cell("age"), in_cell(-2.0)
+    ("'=HYPERLINK(1)", '-1.5', "'@x", 'age', -2.0)
+    """
+    runs = (
+        isinstance(value, str) and value != "-" and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    )
+    return f"'{value}" if runs and not _NUMBER.fullmatch(str(value)) else value

@@ -19,6 +19,7 @@ from motet.data.load import DataSettings, as_pool, load
 from motet.data.partition import partition
 from motet.data.user_table import load as read
 from motet.settings import fields_of
+from motet.trusted_code import trust_names
 
 shares = st.integers(0, 45).map(lambda percent: percent / 100)
 
@@ -170,6 +171,7 @@ def test_a_persons_own_function_may_return_arrays_per_client(tmp_path, monkeypat
         "    x = np.full((n, 2), seed) + np.arange(n)[:, None]\n"
         "    return {c: (x, ['u', 'v'] * (n // 2)) for c in 'ba'}\n"
     )
+    trust_names(["own_data_of_a_test:mine", "nowhere:mine"])
     federation = load("own_data_of_a_test:mine", {"n": 10, "scale": "none", "seed": 5})
     assert list(federation.clients_data) == ["a", "b"] and federation.classes == ("u", "v")
     assert min(rows(b)[0] for h in everyone(federation) for b in (h.train, h.val, h.test)) >= 5

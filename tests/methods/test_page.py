@@ -22,6 +22,7 @@ from motet.parts.agents import AgentSettings, AgentSpec
 from motet.runs import experiment as experiments
 from motet.runs.build import resolve
 from motet.runs.recipe import method_class, read
+from motet.trusted_code import trust_names
 from motet.vec import leaves
 from rounds import TWO, after, apart, one_number, server_examples, turn
 
@@ -39,6 +40,7 @@ EQUAL: dict[str, Any] = {"candidates": 1, "floor": 1.0}
 def beside(name: str) -> Any:
     """A class of the experiments on PAGE."""
     experiments.find("page/table1-synthetic")
+    trust_names([f"experiments.page.{name}"])
     return method_class(f"experiments.page.{name}")
 
 

@@ -20,6 +20,7 @@ from motet.engines.wrappers.counted import Counted
 from motet.methods.swarm import Swarm
 from motet.parts import particle_losses as losses
 from motet.parts.swarms import UniformDraws, gbest
+from motet.trusted_code import names_in, trust_names
 from rounds import TWO, after, one_number, turn
 from swarm_data import divided, line, linear, one_client, same, three_classes
 
@@ -168,6 +169,7 @@ def test_an_epoch_asks_once_and_learns_means_alone() -> None:
 def test_what_cannot_work_is_refused(
     how: Any, says: str, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
+    trust_names(names_in(how))
     with pytest.raises(MethodUnfit, match=says):
         after(Swarm(task, **how), Loop(clients_data), 0)
 

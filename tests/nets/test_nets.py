@@ -9,6 +9,7 @@ from torch.func import grad, vmap
 
 from motet.client import Batch, Task
 from motet.nets import NetError, build, default_net
+from motet.trusted_code import trust_names
 from motet.vec import Vec
 
 IMAGE = (3, 32, 32)
@@ -284,6 +285,7 @@ def test_a_persons_own_net_is_called_with_shape_and_outputs(tmp_path, monkeypatc
         "def bad(shape, outputs):\n"
         "    return torch.nn.Linear(shape[0], outputs + 1)\n"
     )
+    trust_names([f"own_net_of_a_test:{name}" for name in ("net", "bad", "nte")])
     made = build("own_net_of_a_test:net", {"width": 6}, (3,), 2, "classes", 0)
     assert made[0].weight.shape == (6, 3)
     with pytest.raises(NetError, match=r"turns 2 examples into shape \(2, 3\); expected \(2, 2\)"):

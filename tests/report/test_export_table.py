@@ -80,6 +80,12 @@ def test_csv_gives_back_every_number_to_the_last_bit(table: pd.DataFrame) -> Non
     assert again.set_index("method").loc["fedavg", "personal"] == THIRD
 
 
+def test_text_is_no_formula_in_csv_and_numbers_stay_as_they_are() -> None:
+    odd = pd.DataFrame({"=cmd": ["=1+1", "@x", "-1", "plain", None], "n": [-1.5, 2.0, 3.0, 4.0, 5.0]})
+    lines = as_csv(odd).splitlines()
+    assert lines == ["'=cmd,n", "'=1+1,-1.5", "'@x,2.0", "-1,3.0", "plain,4.0", ",5.0"]
+
+
 def test_markdown_is_one_table_whatever_names_hold(table: pd.DataFrame) -> None:
     lines = as_markdown(table).splitlines()
     assert len(lines) == 2 + len(table)

@@ -105,7 +105,9 @@ def test_a_procedure_computes_what_is_no_run_and_figures_are_drawn_at_the_end(sm
         "    (out / 'figure.txt').write_text(' '.join(table['rows']))\n"
         "    return ['drawn: ' + table['name']]\n"
     )
-    assert main(["reproduce", "wine/three", "plus=2", "--rows", "A"]) == 0
+    assert main(["reproduce", "wine/three", "plus=2", "--rows", "A"]) == 2  # it is not motet's own
+    assert "code that is not motet's: procedure.py" in capfd.readouterr().err
+    assert main(["reproduce", "wine/three", "plus=2", "--rows", "A", "--trust"]) == 0
     printed = capfd.readouterr().out
     assert "3.5000 ± 0.5000" in printed and "2.5000" in printed and "\nB" not in printed
     assert "drawn: wine/three" in printed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from motet.data.federated import DataError
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.export import export
+from motet.runs.finish import card
+from motet.runs.model_files import write_weights
 from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.trusted_code import UntrustedCode
 from motet.wire import pack, unpack
 
 
@@ -124,6 +128,24 @@ def test_the_command_writes_csv(trained: tuple[Path, Path], capsys: pytest.Captu
     assert (folder / "p.csv").read_text().splitlines() == out
 
 
+def test_the_name_of_a_class_is_no_formula_in_csv_and_no_link_in_a_card(
+    trained: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts, (weights,) = read_weights(trained[0] / "models" / "east.safetensors")
+    if facts["kind"] == "numbers":
+        pytest.skip("it has no classes")
+    names = ['=HYPERLINK("http://x", "y")', "+1"]
+    facts |= {"classes": names, "client": "[a](http://x)\n# b", "columns": ["=1+1", "<b>", "a|b"]}
+    text = card(facts)
+    assert "\\[a\\](http://x) # b\n" in text and "&lt;b>" in text and "a\\|b" in text
+    assert [line for line in text.splitlines() if line.startswith("#")] == [text.splitlines()[0]]
+    columns = {"columns": read_weights(trained[0] / "models" / "east.safetensors")[0]["columns"]}
+    write_weights(tmp_path / "m.safetensors", dict(weights), facts | columns)
+    assert main(["predict", "--model", str(tmp_path / "m.safetensors"), str(trained[1] / "east.csv")]) == 0
+    cells = set(pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str)["prediction"])
+    assert cells <= {"'" + names[0], "+1"}  # a number is no formula
+
+
 # ---- what can be wrong ----
 
 
@@ -179,5 +201,13 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}
     save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
-    with pytest.raises(RunError, match="names code that is not motet's: os:system"):
+    with pytest.raises(UntrustedCode, match="names code that is not motet's: os:system"):
         predict(tmp_path / "m.safetensors", trained[1] / "east.csv")
+    facts |= {"net": {"name": "mlp"}, "method": {"name": "swarm", "loss": "os:system"}, "call": "check"}
+    save_file(weights, tmp_path / "n.safetensors", {"motet": json.dumps(facts)})
+    with pytest.raises(UntrustedCode, match="os:system"):
+        predict(tmp_path / "n.safetensors", trained[1] / "east.csv")
+    facts |= {"method": {"name": "fedrod"}, "call": "__class__"}
+    save_file(weights, tmp_path / "o.safetensors", {"motet": json.dumps(facts)})
+    with pytest.raises(RunError, match="there is no such function"):
+        predict(tmp_path / "o.safetensors", trained[1] / "east.csv")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from motet.cli.main import main
 from motet.runs import recipe
 from motet.runs.recipe import GuardSettings, Recipe, RecipeError, parse_word, read
 
@@ -82,6 +83,63 @@ def test_a_missing_recipe_and_broken_toml_say_so(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("seed = = 3")
     with pytest.raises(RecipeError, match="not valid TOML"):
         read(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "tables or lists are nested more than 20 deep"),
+        ("a = " + "{b = " * 5000 + "1" + "}" * 5000, "tables or lists are nested more than 20 deep"),
+        ("[" + ".".join("a" * 500) + "]\nb = 1", "tables or lists are nested more than 20 deep"),
+        ("seed = " + "9" * 5000, "a whole number has thousands of digits"),
+        ("seed = 0x" + "f" * 5000, "a whole number has more than 64 bits"),
+        ("seed = " + "9" * 400, "a whole number has more than 64 bits"),
+        ("method.lr = " + "9" * 400, "a whole number has more than 64 bits"),
+    ],
+    ids=["lists", "tables", "a heading", "5000 digits", "hexadecimal", "400 digits", "a rate"],
+)
+def test_a_file_that_is_made_to_break_the_reader_is_refused_in_words(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    for command in ("run", "compare"):
+        assert main([command, str(tmp_path / "r.toml")]) == 2
+        err = capsys.readouterr().err
+        assert f"r.toml is not valid TOML: {said}" in err and len(err) < 500
+
+
+def test_what_is_no_text_or_no_file_is_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(RecipeError, match="not valid TOML"):
+        read(tmp_path / "bytes.toml")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "seed=" + "9" * 5000],
+        ["run", "seed=" + "9" * 100],
+        ["run", "data.seed=" + "9" * 5000],
+        ["run", ".".join("a" * 3000) + "=1"],
+        ["run", "method.lr=" + "[" * 3000],
+        ["compare", "data=wine", "--seeds", "9" * 5000],
+    ],
+    ids=["5000 digits", "100 digits", "the split", "a long key", "lists", "seeds"],
+)
+def test_a_word_that_is_too_large_or_too_deep_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert "error: " in err and "Traceback" not in err
+
+
+def test_the_largest_seed_is_a_seed() -> None:
+    assert read(words=[f"seed={2**63 - 1}"]).seed == 2**63 - 1
+    with pytest.raises(RecipeError, match="seed has more than 64 bits"):
+        recipe.check({"seed": 10**5000})
 
 
 def test_the_identity_changes_with_results_and_with_nothing_else() -> None:

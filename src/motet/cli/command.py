@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from motet.trusted_code import Consent
+
 Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 """Adds a command: its name, what it does with the arguments, and what it is for."""
 
@@ -16,6 +18,29 @@ Add = Callable[[str, Callable[[Any], Any], str], argparse.ArgumentParser]
 def say(text: str) -> None:
     """To stderr: stdout is for data."""
     print(text, file=sys.stderr, flush=True)
+
+
+def add_trust(p: argparse.ArgumentParser, what: str) -> None:
+    """The option `--trust`; `what` is the file or folder that may name code."""
+    p.add_argument(
+        "--trust",
+        action="store_true",
+        help=f"let code run that {what} names as module:name; without it you are asked about modules of the "
+        "current folder, and all others are refused",
+    )
+
+
+def consent_of(args: Any) -> Consent:
+    """Yes with --trust; else a person is asked where there is a question to ask."""
+    return True if args.trust else ask_at_terminal
+
+
+def ask_at_terminal(question: str) -> bool:
+    """A plain yes or no; no where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.cli.command import Add, say, split_words
+from motet.cli.command import Add, add_trust, consent_of, say, split_words
 from motet.cli.report_commands import add_to, checked
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def compare_command(add: Add) -> None:
     p.add_argument("--wide", action="store_true", help="also scores of unseen clients, seconds and traffic")
     p.add_argument("--json", action="store_true", help="verdict, table and failures as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
+    add_trust(p, "the study's file")
 
 
 def at_least_one(text: str) -> int:
@@ -93,7 +94,7 @@ def do_compare(args: Any) -> int:
     path, words = split_words(args.words)
     methods = args.methods.split(",") if args.methods else ()
     asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
-    study = studies.read(path, words, asked)
+    study = studies.read(path, words, asked, consent_of(args))
     with StudyProgress(quiet=args.quiet) as progress:
         done = run_study(study, args.out, args.jobs, progress, args.tune, args.fresh)
     show(done, args, files)

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, group, names, print_summary, say, split_words
+from motet.cli.command import Add, add_trust, consent_of, group, names, print_summary, say, split_words
 from motet.cli.key_commands import key_commands
 
 KIT = "the server's kit, which also holds the owner's certificate"
@@ -77,6 +77,7 @@ def runs(within: Add) -> None:
     p.add_argument("--timeout", default=600.0, help="seconds for a site's answer (default: 600)", **seconds)
     p.add_argument("--patience", default=inf, help="seconds to wait for server and sites", **seconds)
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
+    add_trust(p, "the recipe")
 
     p = within("status", do_status, "who is there, and how runs go")
     p.add_argument("kit", help=KIT)
@@ -136,7 +137,9 @@ def do_run(args: Any) -> None:
     from motet.deploy.server.run_files import make_order
 
     kit, (path, words) = open_kit(args.kit, "server"), split_words(args.words)
-    order = make_order(kit.federation, path, words, args.min_sites, args.min_replies, args.timeout)
+    order = make_order(
+        kit.federation, path, words, args.min_sites, args.min_replies, args.timeout, consent_of(args)
+    )
     say(order.recipe.digest())
     folder = run_federated(kit, order, say, args.patience)
     print_summary(folder, args.json)

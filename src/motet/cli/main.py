@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
-from motet.cli.command import Add, adds_to, print_summary, say, split_words
+from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary, say, split_words
 from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
@@ -100,11 +100,13 @@ def running(add: Add) -> None:
     p.add_argument("--fresh", action="store_true", help="run anew; what the run's folder holds is deleted")
     p.add_argument("--json", action="store_true", help="the summary as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
+    add_trust(p, "the recipe")
 
     compare_command(add)
 
     p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")
+    add_trust(p, "the run's folder")
 
 
 def reading(add: Add) -> None:
@@ -121,9 +123,11 @@ def reading(add: Add) -> None:
         "--format", choices=("safetensors", "onnx"), default="safetensors", help="default: safetensors"
     )
     p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
+    add_trust(p, "the run's folder")
 
     p = add("recipe", do_recipe, "print a recipe with every value explained")
     p.add_argument("words", nargs="*", metavar=WORDS)
+    add_trust(p, "the recipe")
 
     add("list", do_list, "list methods, data sets and networks")
 
@@ -137,7 +141,7 @@ def do_run(args: Any) -> None:
     from motet.runs.run import run
 
     path, words = split_words(args.words)
-    recipe = recipes.read(path, words)
+    recipe = recipes.read(path, words, trust=consent_of(args))
     if not args.quiet:
         say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
@@ -166,8 +170,11 @@ def do_show(args: Any) -> None:
 
 def do_verify(args: Any) -> int:
     from motet.cli.progress import Progress
-    from motet.runs.run import verify
+    from motet.runs.run import Run, verify
+    from motet.trusted_code import require_trust
 
+    # asked before a display takes over the terminal
+    require_trust(Run(args.run).facts.get("settings"), args.run, consent_of(args))
     with Progress() as progress:
         differences = verify(args.run, progress.observer(None), say)
     if differences:
@@ -181,14 +188,15 @@ def do_verify(args: Any) -> int:
 def do_export(args: Any) -> None:
     from motet.runs.export import export
 
-    print(export(Path(args.run), args.client, args.format, Path(args.to) if args.to else None))
+    to = Path(args.to) if args.to else None
+    print(export(Path(args.run), args.client, args.format, to, consent_of(args)))
 
 
 def do_recipe(args: Any) -> None:
     from motet.runs import recipe as recipes
 
     path, words = split_words(args.words)
-    print(recipes.read(path, words).toml(), end="")
+    print(recipes.read(path, words, trust=consent_of(args)).toml(), end="")
 
 
 def do_list(args: Any) -> None:

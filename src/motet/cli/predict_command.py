@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, say
+from motet.cli.command import Add, add_trust, consent_of, say
 
 
 def predict_command(add: Add) -> None:
@@ -23,15 +23,16 @@ def predict_command(add: Add) -> None:
         default="refuse",
         help="empty cells: refuse them, or fill in the mean (default: refuse)",
     )
-    p.add_argument("--trust", action="store_true", help="import the modules that the model's file names")
+    add_trust(p, "the model's file")
 
 
 def do_predict(args: Any) -> None:
+    from motet.report.export_table import safe_cells
     from motet.runs.predict import predict
 
-    table, notes = predict(Path(args.model), Path(args.table), missing=args.missing, trust=args.trust)
+    table, notes = predict(Path(args.model), Path(args.table), missing=args.missing, trust=consent_of(args))
     for note in notes:
         say(f"note: {note}")
-    table.to_csv(args.to or sys.stdout, index=False)
+    safe_cells(table).to_csv(args.to or sys.stdout, index=False)
     if args.to:
         say(f"{len(table)} predictions: {args.to}")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, say
+from motet.cli.command import Add, add_trust, consent_of, say
 
 
 def reproduce_command(add: Add) -> None:
@@ -33,6 +33,7 @@ def reproduce_command(add: Add) -> None:
     )
     p.add_argument("--to", metavar="FILE.md", help="also write the table to this file")
     p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+    add_trust(p, "an experiment that is not motet's own")
 
 
 def do_reproduce(args: Any) -> None:
@@ -41,9 +42,9 @@ def do_reproduce(args: Any) -> None:
 
     if args.name is None:
         for name in experiments.names():
-            print(f"{name}  {experiments.find(name).title}")
+            print(f"{name}  {experiments.read(name).title}")
         return
-    found = experiments.find(args.name)
+    found = experiments.find(args.name, consent_of(args))
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
     print(json.dumps(table) if args.json else paper_numbers.as_text(table))

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, say, split_words
+from motet.cli.command import Add, add_trust, consent_of, say, split_words
 
 
 def show_command(add: Add) -> None:
@@ -23,6 +23,7 @@ def show_command(add: Add) -> None:
     )
     p.add_argument("--all", action="store_true", help="all clients, not only the first 30")
     p.add_argument("--json", action="store_true", help="every figure as JSON on stdout")
+    add_trust(p, "the recipe")
 
 
 def do_show_data(args: Any) -> None:
@@ -34,7 +35,7 @@ def do_show_data(args: Any) -> None:
     if args.to:
         survey_html.check(Path(args.to))
     path, words = split_words(args.words)
-    recipe = recipes.read(path, words)
+    recipe = recipes.read(path, words, trust=consent_of(args))
     say("\n".join(recipe.digest().splitlines()[:2]) + "\n")
     found = asdict(survey(federated_data(recipe)))
     print(json.dumps(found) if args.json else text(found, args.all))

@@ -15,22 +15,21 @@ import inspect
 import io
 import re
 import sys
-import sysconfig
 import threading
 import uuid
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
-from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+
+from motet.trusted_code import is_own_file
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _MADE = {  # entries of a class that Python writes
@@ -40,8 +39,6 @@ _MADE = {  # entries of a class that Python writes
 }  # fmt: skip
 _BY_DATACLASS = {"__init__", "__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__", "__replace__"}
 _EMPTY = (type(threading.Lock()), type(threading.RLock()), io.IOBase, weakref.ref)  # hold nothing that counts
-_MOTET = Path(__file__).parents[1]
-_STANDARD = {Path(sysconfig.get_path(which)).resolve() for which in ("stdlib", "platstdlib")}
 
 
 def digest(*things: Any) -> str:
@@ -74,14 +71,7 @@ def is_own_module(name: str | None) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:  # built in, a namespace, or made in this process
         return name.partition(".")[0] not in sys.stdlib_module_names
-    return _is_own_file(str(file))
-
-
-@cache
-def _is_own_file(file: str) -> bool:
-    path = Path(file).resolve()
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return not (installed or _MOTET in path.parents or _STANDARD & set(path.parents))
+    return is_own_file(str(file))
 
 
 # ---- what code refers to ----
@@ -139,7 +129,7 @@ def _is_there(name: str) -> bool:
         spec = find_spec(name)
     except (ImportError, ValueError, AttributeError):
         return False
-    return spec is not None and bool(spec.origin) and _is_own_file(str(spec.origin))
+    return spec is not None and bool(spec.origin) and is_own_file(str(spec.origin))
 
 
 # ---- the description ----

@@ -13,12 +13,14 @@ from typing import Any
 
 from motet.data.code_digest import digest
 from motet.settings import SESSION, known_here
+from motet.trusted_code import trust_names
 
 
 def name_of(thing: Any) -> str:
-    """The name of a function or class in a recipe."""
+    """The name of a function or class in a recipe. Whoever passed the object says that it may run."""
     if is_importable(thing) and "." not in thing.__qualname__:
-        return f"{thing.__module__}:{thing.__qualname__}"
+        trust_names([name := f"{thing.__module__}:{thing.__qualname__}"])
+        return name
     return register(thing, getattr(thing, "__name__", type(thing).__name__), thing)
 
 

@@ -48,7 +48,7 @@ class Parties:
     def start(self, party: str, *words: str) -> None:
         """`motet federation serve` or `join`, in a session of its own."""
         what = "serve" if party == "server" else "join"
-        motet = [sys.executable, "-m", "motet.cli.main"]
+        motet = [sys.executable, "-P", "-m", "motet.cli.main"]
         command = [*motet, "federation", what, str(self.folder / party), *words]
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{party}.out").open("ab") as out:

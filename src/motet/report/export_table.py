@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from motet.atomic import write_atomically
 from motet.errors import UsageError
 from motet.report.terminal import ABSENT, SCORES, Cell, score, unit
+from motet.text import in_cell, in_markdown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,21 +81,24 @@ def _typeset(cell: str) -> str:
 
 def as_csv(table: pd.DataFrame) -> str:
     """Every column, numbers as exact as they are."""
-    text: str = table.to_csv(index=False, lineterminator="\n")
+    text: str = safe_cells(table).to_csv(index=False, lineterminator="\n")
     return text
+
+
+def safe_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with nothing in its cells and headings that a spreadsheet would run."""
+    found = frame.copy()
+    for column in frame.select_dtypes(exclude="number"):
+        found[column] = frame[column].map(in_cell)
+    return found.rename(columns=in_cell)
 
 
 # ---- Markdown ----
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    head, *rows = [[_in_markdown(_typeset(c)) for c in row] for row in _cells(table)]
+    head, *rows = [[in_markdown(_typeset(c)) for c in row] for row in _cells(table)]
     return "\n".join("| " + " | ".join(r) + " |" for r in (head, ["---"] * len(head), *rows)) + "\n"
-
-
-def _in_markdown(text: str) -> str:
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
-    return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
 
 
 # ---- HTML ----

@@ -194,6 +194,7 @@ def _about(runs: Sequence[ReportedRun]) -> dict[str, Any]:
         "parts": [_spread(seen, part) for part in ("train", "val", "test")],
         "engines": _once(f"{f.get('engine', 'unknown')}: {f.get('engine_why', '')}" for f in facts),
         "versions": _once(f"{k} {v}" for f in facts for k, v in sorted((f.get("versions") or {}).items())),
+        "code": _once(text for run in runs for text in run.code),
         "notes": _once(note for f in facts for note in f.get("notes") or []),
         "costs": [summary(run) for run in runs],
     }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from motet.atomic import write_atomically
 from motet.errors import UsageError
 from motet.report import client_figures, contribution_graph, curves, figure_data, fonts
+from motet.report.export_table import as_csv
 from motet.report.figures import FORMATS, WIDE, Picture, Styles, as_file, styles_of
 from motet.report.read import ReportedRun
 from motet.text import nearest
@@ -174,7 +175,7 @@ def write_figures(found: Sequence[Picture], folder: Path, kind: str, say: Callab
     for picture in found:
         path = folder / f"{_file_name(picture.name)}.{kind}"
         write_atomically(path, as_file(picture, kind, lacking))
-        write_atomically(path.with_suffix(".csv"), picture.data.to_csv(index=False, lineterminator="\n"))
+        write_atomically(path.with_suffix(".csv"), as_csv(picture.data))
         written += [path]
     if lacking:
         say(fonts.sentence(sorted(lacking)))

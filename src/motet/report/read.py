@@ -70,6 +70,13 @@ class ReportedRun:
         return int(self.facts.get("better", 1))
 
     @property
+    def code(self) -> list[str]:
+        """Code that is not motet's, in short: name, file and the first digits of its digest. Folders are private."""
+        rows = [r for r in self.facts.get("code") or [] if isinstance(r, dict)]
+        said = [[str(r.get(k, "")) for k in ("name", "file", "digest")] for r in rows]
+        return [f"{name} ({Path(file).name or 'no file'}, {mark[:8]})" for name, file, mark in said]
+
+    @property
     def trouble(self) -> str:
         """Why this run counts in no average; empty for a sound run."""
         status = self.facts.get("status", "running")
@@ -215,7 +222,7 @@ def _guard(part: dict[str, Any]) -> dict[str, str]:
 def _parsed(recipe: str) -> dict[str, Any]:
     try:
         return tomllib.loads(recipe)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a stranger's may be anything
         return {}
 
 

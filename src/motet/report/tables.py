@@ -60,7 +60,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "unseen_global": _known(run, "global", seen=False),
         "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
-        "notes": list(run.notes), "metrics": _metrics(run),
+        "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 

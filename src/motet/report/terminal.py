@@ -324,6 +324,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     lines.append(("cost", _cost(summary)))
     if summary["needs"]:
         lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))
+    if summary["code"]:
+        lines.append(("code", f"not motet's: {', '.join(summary['code'])}"))
     lines += [("note", note) for note in summary["notes"]]
     if summary["trouble"]:
         lines.append(("trouble", summary["trouble"]))

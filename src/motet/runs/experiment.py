@@ -13,7 +13,8 @@ A seed draws the split too (data.seed = seed) unless the recipe gives data.seed:
 made so, and their spread over seeds includes that of the splits.
 
 A row may name a method that only this paper's experiments need: `name = "experiments.page.published:PublishedPAGE"`
-is the class in experiments/page/published.py, wherever the command is given.
+is the class in experiments/page/published.py, wherever the command is given. Code of motet's own experiments may run;
+that of other folders, Python files beside the recipe included, needs `trust`.
 
 Two Python files may lie in the same folder (show.py also in the folder above, for all experiments of a paper):
 - show.py, `show(done, table, out) -> list[str]`: draws figures into the folder `out` when the runs have ended,
@@ -40,6 +41,7 @@ from motet.runs.identity import pieces_of, whole
 from motet.runs.jobs import Job, Outcome
 from motet.runs.recipe import Recipe, RecipeError, Settings
 from motet.text import unknown
+from motet.trusted_code import Consent, is_trusted, names_in, require_trust, trust_names
 
 SCALES = ("quick", "desk", "full")
 
@@ -93,7 +95,7 @@ class Experiment:
     ) -> Settings:
         """A procedure's settings at a scale."""
         settings: Settings = deepcopy(self.settings.get("recipe", {}))
-        for part in (self.settings["scales"][scale], *map(recipes.parse_word, words)):
+        for part in (self.settings["scales"][scale], *said(words)):
             recipes.merge(settings, deepcopy(part))
         chosen = self.chosen(rows or settings.get("rows", ()))
         return settings | {"rows": chosen} | ({"seeds": list(seeds)} if seeds else {})
@@ -139,13 +141,20 @@ class Experiment:
         own, after = deepcopy(self.settings["rows"][row]), self.settings["rows"][row].get("after", [])
         settings = fitting(self.settings.get("recipe", {}), own)
         of_scale = fitting(self.settings["scales"][scale], own)
-        for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {}), *map(recipes.parse_word, words)):
+        for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {}), *said(words)):
             recipes.merge(settings, part)
         for key in ("after", "seeds", "rows", "by_row"):
             settings.pop(key, None)
         places = {name: str(base / before[name].folder) for name in after}
         settings = seeded(_filled_in(settings, places), seed)
         return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
+
+
+def said(words: Sequence[str]) -> list[Settings]:
+    """Words of the command line as settings; code that they name may run, because a person typed it."""
+    found = list(map(recipes.parse_word, words))
+    trust_names(names_in(found))
+    return found
 
 
 def seeded(settings: Settings, seed: int) -> Settings:
@@ -174,7 +183,7 @@ def _filled_in(value: Any, places: dict[str, str]) -> Any:
 
 def experiments_folder() -> Path:
     """experiments/ in the current folder, or in the checkout that motet runs from."""
-    places = [Path.cwd() / "experiments", Path(__file__).parents[3] / "experiments"]
+    places = [Path.cwd() / "experiments", own_folder()]
     for place in places:
         if place.is_dir():
             return place
@@ -184,17 +193,34 @@ def experiments_folder() -> Path:
     )
 
 
+def own_folder() -> Path:
+    """experiments/ of the checkout that motet runs from."""
+    return Path(__file__).parents[3] / "experiments"
+
+
 def names() -> list[str]:
     root = experiments_folder()
     return sorted(str(p.parent.relative_to(root)) for p in root.rglob("recipe.toml"))
 
 
-def find(name: str) -> Experiment:
+def find(name: str, trust: Consent = False) -> Experiment:
+    """An experiment whose code may run: motet's own, or one of a folder that the caller trusts."""
+    found, root = read(name), experiments_folder().resolve()
+    mine = root == own_folder().resolve() or is_trusted(str(root))
+    files = [f for n in ("procedure", "show") if (f := file_of(found, n))]
+    require_trust(found.settings, found.folder / "recipe.toml", mine or trust, files)
+    if trust is True:
+        trust_names([str(root)])  # its experiments may use each other
+    if str(root.parent) not in sys.path:
+        sys.path.append(str(root.parent))  # for rows whose method is a class in experiments/
+    return found
+
+
+def read(name: str) -> Experiment:
+    """An experiment as it is written down; nothing of it runs."""
     if name not in names():
         raise RecipeError(unknown("experiment", name, names()))
     folder = experiments_folder() / name
-    if (root := str(experiments_folder().parent)) not in sys.path:
-        sys.path.append(root)  # for rows whose method is a class in experiments/
     settings = recipes.parse_file(folder / "recipe.toml")
     expected = folder / "expected.json"
     numbers = json.loads(expected.read_text()) if expected.exists() else {}
@@ -272,10 +298,15 @@ def table(experiment: Experiment, rows: Settings) -> Settings:
     }
 
 
-def module_of(experiment: Experiment, name: str) -> Any:
-    """The experiment's own module `name`, from its folder or the one above it; None if there is none."""
+def file_of(experiment: Experiment, name: str) -> Path | None:
+    """A Python file of an experiment: in its folder or the one above it."""
     places = [folder / f"{name}.py" for folder in (experiment.folder, experiment.folder.parent)]
-    path = next((p for p in places if p.exists()), None)
+    return next((p for p in places if p.exists()), None)
+
+
+def module_of(experiment: Experiment, name: str) -> Any:
+    """The experiment's own module `name`; None if there is none."""
+    path = file_of(experiment, name)
     if path is None:
         return None
     spec = spec_from_file_location(f"experiment_{name}", path)

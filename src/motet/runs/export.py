@@ -13,15 +13,17 @@ from motet.runs.model_files import copy_model, model_path, stored
 from motet.runs.predict import network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
+from motet.trusted_code import Consent, require_trust
 
 
-def export(folder: Path, client: str, form: str, to: Path | None = None) -> Path:
+def export(folder: Path, client: str, form: str, to: Path | None = None, trust: Consent = False) -> Path:
+    """Write a client's model to a file. ONNX needs the network, which may be code that the folder names."""
     source = model_file(folder, client)
     to = to or Path(f"{source.stem}.{form}")
     if form == "safetensors":
         copy_model(source, to)
     else:
-        to_onnx(source, to)
+        to_onnx(source, to, trust)
     return to
 
 
@@ -46,13 +48,13 @@ def model_file(folder: Path, client: str) -> Path:
     return path
 
 
-def to_onnx(source: Path, to: Path) -> None:
+def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
     """The network with the model's weights, and with the scaling of inputs and target built in."""
     try:
         import onnx
     except ImportError as e:
         raise RunError("ONNX needs more packages.\nhint: pip install 'motet[onnx]'") from e
-    net, facts = portable(source)
+    net, facts = portable(source, trust)
     example = torch.zeros(2, *facts["shape"])
     batch = torch.export.Dim("batch")
     program = torch.onnx.export(
@@ -70,9 +72,10 @@ def to_onnx(source: Path, to: Path) -> None:
     onnx.save(model, str(to))
 
 
-def portable(source: Path) -> tuple[nn.Module, dict[str, Any]]:
+def portable(source: Path, trust: Consent = False) -> tuple[nn.Module, dict[str, Any]]:
     """A plain torch module that takes raw rows and gives class scores or numbers in the target's unit."""
     facts, (weights,) = read_weights(source)
+    require_trust(facts["net"], source, trust)
     net = network_of(facts)
     state = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
     if set(weights) != set(state):

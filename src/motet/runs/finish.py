@@ -22,6 +22,7 @@ from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
 from motet.runs.trainer import Best, Trainer
+from motet.text import in_markdown
 
 TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 
@@ -194,19 +195,21 @@ def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
 
 
 def card(f: dict[str, Any]) -> str:
-    """A model card that a person can read."""
-    method = ", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name")
-    whose = f"the personal model of client {f['client']}" if f["client"] else "the global model"
+    """A model card that a person can read; names of classes, columns and clients are text and nothing else."""
+    method = in_markdown(", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name"))
+    whose = f"the personal model of client {in_markdown(f['client'])}" if f["client"] else "the global model"
+    name, data, net = (in_markdown(str(v)) for v in (f["method"]["name"], f["data"], f["net"]["name"]))
+    predicts = ", ".join(map(in_markdown, f["classes"])) if f["kind"] == "classes" else "a number"
     lines = [
         f"# {whose[0].upper()}{whose[1:]}",
         "",
-        f"- Trained by motet's {f['method']['name']} ({method}) on {f['data']}, seed {f['seed']}; "
+        f"- Trained by motet's {name} ({method}) on {data}, seed {f['seed']}; "
         f"this is round {f['round']}, chosen on validation examples.",
-        f"- Network: {f['net']['name']}, input {tuple(f['shape'])}.",
-        f"- Predicts: {', '.join(f['classes']) if f['kind'] == 'classes' else 'a number'}.",
+        f"- Network: {net}, input {tuple(f['shape'])}.",
+        f"- Predicts: {predicts}.",
     ]
     if f["columns"]:
-        lines.append(f"- Features, in order: {', '.join(f['columns'])}.")
+        lines.append(f"- Features, in order: {', '.join(map(in_markdown, f['columns']))}.")
     if f["inputs"]:
         lines.append(
             "- Features are standardised first; mean and std are in the file's metadata under `inputs`."

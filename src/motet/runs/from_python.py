@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from motet.runs.sections import PLAIN
 from motet.runs.study import Study
 from motet.settings import Field, fields_of
 from motet.text import unknown
+from motet.trusted_code import Consent, names_in, trust_names
 
 Known = dict[str, dict[str, Field]]  # what can be set, by section
 _SHORT = ("train", "method", "data", "net")  # sections whose settings may be given by their name alone
@@ -52,12 +53,18 @@ _ELSEWHERE = {
 }
 
 
-def sections(recipe: str | Path | None, settings: Mapping[str, Any], methods: Sequence[str] = ()) -> Settings:
-    """The sections of a recipe, for one method or for several that are compared."""
-    found = recipes.gathered(recipe)
+def sections(
+    recipe: str | Path | None,
+    settings: Mapping[str, Any],
+    methods: Sequence[str] = (),
+    trust: Consent = False,
+) -> Settings:
+    """The sections of a recipe, for one method or for several that are compared. Code that the file alone names
+    needs `trust`."""
     whole = (*SECTIONS, "seed", *(recipes.method_names() if methods else ()))
     given = {k: section_of(k, v, settings) for k, v in settings.items() if k in whole}
-    recipes.merge(found, given)
+    trust_names(names_in([v for k, v in settings.items() if k not in whole]))
+    found = recipes.gathered(recipe, more=given, trust=trust)
     known = known_settings(found, methods)
     wrong = [w for section in given for w in unfit(section, found[section], known)]
     for key, value in settings.items():
@@ -75,18 +82,17 @@ def study(
     grid: Mapping[str, Any],
     seeds: Any,
     splits: Any,
+    trust: Consent = False,
 ) -> Study:
     """A study from the keywords of motet.compare, and from a file that they change."""
     studies.check_plural(settings)
-    file = recipes.gathered(recipe)
-    given = [methods] if isinstance(methods, str | dict | type) else list(methods)
-    entries = [entry(m) for m in given] or [
-        studies.entry_of(m) for m in file.get("methods", studies.STANDARD)
-    ]
+    given = [entry(m) for m in ([methods] if isinstance(methods, str | dict | type) else methods)]
+    asked, file = studies.Asked(given, plain_grid(grid), seeds, splits), recipes.parsed(recipe)
+    trust_names(names_in([given, asked.grid]))
+    entries = given or [studies.entry_of(m) for m in file.get("methods", studies.STANDARD)]
     names = list(dict.fromkeys([*(e["name"] for e in entries), studies.ALONE]))
-    found = {k: v for k, v in sections(recipe, settings, names).items() if k not in studies.KEYS}
-    asked = studies.Asked(entries, plain_grid(grid), seeds, splits)
-    return studies.plan(file, changed(found, file), asked)
+    found = {k: v for k, v in sections(recipe, settings, names, trust).items() if k not in studies.KEYS}
+    return studies.plan(file, changed(found, file), replace(asked, methods=entries))
 
 
 def entry(method: Any) -> Settings:
@@ -218,6 +224,7 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
             "on_round",
             "progress",
             "fresh",
+            "trust",
             *(k for s in _SHORT for k in known[s]),
         ]
         near = _ELSEWHERE.get(key)

@@ -7,6 +7,7 @@ Knows recipes, code and versions. Does not know folders, and does not run anythi
 
 from __future__ import annotations
 
+import inspect
 import json
 import platform
 import re
@@ -74,16 +75,46 @@ def source_digest() -> str:
 def code_of(recipe: Recipe) -> dict[str, str]:
     """A digest of each function and class, but motet's, that a setting names. Data count by their content."""
     found: dict[str, str] = {}
-    settings = {k: v for k, v in recipe.settings.items() if k != "data"}
+    for label, thing in own_things({k: v for k, v in recipe.settings.items() if k != "data"}):
+        found[label] = digest(thing) if label not in found else digest(found[label], thing)
+    return found
+
+
+def code_record(recipe: Recipe, digests: Mapping[str, str]) -> list[dict[str, str]]:
+    """Whose code a run is made of: name, module, file and digest of all code but motet's, that of the data too.
+    `digests` are those of `code_of`."""
+    return [
+        {
+            "name": label,
+            "module": str(getattr(thing, "__module__", "")),
+            "file": place_of(thing),
+            "digest": digests.get(label) or digest(thing),
+        }
+        for label, thing in own_things(recipe.settings)
+    ]
+
+
+def own_things(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Each function and class, but motet's, that a setting names, with its label."""
     for word in sorted({w for _, value in flat(settings) for w in named_code(value)}):
         try:
             thing = import_named(word, RecipeError)
         except RecipeError:
             continue  # text that only looks like a name; where code is needed, its absence is an error
         if word.startswith(SESSION) or not _is_motets(thing):
-            label = label_of(word)
-            found[label] = digest(thing) if label not in found else digest(found[label], thing)
-    return found
+            yield label_of(word), thing
+
+
+def place_of(thing: Any) -> str:
+    """The file that code was read from, relative to the current folder if it lies there; "" if there is none."""
+    try:
+        path = Path(inspect.getfile(inspect.unwrap(thing))).resolve()
+    except (TypeError, ValueError, OSError):  # built in, or made in a notebook
+        return ""
+    here = Path.cwd().resolve()
+    if not path.is_file():
+        return ""
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _is_motets(thing: Any) -> bool:

@@ -24,6 +24,7 @@ from motet.runs.jobs import Event, Job, Outcome, perform_one
 from motet.runs.recipe import Recipe
 from motet.runs.run import NoProgress, interruptible
 from motet.runs.worker_process import WorkerProcess
+from motet.trusted_code import trusted_names
 
 _PAUSE = 0.2  # seconds between two looks at whether somebody pressed Ctrl-C
 
@@ -199,7 +200,7 @@ class Hired:
         self.send(
             {
                 "name": job.name, "settings": job.recipe.settings, "folder": str(job.folder or ""),
-                "upto": job.upto, "base": str(base), "fresh": fresh,
+                "upto": job.upto, "base": str(base), "fresh": fresh, "trusted": trusted_names(),
             }
         )  # fmt: skip
 

@@ -27,6 +27,7 @@ from motet.errors import RunError
 from motet.runs.model_files import stored
 from motet.runs.recipe import method_class
 from motet.settings import with_objects
+from motet.trusted_code import Consent, require_trust
 from motet.vec import Vec
 from motet.wire import unpack
 
@@ -100,8 +101,8 @@ class Model:
 # ---- the model's file ----
 
 
-def open_model(path: Path, *, trust: bool = False) -> Model:
-    """The model that `motet run`, `motet export` or a site of a federation wrote."""
+def open_model(path: Path, *, trust: Consent = False) -> Model:
+    """The model that `motet run`, `motet export` or a site of a federation wrote; code that it names needs `trust`."""
     if not stored(path):
         raise RunError(
             f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
@@ -114,12 +115,7 @@ def open_model(path: Path, *, trust: bool = False) -> Model:
     if path.suffix == ".onnx":
         run = trees[0].run
         return Model(facts, lambda x: torch.from_numpy(run(None, {"x": x.numpy()})[0]), standardise=False)
-    words = [facts["net"]["name"], str(facts.get("method", {}).get("name", ""))]
-    if not trust and (odd := [w for w in words if ":" in w]):
-        raise RunError(
-            f"{path} names code that is not motet's: {odd[0]}.\n"
-            "hint: if it is yours, say --trust, and its module is imported"
-        )
+    require_trust([facts["net"], facts.get("method")], path, trust)
     return Model(facts, predictor(path, facts, trees))
 
 
@@ -161,7 +157,9 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
         method = facts["method"]
         found = method_class(method["name"])
         owner = found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
-    f = getattr(owner, call)
+    f = getattr(owner, str(call), None)
+    if not callable(f) or str(call).startswith("_"):
+        raise RunError(f"{path} says that {call!r:.80} uses its parts, and there is no such function")
     return lambda x: f(*trees, x) * target["scale"] + target["offset"]
 
 
@@ -198,7 +196,7 @@ def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
 
 
 def predict(
-    model: Path, table: Path, *, missing: str = "refuse", trust: bool = False
+    model: Path, table: Path, *, missing: str = "refuse", trust: Consent = False
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predictions for a file's rows, in their order, and what a person should know of them."""
     found = open_model(model, trust=trust)

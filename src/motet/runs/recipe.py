@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -25,7 +23,12 @@ from motet.core import Method
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
-from motet.errors import MotetError
+from motet.runs.recipe_text import LARGE
+from motet.runs.recipe_text import RecipeError as RecipeError
+from motet.runs.recipe_text import Settings as Settings
+from motet.runs.recipe_text import merge as merge
+from motet.runs.recipe_text import parse_file as parse_file
+from motet.runs.recipe_text import parse_word as parse_word
 from motet.runs.sections import (
     PLAIN,
     EngineSettings,
@@ -36,13 +39,9 @@ from motet.runs.sections import (
 )
 from motet.settings import Field, checked, dotted, fields_of, import_named, with_objects
 from motet.text import unknown
+from motet.trusted_code import Consent, names_in, require_trust, trust_names
 
-Settings = dict[str, Any]
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
-
-
-class RecipeError(MotetError, ValueError):
-    """What is wrong with a recipe, all of it at once."""
 
 
 # Settings that had another name in runs of earlier versions.
@@ -130,64 +129,43 @@ class Recipe:
 
 
 def read(
-    source: str | Path | None = None, words: Iterable[str] = (), more: Mapping[str, Any] | None = None
+    source: str | Path | None = None,
+    words: Iterable[str] = (),
+    more: Mapping[str, Any] | None = None,
+    trust: Consent = False,
 ) -> Recipe:
     """A checked recipe from a TOML file, `section.name=value` words and a dict."""
-    return check(gathered(source, words, more))
+    return check(gathered(source, words, more, trust))
 
 
 def gathered(
-    source: str | Path | None, words: Iterable[str] = (), more: Mapping[str, Any] | None = None
+    source: str | Path | None,
+    words: Iterable[str] = (),
+    more: Mapping[str, Any] | None = None,
+    trust: Consent = False,
 ) -> Settings:
-    """What a TOML file, `section.name=value` words and a dict say, in rising order of importance."""
-    settings: Settings = {}
-    file = [] if source is None else [parse_file(Path(source))]
-    for part in (*file, *map(parse_word, words), more or {}):
-        merge(settings, part)
+    """What a TOML file, `section.name=value` words and a dict say, in rising order of importance.
+
+    Code that words and the dict name may run, because the caller says so; code of the file needs `trust`.
+    """
+    said = [*map(parse_word, words), more or {}]
+    trust_names(names_in(said))
+    settings = merged(parsed(source), *said)
+    require_trust(settings, source, trust)
     return settings
 
 
-def parse_file(path: Path) -> Settings:
-    if not path.exists():
-        raise RecipeError(
-            f"there is no recipe {path}\nhint: `motet recipe > {path}` writes one to start from"
-        )
-    try:
-        return tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as e:
-        raise RecipeError(f"{path} is not valid TOML: {e}") from e
+def parsed(source: str | Path | None) -> Settings:
+    """What a TOML file says; nothing without one."""
+    return {} if source is None else merged(parse_file(Path(source)))
 
 
-def parse_word(word: str) -> Settings:
-    """`method.lr=0.05` as {"method": {"lr": 0.05}}; what is no TOML value is text."""
-    key, equals, text = word.partition("=")
-    if not equals or not key:
-        raise RecipeError(f"cannot read {word!r}; expected section.name=value, say method.lr=0.05")
-    number = re.sub(r"^([+-]?)\.(?=\d)", r"\g<1>0.", text)  # people write .05, TOML does not
-    try:
-        value = tomllib.loads(f"v = {number}")["v"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    if value != value:
-        value = text  # nan is a number in TOML; here it is the name of an attack
-    for part in reversed(key.strip().split(".")):
-        value = {part: value}
-    return dict(value)
-
-
-def merge(into: Settings, extra: Mapping[str, Any]) -> None:
-    """Sections are merged; a section given as text is its name (`method = "ditto"`)."""
-    named = {k for k in ("data", "net", "method", "engine") if isinstance(extra.get(k), str)}
-    _merge_tables(into, {k: {"name": v} if k in named else v for k, v in extra.items()})
-
-
-def _merge_tables(into: Settings, extra: Mapping[str, Any]) -> None:
-    """Nested tables are merged too, so that method.agent.tau=0.1 leaves the agent's other settings as they are."""
-    for key, value in extra.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merge_tables(into[key], value)
-        else:
-            into[key] = deepcopy(value) if isinstance(value, dict | list) else value
+def merged(*parts: Mapping[str, Any]) -> Settings:
+    """Tables of settings in one, the last one counts most."""
+    settings: Settings = {}
+    for part in parts:
+        merge(settings, part)
+    return settings
 
 
 # ---- checking ----
@@ -198,7 +176,9 @@ def check(given: Settings) -> Recipe:
     wrong: list[str] = []
     settings: Settings = {"seed": given.get("seed", 0)}
     seed = settings["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+    if isinstance(seed, int) and abs(seed) >= LARGE:
+        wrong.append("seed has more than 64 bits; it must be a whole number, 0 or more")
+    elif not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         wrong.append(f"seed is {seed!r}; it must be a whole number, 0 or more")
     for section in given:
         if section not in (*SECTIONS, "seed"):

@@ -31,10 +31,11 @@ from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, written_files
-from motet.runs.identity import Pieces, changes, versions, whole
+from motet.runs.identity import Pieces, changes, code_record, versions, whole
 from motet.runs.recipe import Recipe
 from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
+from motet.trusted_code import Consent, require_trust
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,11 +58,12 @@ class Run:
     ...     done.model("client-00").predict(np.zeros((2, 13))).shape  # a prediction and three probabilities
     (2, 4)
 
-    `was_read` says that the folder already held this run, finished, and that it was not run again.
+    `was_read` says that the folder already held this run, finished, and that it was not run again. A model may need
+    code that the folder names, say a network of your own: `trust` lets it run. Everything else is only read.
     """
 
-    def __init__(self, folder: str | Path, was_read: bool = False) -> None:
-        self.folder, self.was_read = Path(folder), was_read
+    def __init__(self, folder: str | Path, was_read: bool = False, *, trust: bool = False) -> None:
+        self.folder, self.was_read, self.trust = Path(folder), was_read, trust
         Store(self.folder).close()  # says so if the folder is no run
 
     @property
@@ -115,7 +117,7 @@ class Run:
         from motet.runs.export import model_file
         from motet.runs.predict import open_model
 
-        return open_model(model_file(self.folder, client), trust=True)
+        return open_model(model_file(self.folder, client), trust=self.trust)
 
     def predict(self, client: str, rows: Any) -> pd.DataFrame:
         """What a client's personal model says of new rows, a frame or an array as the data were."""
@@ -220,6 +222,7 @@ def write_down(
         natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
         rounds=recipe.train.rounds, metric_why="", **metric_facts(recipe),
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
+        code=code_record(recipe, pieces["code"]),
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
@@ -348,15 +351,19 @@ def interruptible(observer: Observer) -> Iterator[StopOnSignal]:
 
 
 def verify(
-    folder: str | Path, observer: Observer | None = None, say: Callable[[str], None] = log.warning
+    folder: str | Path,
+    observer: Observer | None = None,
+    say: Callable[[str], None] = log.warning,
+    trust: Consent = False,
 ) -> list[str]:
     """Run it again and compare: what differs, nothing if all bits are the same. Other code, data or versions
-    than those that made the run are said first."""
+    than those that made the run are said first. Code that the folder names needs `trust`."""
     old = Run(folder)
     if old.facts["status"] != "done":
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
         )
+    require_trust(old.facts["settings"], folder, trust)
     resolved = resolve(Recipe(old.facts["settings"]))
     for line in changes(old.facts, resolved.recipe, resolved.pieces):
         say(f"{folder}: {line}")

@@ -29,6 +29,7 @@ from motet.runs.jobs import Job
 from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
 from motet.settings import dotted
 from motet.text import unknown
+from motet.trusted_code import Consent, names_in, require_trust, trust_names
 
 STANDARD = ("local", "fedavg", "fedprox", "ditto", "finetune", "centralised")
 ALONE = "local"  # gains are measured against training alone, so it always runs
@@ -88,9 +89,13 @@ class Asked:
     splits: Any = None
 
 
-def read(source: str | Path | None, words: Iterable[str], asked: Asked) -> Study:
-    """A study from a TOML file and from the command line."""
-    return plan(recipes.gathered(source), recipes.gathered(None, words), asked)
+def read(source: str | Path | None, words: Iterable[str], asked: Asked, trust: Consent = False) -> Study:
+    """A study from a TOML file and from the command line; code that the file alone names needs `trust`."""
+    own, file = recipes.gathered(None, words), recipes.parsed(source)
+    trust_names(names_in([list(asked.methods), asked.grid]))
+    used = {k: v for k, v in file.items() if k != "methods" or not asked.methods}
+    require_trust(recipes.merged(used, own), source, trust)
+    return plan(file, own, asked)
 
 
 def plan(file: Settings, own: Settings, asked: Asked) -> Study:
@@ -360,7 +365,7 @@ def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
 
 
 def _span(part: str, given: str, what: str) -> range:
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", part)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if first > last or last - first >= _MANY:
         raise RecipeError(f"{what} are {given!r}; expected whole numbers, say 0-4 or 0,1,2 or 0-2,5")

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from typing import Any, TextIO
 
 from motet.runs.worker_process import LONGEST
+from motet.trusted_code import trust_names
 
 Message = dict[str, Any]
 
@@ -56,6 +57,7 @@ class Worker:
         from motet.runs.jobs import Job, perform_one
         from motet.runs.recipe import Recipe
 
+        trust_names(order["trusted"])
         folder = Path(order["folder"]) if order["folder"] else None
         job = Job(order["name"], Recipe(order["settings"]), folder, upto=order["upto"])
         ended = perform_one(job, order["base"], self.report, self.stop.is_set, order["fresh"])

@@ -21,6 +21,8 @@ from motet.errors import RunError
 
 FORKS = sys.platform == "linux"  # elsewhere a copy of a process that has loaded libraries is not safe
 LONGEST = 1 << 20  # bytes of the longest request: environment and import path
+# without -P, a file pandas.py of the current folder would be imported instead of pandas
+COMMAND = (sys.executable, "-P", "-m", "motet.runs.worker")
 
 
 def surroundings() -> dict[str, object]:
@@ -34,7 +36,7 @@ class Template:
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LONGEST)
-        command = [sys.executable, "-m", "motet.runs.worker", "--template", str(theirs.fileno())]
+        command = [*COMMAND, "--template", str(theirs.fileno())]
         paths = os.pathsep.join(p or os.getcwd() for p in sys.path)
         self.process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
@@ -103,7 +105,7 @@ class WorkerProcess:
         else:
             around = json.dumps(surroundings())
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "motet.runs.worker"], stdin=stdin, stdout=stdout, stderr=stderr,
+                COMMAND, stdin=stdin, stdout=stdout, stderr=stderr,
                 start_new_session=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(json.loads(around)["path"])},
             )  # fmt: skip
         for end in (stdin, stdout, stderr):

@@ -43,6 +43,7 @@ from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.trusted_code import trust_names
 from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
@@ -93,6 +94,7 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
     """Go on with the run in `folder`, with the sites that are there. `slow_post` carries the letters before
     training, whose answers may take longer: sites read their tables, and try the method in a dry run."""
     order = RunOrder.read(folder)
+    trust_names(order.trusted)
     with FileLock(folder / "lock", timeout=_PATIENCE), single_threaded():
         clear_notes(folder, "again")
         store = Store(folder, writing=True)

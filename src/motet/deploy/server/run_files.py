@@ -21,8 +21,9 @@ from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe, Settings
+from motet.trusted_code import AT_SITES as AT_SITES
+from motet.trusted_code import Consent, names_in
 
-AT_SITES = "motet.deploy.server.run_files:at_sites"
 NOTES = ("again", "stop")  # end this job after the round and start another; end the run for now
 
 
@@ -44,6 +45,7 @@ class RunOrder(Struct, frozen=True, forbid_unknown_fields=True):
     min_sites: int = 2  # a job starts with so many sites at least
     min_replies: int = 2  # a round counts with so many replies at least
     timeout: float = 600.0  # seconds that a site has to answer an ask
+    trusted: list[str] = []  # code that may run in the run's jobs: what whoever ordered the run trusts
 
     @property
     def recipe(self) -> Recipe:
@@ -87,10 +89,16 @@ def read_report(folder: Path) -> JobReport:
 
 
 def make_order(
-    federation: str, path: str | None, words: list[str], min_sites: int, min_replies: int, timeout: float
+    federation: str,
+    path: str | None,
+    words: list[str],
+    min_sites: int,
+    min_replies: int,
+    timeout: float,
+    trust: Consent = False,
 ) -> RunOrder:
     """The order of a recipe; its data are at the sites, and its engine is flare."""
-    recipe = recipes.read(path, words, {"data": AT_SITES})
+    recipe = recipes.read(path, words, {"data": AT_SITES}, trust)
     check_for_sites(recipe)
     settings = recipe.settings
     if settings["data"]["server"]:
@@ -99,7 +107,8 @@ def make_order(
     settings["save"] |= {"checkpoint": 0.0}  # no round that ended may be lost
     mark = sha256((recipe.identity() + federation).encode()).hexdigest()[:8]
     name = f"{recipe['method']['name']}-seed{recipe.seed}-{mark}"
-    return RunOrder(federation, name, settings, min_sites, min_replies or min_sites, timeout)
+    code = names_in(settings)  # all of it is trusted by now
+    return RunOrder(federation, name, settings, min_sites, min_replies or min_sites, timeout, code)
 
 
 def table_at_the_server(data: Settings) -> Path:

@@ -42,8 +42,8 @@ def show(given: Any, kit: Kit, say: Callable[[str], None]) -> None:
     """What would leave this site, verb by verb."""
     from motet.deploy.site.config import read_policy, read_source
     from motet.deploy.site.dry_run import dry_run, dry_text
-    from motet.runs.recipe import read
+    from motet.deploy.site.policy import recipe_to_try
 
-    recipe = read(given.recipe, [f"method={given.method}"] if given.method else [])
-    report = dry_run(read_source(kit), read_policy(kit), recipe)
+    policy = read_policy(kit)
+    report = dry_run(read_source(kit), policy, recipe_to_try(policy, given.recipe, given.method))
     say(json.dumps(asdict(report)) if given.json else dry_text(report) + "\n")

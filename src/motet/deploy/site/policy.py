@@ -29,6 +29,7 @@ from motet.errors import MotetError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.settings import checked, fields_of
+from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
@@ -172,7 +173,22 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
         raise RefusedByPolicy(
             "net.weights names a file, and nobody but this site's owner may name files of this site"
         )
+    trust_names(names_in(policy.trusted))
     return recipes.check(given)
+
+
+def recipe_to_try(policy: Policy, path: str | None, method: str | None) -> Recipe:
+    """The recipe of a dry run. As in a letter, code of it is imported only if the policy trusts it."""
+    settings = recipes.merged(recipes.parsed(path), {"method": method} if method else {})
+    trust_names(names_in(policy.trusted))
+    try:
+        require_trust(settings, path or "--method", False)
+    except UntrustedCode as e:
+        raise RefusedByPolicy(
+            f"{str(e).splitlines()[0]}\nThis site's policy does not trust it, so nothing of it was imported.\n"
+            'hint: read it; if you trust it, list it in the policy: trusted = ["module:name"]'
+        ) from None
+    return recipes.check(settings)
 
 
 def check_weights(method: Method, sent: Tree) -> None:

@@ -1,0 +1,180 @@
+"""Whose code may run: code that settings name as `module:name` is imported only if a person said so.
+
+A recipe that names code is a program. What a person typed, or passed in Python, was said. What stands in a file (a
+recipe, a study, a run's folder, a model) may be a stranger's: it needs `--trust`, or a yes at the terminal for
+modules of the current folder. What was said counts in this process, and a worker process gets it with its job.
+Knows names, and where Python would find a module, which it does not import. Does not know what settings mean.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from motet.errors import MotetError
+
+Consent = bool | Callable[[str], bool]  # yes, no, or a function that asks a person
+AT_SITES = (
+    "motet.deploy.server.run_files:at_sites"  # data of a federated run: it only says where the rows are
+)
+_NAME = re.compile(r"\w[\w.-]*:[^\W\d]\w*")
+_NO_CODE = ("hf:", "given:", "session:")  # data at Hugging Face, data and code that Python objects gave
+_MANY = 10  # names that a message lists
+_MOTET = Path(__file__).parent
+_STANDARD = {Path(sysconfig.get_path(which)).resolve() for which in ("stdlib", "platstdlib")}
+_trusted: set[str] = {AT_SITES}
+
+
+class UntrustedCode(MotetError):
+    """Code that a file names, and that nobody said may run; it was not imported."""
+
+
+def trust_names(names: Iterable[str]) -> None:
+    """From now on, code of these names may be imported in this process."""
+    _trusted.update(names)
+
+
+def trusted_names() -> list[str]:
+    """What may be imported in this process, for a worker that is given a job."""
+    return sorted(_trusted)
+
+
+def is_trusted(name: str) -> bool:
+    return name in _trusted
+
+
+def check_trusted(name: str) -> None:
+    """Refuse to import code that nobody spoke of; every import by name asks here."""
+    if not is_trusted(name):
+        raise UntrustedCode(_refusal("a file or a setting", [name]))
+
+
+def require_trust(settings: Any, where: object, consent: Consent, files: Iterable[Path] = ()) -> None:
+    """Let the code that these settings name, and these Python files, run if the caller consents. `where` says who
+    names it.
+
+    Nobody is asked about code that is not in the current folder: it could be any command of this machine.
+    """
+    names = [*names_in(settings), *(str(file.resolve()) for file in files)]
+    strange = [n for n in names if not is_trusted(n) and not n.startswith(_NO_CODE)]
+    if consent is True:
+        trust_names(names)
+    elif strange:
+        ask = consent if callable(consent) and all(map(is_here, strange)) else None
+        if ask is None or not ask(_question(where, strange)):
+            raise UntrustedCode(_refusal(where, strange))
+        trust_names(strange)
+
+
+def names_in(settings: Any) -> list[str]:
+    """Every `module:name` in settings, perhaps with options behind it, each once.
+
+    >>> names_in({"net": {"name": "mine:net width=2"}, "seed": 3, "grid": [["b:c", "12:30", "fedavg"]]})
+    ['mine:net', 'b:c']
+    """
+    if isinstance(settings, str):
+        return [w for w in settings.split()[:1] if _NAME.fullmatch(w)]
+    if isinstance(settings, Mapping):
+        parts: Iterable[Any] = [*settings.keys(), *settings.values()]
+    else:
+        parts = settings if isinstance(settings, list | tuple) else ()
+    return list(dict.fromkeys(name for part in parts for name in names_in(part)))
+
+
+# ---- where a module lies ----
+
+
+def is_here(name: str) -> bool:
+    """Whether the code lies in the current folder, and is neither installed, nor Python's, nor motet's."""
+    here, places = Path.cwd().resolve(), places_of(name)
+    inside = (p.is_relative_to(here) and is_own_file(str(p)) for p in places)
+    return bool(places) and not _is_standard(name) and all(inside)
+
+
+@cache
+def is_own_file(file: str) -> bool:
+    """Whether a module's file is neither motet's, nor Python's, nor installed."""
+    path = Path(file).resolve()
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not (installed or _MOTET in path.parents or _STANDARD & set(path.parents))
+
+
+def places_of(name: str) -> list[Path]:
+    """The file, or the folders, from which Python would import the first part of the module's name: to look further
+    would import a package. A path stands for itself."""
+    if os.path.isabs(name):
+        return [Path(name)]
+    with current_folder_importable():
+        try:
+            found = find_spec(_top(name))
+        except (ImportError, ValueError, AttributeError):
+            return []
+    if found is None:
+        return []
+    if found.has_location and found.origin:
+        return [Path(found.origin).resolve()]
+    return [Path(p).resolve() for p in found.submodule_search_locations or ()]
+
+
+@contextmanager
+def current_folder_importable() -> Iterator[None]:
+    """As while code is imported by its name, where modules of the current folder are found first."""
+    here = os.getcwd()
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def _top(name: str) -> str:
+    return name.partition(":")[0].partition(".")[0]
+
+
+def _is_standard(name: str) -> bool:
+    return _top(name) in sys.stdlib_module_names
+
+
+# ---- for people ----
+
+
+def _question(where: object, names: list[str]) -> str:
+    return (
+        f"{where} names code in this folder: {_listed(names)}.\n"
+        "It would run with all your rights. Run it? [y/N] "
+    )
+
+
+def _refusal(where: object, names: list[str]) -> str:
+    return (
+        f"{where} names code that is not motet's: {_listed(names)}.\n"
+        "It would run with all your rights, so nothing of it was imported.\n"
+        "hint: read it; if you trust it, say --trust (in Python: trust=True)"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    said = [f"{os.path.basename(n) if os.path.isabs(n) else n:.80} ({_whose(n)})" for n in names[:_MANY]]
+    return ", ".join(said) + more
+
+
+def _whose(name: str) -> str:
+    """Where the code lies, in a few words."""
+    if _is_standard(name):
+        return "part of Python"
+    places = places_of(name)
+    if not places:
+        return "no such module here"
+    return os.path.relpath(places[0]) if is_here(name) else f"not in this folder: {places[0]}"
