@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import logging
+import os
 import signal
 import sqlite3
 import sys
@@ -34,6 +35,7 @@ from motet.runs.finish import finish, written_files
 from motet.runs.identity import Pieces, changes, versions, whole
 from motet.runs.recipe import Recipe
 from motet.runs.store import FILE, METRICS, Store
+from motet.runs.store_checks import about_the_disk, damage
 from motet.runs.trainer import Observer, Trainer
 
 if TYPE_CHECKING:
@@ -144,8 +146,7 @@ def run(
     """
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), writable(folder), single_threaded():
+    with writable(folder), locked(folder), single_threaded():
         if fresh:
             delete_run(folder)
         store = Store(folder, writing=True)
@@ -173,7 +174,7 @@ def delete_run(folder: Path) -> None:
         return
     try:
         clients = Run(folder).clients["client"].tolist()
-    except sqlite3.DatabaseError:  # it cannot be read; all the more reason to run anew
+    except RunError:  # it cannot be read; all the more reason to run anew
         clients = []
     for end in ("-shm", "-wal", ""):
         (folder / f"{FILE}{end}").unlink(missing_ok=True)
@@ -282,26 +283,37 @@ def labels(client_data: Any) -> dict[str, int]:
 # ---- around a run ----
 
 
+class Busy(RunError):
+    """Another process is writing the run."""
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / "lock", timeout=0)
+    """Make the folder, if it is not there, and keep other processes from writing it."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        with lock:
+        with FileLock(folder / "lock", timeout=0):
             yield
     except Timeout as e:
-        raise RunError(
+        raise Busy(
             f"another process is writing {folder}.\nhint: wait for it, or choose another folder"
         ) from e
 
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Says so if the disk is full; the last checkpoint is whole in any case."""
+    """Says so if the folder cannot be written or the disk is full; the last checkpoint is whole in any case."""
     try:
         yield
-    except (OSError, sqlite3.OperationalError, sqlite3.DatabaseError) as e:
-        if isinstance(e, FileNotFoundError):
-            raise
+    except (OSError, sqlite3.DatabaseError) as e:
+        if isinstance(e, sqlite3.DatabaseError) and not about_the_disk(e):
+            raise damage(folder / FILE, str(e)) from e
+        if isinstance(e, FileNotFoundError) and folder.is_dir():
+            raise  # a file of the user's, say a table
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise RunError(
+                f"cannot write to {folder}: {e}.\nhint: choose a folder that can be written, with --out (in Python: out=…)"
+            ) from e
         raise RunError(
             f"cannot write to {folder}: {e}.\n"
             "The last checkpoint is intact.\nhint: free some space, then give the same command to continue"
