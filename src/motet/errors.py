@@ -78,7 +78,9 @@ _PLACES = {
     "motet.runs.recipe": "RecipeError",
     "motet.wire.format": "WireError",
 }
-__all__ = sorted([*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Damaged", "Stopped", "UsageError"])
+__all__ = sorted(
+    [*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Damaged", "Stopped", "UsageError"]
+)
 
 
 class MotetError(Exception):

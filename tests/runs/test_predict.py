@@ -16,6 +16,7 @@ from motet.data.federated import DataError
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.export import export
+from motet.runs.model_files import write_weights
 from motet.runs.predict import predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
@@ -172,12 +173,11 @@ def test_files_that_are_no_models_are_refused(trained: tuple[Path, Path], tmp_pa
 
 def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], tmp_path: Path) -> None:
     from safetensors import safe_open
-    from safetensors.torch import save_file
 
     with safe_open(str(export(trained[0], "east", "safetensors", tmp_path / "east")), "pt") as file:
         facts = json.loads(file.metadata()["motet"])
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}
-    save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
+    write_weights(tmp_path / "m.safetensors", weights, facts)
     with pytest.raises(RunError, match="names code that is not motet's: os:system"):
         predict(tmp_path / "m.safetensors", trained[1] / "east.csv")

@@ -152,7 +152,8 @@ class WorkerPool:
         elif kind == "end" and job:
             worker.job = None
             where = Path(event["folder"]) if event["folder"] else None
-            self.end(Outcome(job, where, event["failure"], event["read"], event["stopped"]))
+            told = {k: event[k] for k in ("failure", "read", "stopped", "damaged")}
+            self.end(Outcome(job, where, **told))
         elif job:
             worker.folder = Path(event.get("folder", worker.folder or ""))
             self.watch.on_event(job, event)

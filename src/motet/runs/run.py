@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import html
 import logging
-import os
 import signal
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -20,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
+from motet.checksums import file_checksum
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
@@ -34,8 +31,8 @@ from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, written_files
 from motet.runs.identity import Pieces, changes, versions, whole
 from motet.runs.recipe import Recipe
+from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, METRICS, Store
-from motet.runs.store_checks import about_the_disk, damage
 from motet.runs.trainer import Observer, Trainer
 
 if TYPE_CHECKING:
@@ -283,43 +280,6 @@ def labels(client_data: Any) -> dict[str, int]:
 # ---- around a run ----
 
 
-class Busy(RunError):
-    """Another process is writing the run."""
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Make the folder, if it is not there, and keep other processes from writing it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / "lock", timeout=0):
-            yield
-    except Timeout as e:
-        raise Busy(
-            f"another process is writing {folder}.\nhint: wait for it, or choose another folder"
-        ) from e
-
-
-@contextmanager
-def writable(folder: Path) -> Iterator[None]:
-    """Says so if the folder cannot be written or the disk is full; the last checkpoint is whole in any case."""
-    try:
-        yield
-    except (OSError, sqlite3.DatabaseError) as e:
-        if isinstance(e, sqlite3.DatabaseError) and not about_the_disk(e):
-            raise damage(folder / FILE, str(e)) from e
-        if isinstance(e, FileNotFoundError) and folder.is_dir():
-            raise  # a file of the user's, say a table
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            raise RunError(
-                f"cannot write to {folder}: {e}.\nhint: choose a folder that can be written, with --out (in Python: out=…)"
-            ) from e
-        raise RunError(
-            f"cannot write to {folder}: {e}.\n"
-            "The last checkpoint is intact.\nhint: free some space, then give the same command to continue"
-        ) from e
-
-
 class StopOnSignal:
     """An observer that also stops on Ctrl-C: once after the round, twice at once."""
 
@@ -365,6 +325,9 @@ def verify(
     """Run it again and compare: what differs, nothing if all bits are the same. Other code, data or versions
     than those that made the run are said first."""
     old = Run(folder)
+    with closing(Store(old.folder)) as store:
+        store.check()
+        changed = changed_files(old.folder, store.files())
     if old.facts["status"] != "done":
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
@@ -375,7 +338,19 @@ def verify(
     with tempfile.TemporaryDirectory() as again:
         new = run(resolved, again, observer)
         with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
-            return differences(before, after)
+            return changed + differences(before, after)
+
+
+def changed_files(folder: Path, known: Mapping[str, str]) -> list[str]:
+    """Files of a run that are not as they were written."""
+    found = []
+    for name, checksum in known.items():
+        path = folder / name
+        if not path.is_file():
+            found.append(f"{name}: is missing")
+        elif file_checksum(path.read_bytes()) != checksum:
+            found.append(f"{name}: is damaged, or was changed since the run ended")
+    return found
 
 
 def differences(old: Store, new: Store) -> list[str]:

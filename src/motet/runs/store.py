@@ -9,7 +9,6 @@ once, when it is opened, and by anybody else at every reading. Knows SQL. Import
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

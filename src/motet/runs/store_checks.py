@@ -140,18 +140,20 @@ class Checks:
         if "keeps" in self.tables():
             for client, number, given, tree in self.db.execute(_KEEPS):
                 if given != checksum(client, number, tree):
-                    raise self.damage(f"what client {client} kept after round {number}: the checksum does not match")
+                    raise self.damage(
+                        f"what client {client} kept after round {number}: the checksum does not match"
+                    )
 
     # ---- SQL ----
 
     def select(self, part: str, group: int | None = None) -> sqlite3.Cursor:
-        """Rows of a table with their groups in front."""
+        """Rows of a table with their groups in front; the order of keys keeps groups together."""
         p = PARTS[part]
         where = f"{p.group} = {group}" if group is not None else "1"
         if part == "schema":  # `keeps` is made by whoever holds clients' states
             where += " AND type = 'table' AND name <> 'keeps'"
-        query = f"SELECT {p.group}, {p.columns} FROM {p.table or part} WHERE {where} ORDER BY {p.key}"  # a key sorts groups too
-        return self.db.execute(query)
+        columns, table = f"{p.group}, {p.columns}", p.table or part
+        return self.db.execute(f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {p.key}")
 
     def tables(self) -> set[str]:
         """The parts that this database has: runs of earlier versions lack some."""

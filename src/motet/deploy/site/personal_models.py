@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.atomic import write_atomically
+from motet.checksums import BLANK, FIELD, with_checksum
 from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
@@ -51,6 +52,6 @@ def save_personal_model(
     if all(isinstance(tree, Vec) for tree in model.trees):
         write_weights(path.with_name(path.name + ".safetensors"), named(model.trees), facts)
     else:
-        content = pack({"facts": json.dumps(facts), "trees": model.trees})
-        write_atomically(path.with_name(path.name + ".motet"), content)
+        content = pack({FIELD: BLANK, "facts": json.dumps(facts), "trees": model.trees})
+        write_atomically(path.with_name(path.name + ".motet"), with_checksum(content))
     write_atomically(path.with_name(path.name + ".md"), card(facts))
