@@ -27,14 +27,14 @@ class Unreachable(FederationError):
 class AdminSession:
     """A session with the server; every call may raise Unreachable."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, patience: float = _LOGIN) -> None:
         self.kit = kit
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         logging.getLogger().setLevel(logging.ERROR)
         with reaching(kit):
             from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-            self.session = new_secure_session(OWNER, str(kit.owner), timeout=_LOGIN)
+            self.session = new_secure_session(OWNER, str(kit.owner), timeout=min(patience, _LOGIN))
 
     def registered(self) -> dict[str, float]:
         """Sites that the server knows, and when each last gave a sign."""

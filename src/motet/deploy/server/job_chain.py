@@ -21,7 +21,15 @@ from msgspec.structs import replace
 from motet.deploy.flare.admin import AdminSession, Unreachable, over
 from motet.deploy.flare.job_folder import write_job
 from motet.deploy.flare.kits import FederationError, Kit
-from motet.deploy.server.run_files import JobReport, RunOrder, clear_notes, note, read_report
+from motet.deploy.server.run_files import (
+    CHAIN_LOCK,
+    JobReport,
+    RunOrder,
+    clear_notes,
+    note,
+    read_note,
+    read_report,
+)
 from motet.runs.run import Stopped
 
 _POLL = 0.5  # seconds between readings of a job's report
@@ -35,17 +43,22 @@ Say = Callable[[str], None]
 
 
 def run_federated(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
-    """Run to the end, and return the folder. `patience`: seconds to wait for the server or for enough sites."""
+    """Run to the end, and return the folder. `patience`: seconds to wait for the server and for enough
+    sites until a job runs."""
     folder = kit.runs / order.run
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(folder / "chain.lock", timeout=0):
+        with FileLock(folder / CHAIN_LOCK, timeout=0):
             JobChain(kit, order, folder, say, patience).run()
     except Timeout as e:
         raise FederationError(
             f"another process runs {folder}\nhint: `motet federation status {kit.folder}` shows how it goes"
         ) from e
     return folder
+
+
+class ToldToStop(Exception):
+    """A note in the run's folder says stop while no job runs."""
 
 
 @dataclass
@@ -64,12 +77,14 @@ class JobChain:
     reached: int = -1  # the round when a job last ended with too few sites
     stalled: int = 0  # jobs in a row without a new round
     agreement: str = ""  # the table that was last shown
+    until: float = float("inf")  # when patience ends, if no job runs before
 
     def run(self) -> None:
         self.order.write(self.folder)  # how many sites a round needs may be another number now
         clear_notes(self.folder)
         if read_report(self.folder).state in ("stopped", "failed"):
             JobReport("waiting").write(self.folder)
+        self.until = time.monotonic() + self.patience
         try:
             while (report := read_report(self.folder)).state not in _FINAL:
                 try:
@@ -77,7 +92,11 @@ class JobChain:
                 except Unreachable as e:
                     self.disconnect()
                     self.say(str(e).splitlines()[0])
+                    if time.monotonic() > self.until:
+                        raise
                     time.sleep(1.0)
+                except ToldToStop:
+                    replace(report, state="stopped").write(self.folder)
         finally:
             self.disconnect()
         if report.state == "failed":
@@ -101,28 +120,37 @@ class JobChain:
             given = {"folder": str(self.folder)}
             job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, {}))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
-        self.follow(admin, job_id)
+        try:
+            self.follow(admin, job_id)
+        finally:
+            self.until = time.monotonic() + self.patience  # from when the job ended, or was lost
 
     def connected(self) -> AdminSession:
-        until = time.monotonic() + self.patience
         while True:
+            self.check_notes()
             try:
-                return AdminSession(self.kit)
+                return AdminSession(self.kit, max(self.until - time.monotonic(), 1.0))
             except Unreachable:
-                if time.monotonic() > until:
+                if time.monotonic() > self.until:
                     raise
-                time.sleep(1.0)
+                time.sleep(min(1.0, max(self.until - time.monotonic(), 0.0)))
+
+    def check_notes(self) -> None:
+        """Between jobs nobody else reads the note that says stop."""
+        if read_note(self.folder) == "stop":
+            raise ToldToStop
 
     def wait_for_sites(self, admin: AdminSession) -> list[str]:
         """Who is there, once they are enough and nobody else comes for a moment."""
-        until, before = time.monotonic() + self.patience, set[str]()
+        before = set[str]()
         while True:
+            self.check_notes()
             now = admin.alive()
             all_back = now >= known if (known := self.known()) else now <= before
             if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
             there = ", ".join(sorted(now)) or "nobody"
-            if time.monotonic() > until:
+            if time.monotonic() > self.until:
                 raise FederationError(
                     f"{there} of at least {self.order.min_sites} sites is there\n"
                     "hint: `motet federation join KIT --data …` at each site, or --min-sites"
