@@ -91,9 +91,9 @@ class JobChain:
                     self.one_job()
                 except Unreachable as e:
                     self.disconnect()
-                    self.say(str(e).splitlines()[0])
                     if time.monotonic() > self.until:
                         raise
+                    self.say(str(e).splitlines()[0])
                     time.sleep(1.0)
                 except ToldToStop:
                     replace(report, state="stopped").write(self.folder)
@@ -126,13 +126,17 @@ class JobChain:
             self.until = time.monotonic() + self.patience  # from when the job ended, or was lost
 
     def connected(self) -> AdminSession:
+        said = False
         while True:
             self.check_notes()
             try:
                 return AdminSession(self.kit, max(self.until - time.monotonic(), 1.0))
-            except Unreachable:
+            except Unreachable as e:
                 if time.monotonic() > self.until:
                     raise
+                if not said:
+                    self.say(str(e))
+                said = True
                 time.sleep(min(1.0, max(self.until - time.monotonic(), 0.0)))
 
     def check_notes(self) -> None:
