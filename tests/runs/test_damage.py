@@ -16,6 +16,7 @@ from motet.runs.export import export
 from motet.runs.recipe import read
 from motet.runs.run import NoProgress, Run, Stopped, differences, run, verify
 from motet.runs.store import Store
+from motet.runs.trainer import Trainer
 from rewritten import rewritten, without_checksums
 
 WORDS = [
@@ -49,6 +50,25 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.raises(Stopped):
         run(read(words=WORDS), folder, StopAfter(3))
     return folder
+
+
+class CopyAfter(NoProgress):
+    """Copies the run's folder while the run has it open: what a kill would leave, with SQLite's log."""
+
+    def __init__(self, folder: Path, to: Path) -> None:
+        self.folder, self.to = folder, to
+
+    def on_round(self, trainer: Trainer, seconds: float) -> None:
+        if trainer.number == 2:
+            shutil.copytree(self.folder, self.to)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    run(read(words=WORDS), folder / "r", CopyAfter(folder / "r", folder / "killed"))
+    assert (folder / "killed" / "run.sqlite-wal").stat().st_size > 0
+    return folder / "killed"
 
 
 def flip(file: Path, draw: random.Random) -> None:
@@ -107,13 +127,15 @@ def flips_in_a_finished_run(finished: Path, folder: Path, seeds: range, capsys: 
     return found
 
 
-def flips_in_a_stopped_run(stopped: Path, finished: Path, folder: Path, seeds: range, capsys: Capture) -> int:
+def flips_in_a_stopped_run(
+    stopped: Path, finished: Path, folder: Path, seeds: range, capsys: Capture, name: str = "run.sqlite"
+) -> int:
     """The run goes on to the bits of the undisturbed one, or says that it cannot."""
     found = 0
     for seed in seeds:
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(stopped, folder)
-        flip(folder / "run.sqlite", random.Random(seed))
+        flip(folder / name, random.Random(seed))
         code, _, err = said(capsys, "run", *WORDS, "--quiet", "--out", str(folder))
         if code == 0:
             with_all = Store(folder)
@@ -135,6 +157,13 @@ def test_flipped_bytes_in_a_stopped_run_never_end_in_another_result(
     stopped: Path, finished: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert flips_in_a_stopped_run(stopped, finished, tmp_path / "r", range(12), capsys) > 0
+
+
+@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm"])
+def test_flipped_bytes_in_a_killed_run_never_end_in_another_result(
+    killed: Path, finished: Path, tmp_path: Path, capsys: Capture, name: str
+) -> None:
+    flips_in_a_stopped_run(killed, finished, tmp_path / "r", range(3), capsys, name)
 
 
 @pytest.mark.long
