@@ -275,6 +275,41 @@ def test_rows_that_vanish_or_change_places_are_noticed(finished: Path, tmp_path:
             Store(folder, writing=True)
 
 
+def test_a_header_that_forbids_writing_is_not_called_a_full_disk(
+    stopped: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "r"
+    shutil.copytree(stopped, folder)
+    content = bytearray((folder / "run.sqlite").read_bytes())
+    content[18] = 3  # the version of SQLite that may write
+    (folder / "run.sqlite").write_bytes(content)
+    code, _, err = said(capsys, "run", *WORDS, "--quiet", "--out", str(folder))
+    assert code == 2 and "run.sqlite is damaged" in err
+
+
+def test_many_events_are_checked_in_groups(tmp_path: Path) -> None:
+    store = Store(tmp_path, writing=True)
+    for number in range(600):
+        store.event("note", f"round {number}")
+        if number % 100 == 0:
+            store.commit()
+    store.commit()
+    store.close()
+    assert len(Store(tmp_path).frame("events")) == 600
+    with sqlite3.connect(tmp_path / "run.sqlite") as db:
+        db.execute("UPDATE events SET text = 'round 5' WHERE text = 'round 4'")
+    with pytest.raises(Damaged, match="events"):
+        Store(tmp_path).frame("events")
+
+
+def test_a_table_that_is_gone_is_noticed(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "r")
+    with sqlite3.connect(tmp_path / "r" / "run.sqlite") as db:
+        db.execute("DROP TABLE keeps")
+    with pytest.raises(Damaged, match="the table keeps is gone"):
+        Store(tmp_path / "r").check()
+
+
 def test_what_a_client_kept_is_checked_when_a_run_on_disk_goes_on(tmp_path: Path, capsys: Capture) -> None:
     words, folder = [*WORDS, "engine.keep=disk"], tmp_path / "r"
     with pytest.raises(Stopped):

@@ -45,12 +45,19 @@ def writable(folder: Path) -> Iterator[None]:
             raise damage(folder / FILE, str(e)) from e
         if isinstance(e, FileNotFoundError) and folder.is_dir():
             raise  # a file of the user's, say a table
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
+        if not folder.is_dir() or not os.access(folder, os.W_OK) or is_closed(e):
             raise RunError(
                 f"cannot write to {folder}: {e}.\n"
-                "hint: choose a folder that can be written, with --out (in Python: out=…)"
+                f"hint: choose a folder that can be written, with --out (in Python: out=…); if this one can, {FILE} "
+                "is damaged, and --fresh runs anew"
             ) from e
         raise RunError(
             f"cannot write to {folder}: {e}.\n"
             "The last checkpoint is intact.\nhint: free some space, then give the same command to continue"
         ) from e
+
+
+def is_closed(e: Exception) -> bool:
+    """Whether SQLite may not write a file; one whose header is damaged looks like that too."""
+    closed = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+    return (getattr(e, "sqlite_errorcode", 0) & 0xFF) in closed

@@ -247,8 +247,7 @@ class Store:
 
     def state(self, number: int) -> bytes:
         """The server's state after a round that can be gone back to."""
-        (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()
-        return bytes(tree)
+        return bytes(dict(self.read("states"))[number])
 
     def frame_now(self, table: str) -> pd.DataFrame:
         """As `frame`, with what is still buffered."""

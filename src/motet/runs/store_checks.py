@@ -134,6 +134,9 @@ class Checks:
             raise self.damage(said.splitlines()[-1])
         if not self.there:
             return
+        checked = {part for (part,) in self.db.execute("SELECT DISTINCT part FROM checks")}
+        if gone := sorted(checked - self.tables()):
+            raise self.damage(f"the table {gone[0]} is gone")
         for part in sorted(self.tables()):
             for _ in self.groups(part):
                 pass
