@@ -152,8 +152,8 @@ class WorkerPool:
         elif kind == "end" and job:
             worker.job = None
             where = Path(event["folder"]) if event["folder"] else None
-            told = {k: event[k] for k in ("failure", "read", "stopped", "damaged")}
-            self.end(Outcome(job, where, **told))
+            how: dict[str, Any] = {k: event[k] for k in ("failure", "read", "stopped", "damaged")}
+            self.end(Outcome(job, where, **how))
         elif job:
             worker.folder = Path(event.get("folder", worker.folder or ""))
             self.watch.on_event(job, event)
