@@ -57,7 +57,7 @@ def run_federated(kit: Kit, order: RunOrder, say: Say, patience: float = float("
     return folder
 
 
-class StopAsked(Exception):
+class _StopAsked(Exception):
     """A note in the run's folder says stop while no job runs."""
 
 
@@ -95,7 +95,7 @@ class JobChain:
                         raise
                     self.say(str(e).splitlines()[0])
                     time.sleep(1.0)
-                except StopAsked:
+                except _StopAsked:
                     replace(report, state="stopped").write(self.folder)
         finally:
             self.disconnect()
@@ -142,7 +142,7 @@ class JobChain:
     def check_notes(self) -> None:
         """Between jobs nobody else reads the note that says stop."""
         if read_note(self.folder) == "stop":
-            raise StopAsked
+            raise _StopAsked
 
     def wait_for_sites(self, admin: AdminSession) -> list[str]:
         """Who is there, once they are enough and nobody else comes for a moment."""
