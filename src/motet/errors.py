@@ -8,6 +8,7 @@
     ├── MethodUnfit          a method that cannot work on this task (also ValueError)
     ├── MetricFailed         a metric of the user's own that gave no score
     ├── RunError             a run that cannot start, continue or end
+    │   ├── Damaged          stored bytes that are not as they were written
     │   └── Diverged         a run whose training diverged
     ├── Stopped              a run that was stopped; the same call continues it
     ├── NoReply              nobody, or too few clients, answered an ask
@@ -80,7 +81,9 @@ _PLACES = {
     "motet.trusted_code": "UntrustedCode",
     "motet.wire.format": "WireError",
 }
-__all__ = sorted([*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Stopped", "UsageError"])
+__all__ = sorted(
+    [*" ".join(_PLACES.values()).split(), "MotetError", "RunError", "Damaged", "Stopped", "UsageError"]
+)
 
 
 class MotetError(Exception):
@@ -89,6 +92,10 @@ class MotetError(Exception):
 
 class RunError(MotetError):
     """A run that cannot start, continue or end; what it had is still there."""
+
+
+class Damaged(RunError):
+    """Stored bytes that are not as they were written; nothing is shown of them, and nothing goes on from them."""
 
 
 class Stopped(MotetError):

@@ -10,6 +10,7 @@ import pytest
 from motet.report.read import read
 from motet.report.tables import by_client, comparison, history, summary
 from motet.report.terminal import as_records, as_text, summary_text
+from rewritten import rewritten
 
 
 def row(table, method):
@@ -47,12 +48,9 @@ def test_summary_is_valid_json_and_text(make):
 
 
 def test_clients_without_test_rows_are_left_out(make):
-    from motet.runs.store import Store
-
     folder = make("ditto", {"a": 1.0, "b": 0.5})
-    store = Store(folder, writing=True)
-    store.db.execute("UPDATE scores SET n = 0, accuracy = NULL WHERE client = 'b'")
-    store.commit()
+    with rewritten(folder) as db:
+        db.execute("UPDATE scores SET n = 0, accuracy = NULL WHERE client = 'b'")
     run = read([folder])[0]
     assert (summary(run)["personal"], summary(run)["clients"], run.trouble) == (1.0, 1, "")
 

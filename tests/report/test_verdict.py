@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from motet.report.read import read
 from motet.report.tables import comparison
 from motet.report.terminal import as_text, clients_text, summary_text
 from motet.report.verdict import verdict
+from rewritten import rewritten
 
 ROWS = 400  # test rows of a client
 CLIENTS = [f"c{i}" for i in range(10)]
@@ -128,7 +128,7 @@ def test_the_usual_metric_needs_no_reason(make):
 def ruined(folder, to):
     """A copy of a run whose test scores are other numbers."""
     shutil.copytree(folder, to)
-    with sqlite3.connect(to / "run.sqlite") as db:
+    with rewritten(to) as db:
         db.execute("UPDATE scores SET accuracy = 1 - accuracy WHERE part = 'test'")
     return to
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from motet.runs.build import attackers_of
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
 from motet.runs.store import Store
+from rewritten import rewritten
 
 # Twenty clients, fifteen rounds; five epochs because means that leave out much learn little from one.
 SMALL = [
@@ -114,7 +114,7 @@ def test_a_run_of_the_version_before_guards_is_found_and_verified(tmp_path: Path
     recipe = read(words=FEW)
     done = run(recipe, tmp_path)
     settings = {k: v for k, v in done.facts["settings"].items() if k != "guard"}
-    with sqlite3.connect(tmp_path / "run.sqlite") as db:
+    with rewritten(tmp_path) as db:
         db.execute("UPDATE meta SET value = ? WHERE key = 'settings'", (json.dumps(settings),))
         db.execute("DELETE FROM meta WHERE key IN ('guard', 'learns', 'attack', 'attackers')")
     assert run(recipe, tmp_path).facts["created"] == done.facts["created"]

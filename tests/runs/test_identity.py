@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from motet.data.code_digest import digest
 from motet.runs import identity
 from motet.runs.recipe import read
 from motet.runs.run import NoProgress, RunError, Stopped, run, verify
+from rewritten import rewritten
 
 METHOD = """
 import helpers
@@ -373,7 +373,7 @@ def test_other_code_is_refused_with_the_name_of_the_object() -> None:
 @pytest.mark.usefixtures("before")
 @pytest.mark.parametrize("piece", ["motet", "torch", "data"])
 def test_another_version_or_other_data_are_refused(piece: str) -> None:
-    with sqlite3.connect("r/run.sqlite") as db:
+    with rewritten("r") as db:
         (text,) = db.execute("SELECT value FROM meta WHERE key = 'identity_pieces'").fetchone()
         pieces = json.dumps(json.loads(text) | {piece: "0.0.1 (old)"})
         db.execute("UPDATE meta SET value = ? WHERE key = 'identity_pieces'", (pieces,))
@@ -384,7 +384,7 @@ def test_another_version_or_other_data_are_refused(piece: str) -> None:
 
 @pytest.mark.usefixtures("before")
 def test_a_run_of_an_earlier_version_is_refused_and_says_so() -> None:
-    with sqlite3.connect("r/run.sqlite") as db:
+    with rewritten("r") as db:
         db.execute("DELETE FROM meta WHERE key = 'identity_pieces'")
     assert "made by an earlier version of motet" in refusal("method=mine_method:Mine")
 

@@ -194,20 +194,19 @@ def test_files_that_are_no_models_are_refused(trained: tuple[Path, Path], tmp_pa
 
 def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], tmp_path: Path) -> None:
     from safetensors import safe_open
-    from safetensors.torch import save_file
 
     with safe_open(str(export(trained[0], "east", "safetensors", tmp_path / "east")), "pt") as file:
         facts = json.loads(file.metadata()["motet"])
         weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     facts["net"] = {"name": "os:system"}
-    save_file(weights, tmp_path / "m.safetensors", {"motet": json.dumps(facts)})
+    write_weights(tmp_path / "m.safetensors", weights, facts)
     with pytest.raises(UntrustedCode, match="names code that is not motet's: os:system"):
         predict(tmp_path / "m.safetensors", trained[1] / "east.csv")
     facts |= {"net": {"name": "mlp"}, "method": {"name": "swarm", "loss": "os:system"}, "call": "check"}
-    save_file(weights, tmp_path / "n.safetensors", {"motet": json.dumps(facts)})
+    write_weights(tmp_path / "n.safetensors", weights, facts)
     with pytest.raises(UntrustedCode, match="os:system"):
         predict(tmp_path / "n.safetensors", trained[1] / "east.csv")
     facts |= {"method": {"name": "fedrod"}, "call": "__class__"}
-    save_file(weights, tmp_path / "o.safetensors", {"motet": json.dumps(facts)})
+    write_weights(tmp_path / "o.safetensors", weights, facts)
     with pytest.raises(RunError, match="there is no such function"):
         predict(tmp_path / "o.safetensors", trained[1] / "east.csv")

@@ -19,6 +19,7 @@ import motet
 from motet.runs.recipe import read
 from motet.runs.run import RunError, differences, run, verify
 from motet.runs.store import Store
+from rewritten import rewritten
 
 SMALL = ["data=wine", "data.clients=6", "data.unseen=0.2", "train.rounds=6"]
 
@@ -127,7 +128,7 @@ def test_regression_runs_too(tmp_path: Path) -> None:
 def test_verify_finds_the_same_bits_and_notices_others(tmp_path: Path) -> None:
     done = small(tmp_path / "r", "method=local")
     assert verify(done.folder) == []
-    with sqlite3.connect(done.folder / "run.sqlite") as db:
+    with rewritten(done.folder) as db:
         db.execute("UPDATE scores SET accuracy = accuracy + 1e-9 WHERE part = 'test'")
     assert verify(done.folder)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from motet.runs.recipe import RecipeError, read
 from motet.runs.run import RunError, differences, run, verify
 from motet.runs.store import METRICS, Store
 from motet.runs.trainer import mean_score
+from rewritten import rewritten
 
 WINE = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=3", "save.models=none"]
 EARLIER = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
@@ -233,7 +233,7 @@ def test_a_stack_is_compared_with_its_own_kind_alone(tmp_path: Path) -> None:
 
 def as_earlier(folder: Path) -> None:
     """Make a run's store as version 0.1 wrote it: fewer metrics, no constants, no metric in the recipe."""
-    with sqlite3.connect(folder / "run.sqlite") as db:
+    with rewritten(folder) as db:
         columns = f"round, part, side, client, n, {', '.join(EARLIER)}"
         db.execute(f"CREATE TABLE earlier AS SELECT {columns} FROM scores WHERE side != 'constant'")
         db.execute("DROP TABLE scores")
@@ -266,7 +266,7 @@ def test_a_store_of_an_earlier_version_is_read_verified_and_written(tmp_path: Pa
 
 def test_a_store_that_differs_in_a_new_metric_differs(tmp_path: Path) -> None:
     done, again = (run(read(words=WINE), tmp_path / name) for name in "rs")
-    with sqlite3.connect(again.folder / "run.sqlite") as db:
+    with rewritten(again.folder) as db:
         db.execute("UPDATE scores SET auc = 0.123 WHERE part = 'test'")
     assert differences(Store(done.folder), Store(again.folder)) != []
 

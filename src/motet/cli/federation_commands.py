@@ -58,6 +58,10 @@ def parties(within: Add) -> None:
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
     p.add_argument("--dry-run", action="store_true", help="print what would leave the site, and do not join")
 
+    p = within("reset", do_reset, "begin anew at a site, in runs whose kept state there is damaged")
+    p.add_argument("kit", help="this site's kit")
+    p.add_argument("--run", default="", metavar="NAME", help="in this run, damaged or not")
+
     p = within("disable", do_disable, "keep a site out; its certificate is not revoked")
     p.add_argument("kit", help=KIT)
     p.add_argument("site")
@@ -119,6 +123,13 @@ def do_join(args: Any) -> None:
         return
     say(f"joining {kit.federation} as {kit.party}; log: {kit.folder / 'log.txt'}")
     become(kit)
+
+
+def do_reset(args: Any) -> None:
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.site.reset import reset
+
+    print("\n".join(reset(open_kit(args.kit, "site"), args.run)))
 
 
 def do_disable(args: Any) -> None:

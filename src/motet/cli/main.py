@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as e:
         say(f"{e}; the same command continues from there")
         return 130
-    except (MotetError, FileNotFoundError) as e:  # anything else is a bug, and shows where it happened
+    except (MotetError, OSError) as e:  # anything else is a bug, and shows where it happened
         if args.trace:
             raise
         say(f"error: {e}")

@@ -2,7 +2,8 @@
 
 Versions are named by the round that made them. A run can go back to three rounds: the last one that
 ended, the best one so far, and the last one committed; what none of them needs is forgotten.
-Everything is in one SQLite connection, so that a commit holds all of a round or nothing of it.
+Everything is in one SQLite connection, so that a commit holds all of a round or nothing of it. A tree is stored
+with a checksum, which is checked before the tree is used.
 Knows trees and rounds. Does not know what is in the trees.
 """
 
@@ -11,13 +12,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
+from motet.checksums import checksum
 from motet.core import Client, Tree
-from motet.wire import pack, unpack
+from motet.errors import Damaged
+from motet.wire import WireError, pack, unpack
 
+# The checksum stands before the tree, so that a list of checksums is read without reading the trees.
 TABLE = """
 CREATE TABLE IF NOT EXISTS keeps (
-    client TEXT NOT NULL, round INTEGER NOT NULL, tree BLOB NOT NULL, PRIMARY KEY (client, round)
+    client TEXT NOT NULL, round INTEGER NOT NULL, checksum BLOB, tree BLOB NOT NULL, PRIMARY KEY (client, round)
 ) WITHOUT ROWID"""
+COLUMNS = "client, round, checksum, tree"
+_PUT = f"REPLACE INTO keeps ({COLUMNS}) VALUES (?, ?, ?, ?)"
 
 
 class ClientStates:
@@ -31,17 +37,17 @@ class ClientStates:
         self.fresh: set[tuple[Client, int]] = set()
         self.database.execute(TABLE)
         if not on_disk:
-            for client, number, tree in self.database.execute("SELECT client, round, tree FROM keeps"):
-                self.versions.setdefault(client, {})[number] = unpack(tree)
+            for row in self.database.execute(f"SELECT {COLUMNS} FROM keeps"):
+                self.versions.setdefault(row[0], {})[row[1]] = tree_of(*row)
 
     def get(self, client: Client, upto: int | None = None) -> Tree | None:
         """The newest tree, or the newest that a round up to `upto` made; None if there is none."""
         if self.on_disk:
             row = self.database.execute(
-                "SELECT tree FROM keeps WHERE client = ? AND round <= ? ORDER BY round DESC LIMIT 1",
+                f"SELECT {COLUMNS} FROM keeps WHERE client = ? AND round <= ? ORDER BY round DESC LIMIT 1",
                 (client, 1 << 60 if upto is None else upto),
             ).fetchone()
-            return unpack(row[0]) if row else None
+            return tree_of(*row) if row else None
         known = self.versions.get(client, {})
         newest = max(known, default=0)
         if upto is not None and newest > upto:
@@ -57,7 +63,7 @@ class ClientStates:
         """Remember what `client` keeps after its part in the current round."""
         if self.on_disk:
             self._forget_on_disk(client)
-            self.database.execute("REPLACE INTO keeps VALUES (?, ?, ?)", (client, self.round, pack(tree)))
+            self.database.execute(_PUT, row_of(client, self.round, tree))
             return
         known = self.versions.setdefault(client, {})
         if known and known[max(known)] is tree:
@@ -75,6 +81,12 @@ class ClientStates:
         """The current round is the best one so far."""
         self.best = self.round
 
+    def forget(self, client: Client) -> None:
+        """Forget all that a client kept: it is as one that has just joined."""
+        self.database.execute("DELETE FROM keeps WHERE client = ?", (client,))
+        self.versions.pop(client, None)
+        self.fresh = {(c, r) for c, r in self.fresh if c != client}
+
     def rewind(self, number: int) -> None:
         """Forget all that rounds after `number` made."""
         self.database.execute("DELETE FROM keeps WHERE round > ?", (number,))
@@ -87,9 +99,7 @@ class ClientStates:
     def write(self, upto: int) -> None:
         """Put all versions up to a round into the database, and no others; the caller commits."""
         ready = sorted((c, r) for c, r in self.fresh if r <= upto)
-        self.database.executemany(
-            "REPLACE INTO keeps VALUES (?, ?, ?)", ((c, r, pack(self.versions[c][r])) for c, r in ready)
-        )
+        self.database.executemany(_PUT, (row_of(c, r, self.versions[c][r]) for c, r in ready))
         self.fresh -= set(ready)
         newest = "(SELECT MAX(k.round) FROM keeps k WHERE k.client = keeps.client AND k.round <= ?)"
         self.database.execute(
@@ -110,3 +120,21 @@ class ClientStates:
         self.database.executemany(
             "DELETE FROM keeps WHERE client = ? AND round = ?", [(client, r) for r in gone]
         )
+
+
+def row_of(client: Client, number: int, tree: Tree) -> tuple[Client, int, bytes, bytes]:
+    packed = pack(tree)
+    return client, number, checksum(client, number, packed), packed
+
+
+def tree_of(client: Client, number: int, given: bytes | None, packed: bytes) -> Tree:
+    """The tree of a stored row; one that is not as it was written is refused."""
+    try:
+        if given is None or given == checksum(client, number, packed):
+            return unpack(packed)
+    except WireError:
+        pass
+    raise Damaged(
+        f"what client {client} kept after round {number} is damaged: its checksum does not match.\n"
+        "hint: restore run.sqlite from a copy, or run anew with --fresh"
+    )

@@ -17,11 +17,12 @@ from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies
-from motet.engines.letters import Letter, LetterJob, Reply
+from motet.engines.letters import BEGINS_ANEW, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
 from motet.errors import MotetError
 from motet.wire import WireError
 
+_SHORT = 1000  # bytes; a refusal that is one word is shorter
 Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
 """Carries letters; brings back the replies that came, and why the others did not."""
 
@@ -55,6 +56,9 @@ class Flare(Loop):
         self.number = 0  # of the next ask within the round
         self.n: dict[Client, int] = {}  # number of examples of each site, from its last reply
         self.away: dict[Client, str] = {}  # who did not answer last time, and why
+        self.anew: dict[
+            Client, int
+        ] = {}  # who gave up what it kept, and in which round; for the run's record
 
     # ---- asks ----
 
@@ -129,6 +133,9 @@ class Flare(Loop):
         if not letters:
             return {}
         came, failed = self.post(letters)
+        if anew := [c for c, message in came.items() if self.begins_anew(c, message)]:
+            more_came, more_failed = self.post({c: self.letter(job, c, sent[c], **more) for c in anew})
+            came, failed = came | more_came, failed | more_failed
         found: dict[Client, Reply] = {}
         for client in sorted(letters):
             if client in failed:
@@ -144,6 +151,19 @@ class Flare(Loop):
                 found[client] = reply
                 self.away.pop(client, None)
         return found
+
+    def begins_anew(self, client: Client, message: bytes) -> bool:
+        """Whether a site says that it gave up what it kept; it is then asked as one that has just joined."""
+        if len(message) > _SHORT or self.keeps.get(client) is None:
+            return False
+        try:
+            if Reply.read(message).refusal != BEGINS_ANEW:
+                return False
+        except WireError:
+            return False
+        self.keeps.forget(client)
+        self.anew[client] = self.turn.number
+        return True
 
     def letter(self, job: LetterJob, client: Client, tree: Tree, **more: Any) -> bytes:
         versions = self.keeps.versions.get(client, {})

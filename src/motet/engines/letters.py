@@ -21,6 +21,7 @@ Label = tuple[Number, Number]  # (round, number of the ask within it)
 LetterJob = Literal[
     "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"
 ]
+BEGINS_ANEW = "reset"  # a refusal: the client gave up what it kept, and starts as one that has just joined
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
 
 

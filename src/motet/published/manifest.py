@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.errors import MotetError
 
 if TYPE_CHECKING:
@@ -79,10 +80,10 @@ class Manifest:
         return len(self.classes) or 1
 
     def to_json(self) -> str:
-        said = asdict(self)
+        said = {FIELD: BLANK} | asdict(self)
         for f in said["features"]:
             f["default"] = None if math.isnan(f["default"]) else f["default"]
-        return json.dumps(said, allow_nan=False)
+        return with_checksum(json.dumps(said, allow_nan=False).encode()).decode()
 
     @classmethod
     def from_json(cls, text: str | bytes, client: str | None = None) -> Manifest:
@@ -92,6 +93,8 @@ class Manifest:
             if len(text) > LONGEST:
                 raise ValueError(f"it has {len(text)} bytes, and at most {LONGEST} are read")
             manifest = msgspec.json.decode(text, type=_Manifest).checked()
+            if is_whole(text if isinstance(text, bytes) else text.encode()) is False:
+                raise ValueError("its checksum does not match: it was damaged or changed")
         except msgspec.DecodeError as e:
             raise ModelRefused(who, f"its manifest is malformed: {_explained(e)}") from e
         except (ValueError, RecursionError) as e:
@@ -153,7 +156,7 @@ def _bytes(t: Tensor) -> bytes:
     return t.numpy().tobytes()
 
 
-# What each field of a stranger's manifest may be; all of them must be there, and no others.
+# What each field of a stranger's manifest may be; all of them must be there, but for the checksum, and no others.
 
 _Text = Annotated[str, Meta(max_length=1000)]
 _Name = Annotated[str, Meta(min_length=1, max_length=_LONG)]
@@ -198,6 +201,9 @@ class _Manifest(Struct, forbid_unknown_fields=True):
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     opset: _Whole
     made_with: _Text
+    checksum: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = (
+        ""  # of the manifest; earlier ones have none
+    )
 
     def checked(self) -> Manifest:
         """The manifest, if its fields also fit each other."""

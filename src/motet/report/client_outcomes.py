@@ -9,14 +9,19 @@ the same. Knows predictions.parquet. Does not know tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from motet.checksums import file_checksum
+from motet.errors import Damaged
 from motet.report.certainty import LEVEL, Floats, sign_test, two_shares
 from motet.report.gains import Pair, gain_frame, unit_of
+from motet.runs.store import Store
 
 FILE = "predictions.parquet"
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
@@ -73,14 +78,25 @@ def _rows(some: Sequence[Pair]) -> dict[Any, Rows]:
 def predictions(folder: Path, side: str) -> dict[str, Predicted]:
     """Each client's targets and predictions, in the order of its rows; nothing where there is no file."""
     path = folder / FILE
-    return _read(path, side, path.stat().st_mtime_ns) if path.exists() else {}
+    with closing(Store(folder)) as store:
+        known = store.files().get(FILE, "")  # "" in runs of earlier versions, and where there is no such file
+    if not path.exists():
+        if known:
+            raise Damaged(f"{path} is missing.\nhint: restore it from a copy, or run anew with --fresh")
+        return {}
+    return _read(path, side, path.stat().st_mtime_ns, known)
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, side: str, changed: int) -> dict[str, Predicted]:
+def _read(path: Path, side: str, changed: int, known: str) -> dict[str, Predicted]:
     import pandas as pd
 
-    frame = pd.read_parquet(path, filters=[("side", "==", side)]).sort_values(
+    content = path.read_bytes()
+    if known and file_checksum(content) != known:
+        raise Damaged(
+            f"{path} is damaged: its checksum does not match.\nhint: restore it from a copy, or run anew with --fresh"
+        )
+    frame = pd.read_parquet(BytesIO(content), filters=[("side", "==", side)]).sort_values(
         ["client", "row"], kind="stable"
     )
     names = [c for c in frame.columns if c == "value" or (c[0] == "p" and c[1:].isdigit())]

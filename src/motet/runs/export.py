@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from motet.runs.model_files import copy_model, model_path, stored
+from motet.checksums import with_checksum
+from motet.runs.model_files import copy_model, facts_text, model_path, stored
 from motet.runs.predict import network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
@@ -67,9 +67,9 @@ def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
         verbose=False,
     )
     model = program.model_proto  # type: ignore[union-attr]
-    onnx.helper.set_model_props(model, {"motet": json.dumps(facts)})
+    onnx.helper.set_model_props(model, {"motet": facts_text(facts)})
     onnx.checker.check_model(model)
-    onnx.save(model, str(to))
+    to.write_bytes(with_checksum(model.SerializeToString()))
 
 
 def portable(source: Path, trust: Consent = False) -> tuple[nn.Module, dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from motet.atomic import write_atomically
+from motet.checksums import file_checksum
 from motet.client import predicted
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
@@ -42,6 +43,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
         trainer.store.event(
             "equilibrium", f"no improvement on validation examples after round {trainer.last_improvement}"
         )
+    trainer.store.set_files(checksums_of(folder, trainer.federated.clients_data))
     record = trainer.method.summary(best.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported round {best.round}")
@@ -62,6 +64,12 @@ def written_files(folder: Path, clients: Iterable[str]) -> list[Path]:
     models = [model_path(folder, client) for client in ("", *clients)]
     cards = [m.with_suffix(".md") for m in models]
     return [folder / "recipe.toml", folder / "models" / INDEX, *tables, *models, *cards]
+
+
+def checksums_of(folder: Path, clients: Iterable[str]) -> dict[str, str]:
+    """Of the files that the run wrote, by path; its recipe is in the database, and the file is a copy to change."""
+    files = [file for file in written_files(folder, clients) if file.name != "recipe.toml" and file.exists()]
+    return {file.relative_to(folder).as_posix(): file_checksum(file.read_bytes()) for file in files}
 
 
 def newcomers(trainer: Trainer, best: Best) -> None:

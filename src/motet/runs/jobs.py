@@ -7,21 +7,25 @@ Knows how to run one recipe. Does not know how many there are.
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.errors import MotetError, Stopped
-from motet.runs.build import resolve
+from motet.errors import Damaged, MotetError, Stopped
+from motet.runs.build import Resolved, resolve
 from motet.runs.recipe import Recipe
 from motet.runs.run import folder_for, run
+from motet.runs.run_folder import Busy
+from motet.runs.store_file import FILE
 from motet.settings import SESSION
 
 if TYPE_CHECKING:
     from motet.runs.trainer import Trainer
 
+_PAUSE = 0.5  # seconds between two looks at whether another process is done with a run
 Event = dict[str, Any]  # "event" is its kind: start, round or said
 
 
@@ -50,11 +54,12 @@ class Outcome:
     failure: str = ""
     read: bool = False  # it was done before and was not run again
     stopped: bool = False  # somebody stopped it; it can be continued
+    damaged: bool = False  # its folder holds a run that cannot be read
 
     @property
     def held(self) -> bool:
         """Whether there is a run to read, failed or not."""
-        return self.folder is not None and (self.folder / "run.sqlite").exists()
+        return self.folder is not None and not self.damaged and (self.folder / FILE).exists()
 
 
 class Reporter:
@@ -115,19 +120,33 @@ def perform_one(
         folder = folder or folder_for(resolved, base)
         reporter = Reporter(report, asked, job, folder)
         more: Any = {"fresh": True} if fresh else {}
-        run(resolved, folder, reporter, **more)
+        run_when_free(resolved, folder, reporter, more, asked)
     except Stopped:
         assert reporter is not None
         if reporter.raised:
             raise reporter.raised from None
         return Outcome(job, folder, stopped=not reporter.enough)
     except MotetError as e:
-        return Outcome(job, folder, str(e))
+        return Outcome(job, folder, str(e), damaged=isinstance(e, Damaged))
     except Exception as e:  # noqa: BLE001 a bug, mostly in code of the user's own: the other runs go on
         return Outcome(job, folder, where_and_what(e))
     if reporter.raised:
         raise reporter.raised
     return Outcome(job, folder, read=not reporter.began)
+
+
+def run_when_free(
+    resolved: Resolved, folder: Path, reporter: Reporter, more: dict[str, Any], asked: Callable[[], bool]
+) -> None:
+    """Run; where another process is at the same run, wait for it and read what it has done."""
+    while True:
+        try:
+            run(resolved, folder, reporter, **more)
+            return
+        except Busy:
+            if asked():
+                raise
+        time.sleep(_PAUSE)
 
 
 def where_and_what(e: Exception) -> str:

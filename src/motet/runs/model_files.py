@@ -2,7 +2,8 @@
 
 A client's model is named by a path, models/CLIENT.safetensors. The file is there if no model that was written
 before has the same bits; else models/index.json says which file holds the weights, and which facts are the
-client's own. Runs of earlier versions have a file for each client and no index.
+client's own. Runs of earlier versions have a file for each client and no index. Files carry their checksum, which
+is checked before anything in them is used.
 Knows paths, weights and the index. Does not know how models are made or used.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import numpy as np
 from torch import Tensor
 
 from motet.atomic import write_atomically
-from motet.errors import RunError
+from motet.checksums import BLANK, FIELD, is_whole, with_checksum
+from motet.errors import Damaged, RunError
 
 INDEX = "index.json"
 Facts = dict[str, Any]
@@ -54,7 +55,8 @@ class ModelWriter:
     def close(self) -> None:
         """Write the index, if there is anything in it: only now do its clients have a model."""
         if self.index:
-            write_atomically(self.folder / "models" / INDEX, json.dumps(self.index, indent=1) + "\n")
+            content = json.dumps({FIELD: BLANK} | self.index, indent=1) + "\n"
+            write_atomically(self.folder / "models" / INDEX, with_checksum(content.encode()))
 
 
 def weights_digest(tensors: dict[str, Tensor]) -> str:
@@ -69,10 +71,35 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 def write_weights(path: Path, tensors: dict[str, Tensor], facts: Facts) -> None:
     from safetensors.torch import save
 
-    write_atomically(path, save(tensors, {"motet": json.dumps(facts)}))
+    write_atomically(path, with_checksum(save(tensors, {"motet": facts_text(facts)})))
+
+
+def facts_text(facts: Facts) -> str:
+    """What a model's file says of it, with a place for the file's checksum."""
+    return json.dumps({FIELD: BLANK} | facts | {FIELD: BLANK})  # the first of all fields
 
 
 # ---- reading ----
+
+
+def read_whole(path: Path) -> bytes:
+    """A file's bytes, as they were written; damaged ones are refused. Files of earlier versions are not checked."""
+    try:
+        content = path.read_bytes()
+    except OSError as e:
+        raise RunError(f"cannot read {path}: {e.strerror}") from e
+    if is_whole(content) is False:
+        raise Damaged(
+            f"{path} is damaged: its checksum does not match.\n"
+            "hint: restore it from a copy; motet run … --fresh writes a run's models anew"
+        )
+    return content
+
+
+def read_facts(text: str | None) -> Any:
+    """What a model's file says of it; anything but a dict is no model of motet's."""
+    facts = json.loads(text or "null")
+    return {k: v for k, v in facts.items() if k != FIELD} if isinstance(facts, dict) else facts
 
 
 def stored(path: Path) -> tuple[Path, Facts] | None:
@@ -82,8 +109,9 @@ def stored(path: Path) -> tuple[Path, Facts] | None:
     index = path.parent / INDEX
     if not index.exists():
         return None
+    content = read_whole(index)
     try:
-        entry = json.loads(index.read_text()).get(path.name)
+        entry = json.loads(content).get(path.name)
         found = (path.parent / entry["file"], dict(entry["facts"])) if entry else None
     except (ValueError, TypeError, LookupError, AttributeError) as e:
         raise RunError(f"{index} is no index of models: {e}") from None
@@ -94,10 +122,11 @@ def copy_model(path: Path, to: Path) -> None:
     """A file that holds the model with its own facts, wherever its weights are stored."""
     from safetensors import safe_open
 
-    found = stored(path)
-    if found is None or not found[1]:
-        shutil.copyfile(path, to)
+    where, own = stored(path) or (path, {})
+    content = read_whole(where)
+    if not own:
+        to.write_bytes(content)
         return
-    with safe_open(str(found[0]), "pt") as file:
-        facts = json.loads(file.metadata()["motet"]) | found[1]
+    with safe_open(str(where), "pt") as file:
+        facts = read_facts(file.metadata()["motet"]) | own
         write_weights(to, {k: file.get_tensor(k) for k in file.keys()}, facts)  # noqa: SIM118

@@ -153,7 +153,8 @@ class WorkerPool:
         elif kind == "end" and job:
             worker.job = None
             where = Path(event["folder"]) if event["folder"] else None
-            self.end(Outcome(job, where, event["failure"], event["read"], event["stopped"]))
+            how: dict[str, Any] = {k: event[k] for k in ("failure", "read", "stopped", "damaged")}
+            self.end(Outcome(job, where, **how))
         elif job:
             worker.folder = Path(event.get("folder", worker.folder or ""))
             self.watch.on_event(job, event)

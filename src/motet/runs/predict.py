@@ -24,7 +24,7 @@ from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.errors import RunError
-from motet.runs.model_files import stored
+from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import method_class
 from motet.settings import with_objects
 from motet.trusted_code import Consent, require_trust
@@ -123,9 +123,10 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     from safetensors import SafetensorError, safe_open
 
     where, own = stored(path) or (path, {})
+    read_whole(where)
     try:
         with safe_open(str(where), "pt") as file:
-            facts = json.loads((file.metadata() or {}).get("motet", "null"))
+            facts = read_facts((file.metadata() or {}).get("motet"))
             weights = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as e:
         raise RunError(f"{path} is no model: {e}.\nhint: expected a .safetensors or .onnx file") from None
@@ -136,8 +137,9 @@ def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
 
 def read_trees(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
     """A model that is more than weights, in motet's wire format."""
+    content = read_whole(path)
     try:
-        given = unpack(path.read_bytes())
+        given = unpack(content)
         facts, trees = json.loads(given["facts"]), tuple(given["trees"])
     except (LookupError, TypeError, ValueError) as e:  # a WireError is among these
         raise RunError(f"{path} is no model: {e}") from None
@@ -185,11 +187,15 @@ def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
         import onnxruntime
     except ImportError as e:
         raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    content = read_whole(path)
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    except Exception as e:  # noqa: BLE001 onnxruntime has no error of its own
+        raise RunError(f"{path} is no model: {e}") from None
     props = session.get_modelmeta().custom_metadata_map
     if "motet" not in props:
         raise RunError(f"{path} was not written by motet: it does not describe its model")
-    return json.loads(props["motet"]), [session]
+    return read_facts(props["motet"]), [session]
 
 
 # ---- both together ----

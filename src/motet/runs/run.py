@@ -8,7 +8,6 @@ from __future__ import annotations
 import html
 import logging
 import signal
-import sqlite3
 import sys
 import tempfile
 import threading
@@ -19,8 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
+from motet.checksums import file_checksum
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
@@ -33,6 +31,7 @@ from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, written_files
 from motet.runs.identity import Pieces, changes, code_record, versions, whole
 from motet.runs.recipe import Recipe
+from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
 from motet.trusted_code import Consent, require_trust
@@ -146,8 +145,7 @@ def run(
     """
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), writable(folder), single_threaded():
+    with writable(folder), locked(folder), single_threaded():
         if fresh:
             delete_run(folder)
         store = Store(folder, writing=True)
@@ -175,7 +173,7 @@ def delete_run(folder: Path) -> None:
         return
     try:
         clients = Run(folder).clients["client"].tolist()
-    except sqlite3.DatabaseError:  # it cannot be read; all the more reason to run anew
+    except RunError:  # it cannot be read; all the more reason to run anew
         clients = []
     for end in ("-shm", "-wal", ""):
         (folder / f"{FILE}{end}").unlink(missing_ok=True)
@@ -285,32 +283,6 @@ def labels(client_data: Any) -> dict[str, int]:
 # ---- around a run ----
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / "lock", timeout=0)
-    try:
-        with lock:
-            yield
-    except Timeout as e:
-        raise RunError(
-            f"another process is writing {folder}.\nhint: wait for it, or choose another folder"
-        ) from e
-
-
-@contextmanager
-def writable(folder: Path) -> Iterator[None]:
-    """Says so if the disk is full; the last checkpoint is whole in any case."""
-    try:
-        yield
-    except (OSError, sqlite3.OperationalError, sqlite3.DatabaseError) as e:
-        if isinstance(e, FileNotFoundError):
-            raise
-        raise RunError(
-            f"cannot write to {folder}: {e}.\n"
-            "The last checkpoint is intact.\nhint: free some space, then give the same command to continue"
-        ) from e
-
-
 class StopOnSignal:
     """An observer that also stops on Ctrl-C: once after the round, twice at once."""
 
@@ -359,6 +331,9 @@ def verify(
     """Run it again and compare: what differs, nothing if all bits are the same. Other code, data or versions
     than those that made the run are said first. Code that the folder names needs `trust`."""
     old = Run(folder)
+    with closing(Store(old.folder)) as store:
+        store.check()
+        changed = changed_files(old.folder, store.files())
     if old.facts["status"] != "done":
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
@@ -370,7 +345,19 @@ def verify(
     with tempfile.TemporaryDirectory() as again:
         new = run(resolved, again, observer)
         with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
-            return differences(before, after)
+            return changed + differences(before, after)
+
+
+def changed_files(folder: Path, known: Mapping[str, str]) -> list[str]:
+    """Files of a run that are not as they were written."""
+    found = []
+    for name, checksum in known.items():
+        path = folder / name
+        if not path.is_file():
+            found.append(f"{name}: is missing")
+        elif file_checksum(path.read_bytes()) != checksum:
+            found.append(f"{name}: is damaged, or was changed since the run ended")
+    return found
 
 
 def differences(old: Store, new: Store) -> list[str]:

@@ -2,22 +2,25 @@
 
 Rounds, scores of every client, traffic, events and checkpoints go into one transaction, so that
 a kill at any moment leaves all of a round or nothing of it. Numbers are buffered until `commit`.
-Reports may read it while it is written. Knows SQL. Imports no torch.
+Reports may read it while it is written. What is read has its checksum checked first (store_checks.py): by the run
+once, when it is opened, and by anybody else at every reading. Knows SQL. Imports no torch.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from motet.runs.store_checks import BY_ROUND, Checks, damage, named_damage
+from motet.runs.store_file import FILE as FILE
+from motet.runs.store_file import open_to_read, open_to_write, readable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = "run.sqlite"
 METRICS = ("accuracy", "balanced", "auc", "f1", "brier", "ece", "rmse", "mae", "r2", "loss", "own")
 SCORED = ("round", "part", "side", "client", "n", *METRICS)  # columns of scores
 SCHEMA = f"""
@@ -45,6 +48,7 @@ CREATE TABLE IF NOT EXISTS metrics (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, tree BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoint (latest INTEGER NOT NULL, best INTEGER, score REAL);
+CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, checksum TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -55,20 +59,46 @@ class Store:
         self.path = Path(folder) / FILE
         if not writing and not self.path.exists():
             raise FileNotFoundError(f"{folder} is not a run: it has no {FILE}")
-        target = str(self.path) if writing else f"{self.path.absolute().as_uri()}?mode=ro"
-        self.db = sqlite3.connect(target, uri=not writing, timeout=30)
-        self.rows: dict[str, list[Sequence[Any]]] = {"rounds": [], "traffic": [], "scores": [], "metrics": []}
-        if writing:
-            self.db.execute("PRAGMA journal_mode = WAL")
-            self.db.execute("PRAGMA synchronous = FULL")
-            self.db.executescript(SCHEMA)
-            for metric in [m for m in METRICS if m not in self.metrics]:  # a run of an earlier version
+        self.writing = writing
+        self.rows: dict[str, list[Sequence[Any]]] = {table: [] for table in BY_ROUND}
+        self.db = open_to_write(self.path) if writing else open_to_read(self.path)
+        self.checks = Checks(self.db, self.path)
+        try:
+            self._prepare() if writing else self._check_form()
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _check_form(self) -> None:
+        """Whether this is a run, with the tables that it was written with."""
+        with readable(self.path):
+            if "meta" not in self.checks.tables():
+                raise damage(self.path, "it holds no tables of a run")
+            for _ in self.checks.groups("schema"):
+                pass
+
+    def _prepare(self) -> None:
+        """Check all that the file holds, and make the tables that it lacks."""
+        with named_damage(self.path):
+            self.checks.check_all()
+            checked, tables = self.checks.there, self.checks.tables()
+            lacking = [m for m in METRICS if m not in self.metrics] if "scores" in tables else []
+            if checked and "files" in tables and not lacking:
+                return
+            self.db.execute("BEGIN IMMEDIATE")
+            for statement in SCHEMA.strip().split(";\n"):
+                self.db.execute(statement)
+            for metric in lacking:  # a run of an earlier version
                 self.db.execute(f"ALTER TABLE scores ADD COLUMN {metric} REAL")
+            if "meta" in tables and not checked:
+                self.event("unchecked", "begun by a version without checksums; what it had was not checked")
+            self.checks.begin()
+            self.db.commit()
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that the scores have; fewer in runs of earlier versions."""
-        there = {row[1] for row in self.db.execute("PRAGMA table_info(scores)")}
+        there = self.columns("scores")
         return tuple(m for m in METRICS if m in there)
 
     # ---- writing ----
@@ -76,14 +106,23 @@ class Store:
     def set_facts(self, **facts: Any) -> None:
         """Remember facts about the run as a whole."""
         self.db.executemany("REPLACE INTO meta VALUES (?, ?)", [(k, json.dumps(v)) for k, v in facts.items()])
+        self.checks.touch("meta")
 
     def event(self, kind: str, text: str) -> None:
-        self.db.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, text))
+        row = self.db.execute("INSERT INTO events VALUES (?, ?, ?)", (time.time(), kind, text)).lastrowid
+        self.checks.touch_event(row or 1)
 
     def clients(self, rows: Iterable[Sequence[Any]]) -> None:
         """(client, seen, train, val, test, {label: count})."""
         held = [(*r[:5], json.dumps(r[5])) for r in rows]
         self.db.executemany("REPLACE INTO clients VALUES (?, ?, ?, ?, ?, ?)", held)
+        self.checks.touch("clients")
+
+    def set_files(self, checksums: Mapping[str, str]) -> None:
+        """The files that the run wrote beside this one: checksums by path within its folder."""
+        self.db.execute("DELETE FROM files")
+        self.db.executemany("INSERT INTO files VALUES (?, ?)", sorted(checksums.items()))
+        self.checks.touch("files")
 
     def ended(self, number: int, seconds: float, traffic: dict[str, tuple[int, int]]) -> None:
         """A round has ended: how long it took, and (up, down) bytes of each client in it."""
@@ -113,7 +152,10 @@ class Store:
 
     def forget_scores(self, part: str, side: str) -> None:
         self.flush()
-        self.db.execute("DELETE FROM scores WHERE part = ? AND side = ?", (part, side))
+        which = "FROM scores WHERE part = ? AND side = ?"
+        found = self.db.execute(f"SELECT DISTINCT round {which}", (part, side))
+        self.checks.touch("scores", [number for (number,) in found])
+        self.db.execute(f"DELETE {which}", (part, side))
 
     def checkpoint(
         self, latest: int, best: int | None, score: float | None, state: Callable[[int], bytes]
@@ -126,9 +168,13 @@ class Store:
         self.db.executemany("INSERT INTO states VALUES (?, ?)", new)
         self.db.execute("DELETE FROM checkpoint")
         self.db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (latest, best, score))
+        self.checks.touch("states", there ^ wanted)
+        self.checks.touch("checkpoint")
 
     def commit(self) -> None:
         self.flush()
+        if self.db.in_transaction:
+            self.checks.write()
         self.db.commit()
 
     def flush(self) -> None:
@@ -139,18 +185,21 @@ class Store:
                     f" ({', '.join(SCORED)})" if table == "scores" else ""
                 )  # columns may be in another order
                 self.db.executemany(f"REPLACE INTO {table}{named} VALUES ({holes})", rows)
+                self.checks.touch(table, {row[0] for row in rows})
             rows.clear()
 
     def forget_unsaved(self) -> None:
         """Go back to the last commit."""
         for rows in self.rows.values():
             rows.clear()
+        self.checks.touched.clear()
         self.db.rollback()
 
     def rewind(self, number: int) -> None:
         """Forget all rounds after `number`."""
-        for table in ("rounds", "traffic", "scores", "metrics"):
+        for table in BY_ROUND:
             self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
+            self.db.execute("DELETE FROM checks WHERE part = ? AND number > ?", (table, number))
 
     def close(self) -> None:
         self.db.close()
@@ -158,12 +207,35 @@ class Store:
     # ---- reading ----
 
     def facts(self) -> dict[str, Any]:
-        return {k: json.loads(v) for k, v in self.db.execute("SELECT key, value FROM meta")}
+        with named_damage(self.path):
+            return {k: json.loads(v) for k, v in self.read("meta")}
+
+    def files(self) -> dict[str, str]:
+        """Checksums of the files beside this one, by path; nothing in runs of earlier versions."""
+        return dict(self.read("files"))
 
     def saved(self) -> tuple[int, int | None, float | None] | None:
         """(latest round, best round, its score), if there is a checkpoint."""
-        row = self.db.execute("SELECT latest, best, score FROM checkpoint").fetchone()
-        return tuple(row) if row else None
+        found = self.read("checkpoint")
+        return (found[0][0], found[0][1], found[0][2]) if found else None
+
+    def read(self, table: str) -> list[tuple[Any, ...]]:
+        """All rows of a table; a reader checks them, and the run itself did so when it opened the file."""
+        with readable(self.path):
+            if table not in self.checks.tables():
+                return []
+            if self.writing:
+                return [row[1:] for row in self.checks.select(table)]
+            self.db.execute("BEGIN")  # rows and checksums of one moment
+            try:
+                return self.checks.rows(table)
+            finally:
+                self.db.rollback()
+
+    def check(self) -> None:
+        """Read everything once; raises Damaged."""
+        with readable(self.path):
+            self.checks.check_all()
 
     def idle_rounds(self) -> int:
         """How many of the last rounds asked nobody anything."""
@@ -175,8 +247,7 @@ class Store:
 
     def state(self, number: int) -> bytes:
         """The server's state after a round that can be gone back to."""
-        (tree,) = self.db.execute("SELECT tree FROM states WHERE round = ?", (number,)).fetchone()
-        return bytes(tree)
+        return bytes(dict(self.read("states"))[number])
 
     def frame_now(self, table: str) -> pd.DataFrame:
         """As `frame`, with what is still buffered."""
@@ -187,10 +258,14 @@ class Store:
         """One of clients, rounds, traffic, scores, metrics or events, as a data frame."""
         import pandas as pd
 
-        there = self.db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
-        if table == "metrics" and not there:  # runs of earlier versions say nothing of their rounds
+        names = self.columns(table)
+        if not names:  # runs of earlier versions say nothing of their rounds
             return pd.DataFrame({"round": [], "name": [], "value": []})
-        frame = pd.read_sql_query(f"SELECT * FROM {table}", self.db)
+        frame = pd.DataFrame.from_records(self.read(table), columns=names, coerce_float=True)
         if table != "scores" or frame.empty:
             return frame
         return frame.dropna(axis="columns", how="all")
+
+    def columns(self, table: str) -> list[str]:
+        with readable(self.path):
+            return [row[1] for row in self.db.execute(f"PRAGMA table_info({table})")]

@@ -69,6 +69,7 @@ class Worker:
                 "failure": ended.failure,
                 "read": ended.read,
                 "stopped": ended.stopped,
+                "damaged": ended.damaged,
             }
         )
 

@@ -25,7 +25,7 @@ _SIGN = 3.0  # seconds in which a site that is there says so
 class AdminSession:
     """A session with the server; every call may raise Unreachable."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, patience: float = _LOGIN) -> None:
         self.kit = kit
         require_server(kit)
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
@@ -33,7 +33,7 @@ class AdminSession:
         with reaching(kit):
             from nvflare.fuel.flare_api.flare_api import new_secure_session
 
-            self.session = new_secure_session(OWNER, str(kit.owner), timeout=_LOGIN)
+            self.session = new_secure_session(OWNER, str(kit.owner), timeout=min(patience, _LOGIN))
 
     def registered(self) -> dict[str, float]:
         """Sites that the server knows, and when each last gave a sign."""

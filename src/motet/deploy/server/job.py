@@ -28,11 +28,12 @@ from motet.deploy.agreement.handshake import handshake, trees_of
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import Agreement
 from motet.deploy.flare.kits import FederationError
-from motet.deploy.server.run_files import JobReport, RunOrder, clear_notes, read_note
+from motet.deploy.server.run_files import JOB_LOCK, JobReport, RunOrder, clear_notes, read_note
 from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
+from motet.errors import Damaged
 from motet.nets import NetError
 from motet.runs.build import build, completed
 from motet.runs.choose_metric import chosen_metric
@@ -48,7 +49,8 @@ from motet.wire import WireError, pack, unpack
 
 _LAYOUT = "layout.motet"
 _FATAL = (
-    FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged,
+    Damaged, FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed,
+    Diverged,
 )  # fmt: skip
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
@@ -83,6 +85,11 @@ class JobObserver:
         for site in away.keys() - self.known.keys():
             self.store.event("absent", f"site {site}: {away[site]}")
         self.known = dict(away)
+        for site, number in self.engine.anew.items():
+            self.store.event(
+                "reset", f"site {site} began anew in round {number}: its owner gave up what it kept"
+            )
+        self.engine.anew.clear()
         if trainer:
             self.last = replace(self.last, round=max(trainer.number + 1, 0), scores=dict(trainer.latest))
         present = sorted(self.engine.present)
@@ -95,9 +102,13 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
     training, whose answers may take longer: sites read their tables, and try the method in a dry run."""
     order = RunOrder.read(folder)
     trust_names(order.trusted)
-    with FileLock(folder / "lock", timeout=_PATIENCE), single_threaded():
+    with FileLock(folder / JOB_LOCK, timeout=_PATIENCE), single_threaded():
         clear_notes(folder, "again")
-        store = Store(folder, writing=True)
+        try:
+            store = Store(folder, writing=True)
+        except Damaged as e:
+            JobReport("failed", str(e)).write(folder)
+            return
         engine = Flare(present, post, order.run, present=present, min_replies=order.min_replies)
         observer = JobObserver(folder, engine, store)
         try:
@@ -165,6 +176,7 @@ def agree(
     """The resolved recipe and the layout: as the folder has them, or from a handshake with all sites there."""
     if "identity" in (facts := store.facts()):
         recipe, packed = Recipe(facts["settings"]), (folder / _LAYOUT).read_bytes()
+        check_layout(folder / _LAYOUT, packed, facts)
         layout = Layout.of(unpack(packed))
         for line in changes(facts, recipe, pieces_of(recipe, sha256(packed).hexdigest())):
             store.event("note", f"the run goes on, and is not as it began: {line}")
@@ -193,6 +205,15 @@ def agree(
     store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
+
+
+def check_layout(path: Path, packed: bytes, facts: Mapping[str, Any]) -> None:
+    """Refuse a layout that is not the one that the run began with."""
+    if sha256(packed).hexdigest() != facts["fingerprint"]:
+        raise Damaged(
+            f"{path} is damaged: its checksum does not match.\n"
+            "hint: restore it from a copy, or delete the run's folder and run anew"
+        )
 
 
 def sites_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -22,7 +22,15 @@ from motet.deploy.flare.admin import AdminSession, Unreachable, over
 from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
 from motet.deploy.flare.job_folder import site_settings, write_job
 from motet.deploy.flare.kits import FederationError, Kit
-from motet.deploy.server.run_files import JobReport, RunOrder, clear_notes, note, read_report
+from motet.deploy.server.run_files import (
+    CHAIN_LOCK,
+    JobReport,
+    RunOrder,
+    clear_notes,
+    note,
+    read_note,
+    read_report,
+)
 from motet.runs.run import Stopped
 
 _POLL = 0.5  # seconds between readings of a job's report
@@ -36,17 +44,22 @@ Say = Callable[[str], None]
 
 
 def run_federated(kit: Kit, order: RunOrder, say: Say, patience: float = float("inf")) -> Path:
-    """Run to the end, and return the folder. `patience`: seconds to wait for the server or for enough sites."""
+    """Run to the end, and return the folder. `patience`: seconds to wait for the server and for enough
+    sites until a job runs."""
     folder = kit.runs / order.run
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        with FileLock(folder / "chain.lock", timeout=0):
+        with FileLock(folder / CHAIN_LOCK, timeout=0):
             JobChain(kit, order, folder, say, patience).run()
     except Timeout as e:
         raise FederationError(
             f"another process runs {folder}\nhint: `motet federation status {kit.folder}` shows how it goes"
         ) from e
     return folder
+
+
+class _StopAsked(Exception):
+    """A note in the run's folder says stop while no job runs."""
 
 
 @dataclass
@@ -66,20 +79,26 @@ class JobChain:
     stalled: int = 0  # jobs in a row without a new round
     warned: set[str] = field(default_factory=set)  # of certificates that end soon
     agreement: str = ""  # the table that was last shown
+    until: float = float("inf")  # when patience ends, if no job runs before
 
     def run(self) -> None:
         self.order.write(self.folder)  # how many sites a round needs may be another number now
         clear_notes(self.folder)
         if read_report(self.folder).state in ("stopped", "failed"):
             JobReport("waiting").write(self.folder)
+        self.until = time.monotonic() + self.patience
         try:
             while (report := read_report(self.folder)).state not in _FINAL:
                 try:
                     self.one_job()
                 except Unreachable as e:
                     self.disconnect()
+                    if time.monotonic() > self.until:
+                        raise
                     self.say(str(e).splitlines()[0])
                     time.sleep(1.0)
+                except _StopAsked:
+                    replace(report, state="stopped").write(self.folder)
         finally:
             self.disconnect()
         if report.state == "failed":
@@ -104,7 +123,10 @@ class JobChain:
             given, of_sites = {"folder": str(self.folder)}, site_settings(self.kit)
             job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, of_sites))
         self.say(f"job {job_id[:8]} with {', '.join(sites)}")
-        self.follow(admin, job_id)
+        try:
+            self.follow(admin, job_id)
+        finally:
+            self.until = time.monotonic() + self.patience  # from when the job ended, or was lost
 
     def warn(self) -> None:
         """Of certificates that end soon, once each; one of ours that is not good any more is the end."""
@@ -114,25 +136,35 @@ class JobChain:
                 self.say(line)
 
     def connected(self) -> AdminSession:
-        until = time.monotonic() + self.patience
+        said = False
         while True:
+            self.check_notes()
             try:
-                return AdminSession(self.kit)
-            except Unreachable:
-                if time.monotonic() > until:
+                return AdminSession(self.kit, max(self.until - time.monotonic(), 1.0))
+            except Unreachable as e:
+                if time.monotonic() > self.until:
                     raise
-                time.sleep(1.0)
+                if not said:
+                    self.say(str(e))
+                said = True
+                time.sleep(min(1.0, max(self.until - time.monotonic(), 0.0)))
+
+    def check_notes(self) -> None:
+        """Between jobs nobody else reads the note that says stop."""
+        if read_note(self.folder) == "stop":
+            raise _StopAsked
 
     def wait_for_sites(self, admin: AdminSession) -> list[str]:
         """Who is there, once they are enough and nobody else comes for a moment."""
-        until, before = time.monotonic() + self.patience, set[str]()
+        before = set[str]()
         while True:
+            self.check_notes()
             now = self.fit(admin.alive())
             all_back = now >= known if (known := self.known()) else now <= before
             if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
             there = ", ".join(sorted(now)) or "nobody"
-            if time.monotonic() > until:
+            if time.monotonic() > self.until:
                 raise FederationError(
                     f"{there} of at least {self.order.min_sites} sites is there\n"
                     "hint: `motet federation join KIT --data …` at each site, or --min-sites"

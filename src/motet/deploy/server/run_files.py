@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from motet.atomic import write_atomically
@@ -24,6 +25,8 @@ from motet.runs.recipe import Recipe, Settings
 from motet.trusted_code import AT_SITES as AT_SITES
 from motet.trusted_code import Consent, names_in
 
+CHAIN_LOCK = "chain.lock"  # held by the process that starts jobs
+JOB_LOCK = "lock"  # held by the job that writes the run
 NOTES = ("again", "stop")  # end this job after the round and start another; end the run for now
 
 
@@ -142,6 +145,19 @@ def check_for_sites(recipe: Recipe) -> None:
 def put(file: Path, content: Struct) -> None:
     """A small file in one go. Python's JSON keeps infinite settings, which msgspec's does not."""
     write_atomically(file, json.dumps(msgspec.to_builtins(content), indent=2) + "\n")
+
+
+def is_driven(folder: Path) -> bool:
+    """Whether a process is at this run: one that starts its jobs, or a job itself."""
+    return any((folder / name).exists() and is_held(folder / name) for name in (CHAIN_LOCK, JOB_LOCK))
+
+
+def is_held(file: Path) -> bool:
+    try:
+        with FileLock(file, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def note(folder: Path, word: str) -> None:

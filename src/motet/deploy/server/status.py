@@ -13,9 +13,10 @@ from msgspec.structs import asdict
 from motet.deploy.flare.admin import AdminSession, Unreachable
 from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
 from motet.deploy.flare.kits import Kit
-from motet.deploy.server.run_files import note, read_report
+from motet.deploy.server.run_files import is_driven, note, read_report
 
 _LIVE = ("starting", "agreeing", "running")
+_OVER = ("stopped", "done", "failed")
 _PATIENCE = 600  # seconds that a round may still take
 
 
@@ -55,14 +56,18 @@ def status_text(found: dict[str, Any]) -> str:
 
 
 def stop(kit: Kit, *, everything: bool = False) -> str:
-    """Let the current run stop after its round; with `everything`, end the server and all sites too."""
-    live = [p for p in kit.runs.glob("*") if read_report(p).state in _LIVE]
+    """Let the current run stop after its round; with `everything`, end the server and all sites too. Runs that
+    no process is at are not waited for: nobody would read the note."""
+    folders = [p for p in sorted(kit.runs.glob("*")) if p.is_dir()]
+    live = [p for p in folders if is_driven(p)]
+    left = [p for p in folders if p not in live and read_report(p).state in _LIVE]
     for folder in live:
         note(folder, "stop")
     until = time.monotonic() + _PATIENCE
-    while any(read_report(p).state in _LIVE for p in live) and time.monotonic() < until:
+    while any(is_driven(p) and read_report(p).state not in _OVER for p in live) and time.monotonic() < until:
         time.sleep(0.2)
     lines = [f"{p.name}: {read_report(p).state}" for p in live]
+    lines += [f"{p.name}: no process is at it any more; the same `run` goes on with it" for p in left]
     if everything:
         admin = AdminSession(kit)
         admin.shut_down()

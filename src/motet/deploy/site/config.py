@@ -31,8 +31,13 @@ def read_source(kit: Kit) -> SiteTable:
         raise FederationError(
             f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
         )
-    given = json.loads(file.read_text())
-    return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"])})
+    try:
+        given = json.loads(file.read_text())
+        return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"])})
+    except (LookupError, TypeError, ValueError) as e:
+        raise FederationError(
+            f"{file} cannot be read: {e}\nhint: motet federation join {kit.folder} --data … writes it anew"
+        ) from e
 
 
 def read_policy(kit: Kit) -> Policy:

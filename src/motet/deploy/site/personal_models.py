@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.atomic import write_atomically
+from motet.checksums import BLANK, FIELD, with_checksum
 from motet.client import ClientTest, predicted
 from motet.core import Method, Tree
 from motet.data.federated import FederatedData
@@ -56,7 +57,7 @@ def save_personal_model(
     if all(isinstance(tree, Vec) for tree in model.trees):
         write_once(path.with_name(path.name + ".safetensors"), write_weights, named(model.trees), facts)
     else:
-        content = pack({"facts": json.dumps(facts), "trees": model.trees})
+        content = with_checksum(pack({FIELD: BLANK, "facts": json.dumps(facts), "trees": model.trees}))
         write_once(path.with_name(path.name + ".motet"), write_atomically, content)
     write_once(path.with_name(path.name + ".md"), write_atomically, card(facts))
 

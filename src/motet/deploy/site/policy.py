@@ -37,7 +37,11 @@ _LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
-    """Something that a site does not do, with the reason."""
+    """Something that a site's policy forbids; `clause` is its word for the other side."""
+
+    def __init__(self, text: str, clause: str = "error") -> None:
+        super().__init__(text)
+        self.clause = clause
 
 
 class PolicyError(MotetError, ValueError):

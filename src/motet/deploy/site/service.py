@@ -27,10 +27,11 @@ from motet.data.federated import FederatedData
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
+from motet.deploy.site.reset import was_reset
 from motet.deploy.site.storage import EncryptedState, Ledger, SiteRows
 from motet.deploy.site.table import SiteTable
 from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
-from motet.engines.letters import Label, Letter, Reply
+from motet.engines.letters import BEGINS_ANEW, Label, Letter, Reply
 from motet.engines.loop import all_finite
 from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
@@ -79,7 +80,8 @@ class SiteService:
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
                 log.warning("%s: refused %.300s: %s", self.name, what, e)
-                return Reply(refusal=f"{self.name}: {e}").pack()
+                anew = isinstance(e, RefusedByPolicy) and e.clause == BEGINS_ANEW
+                return Reply(refusal=BEGINS_ANEW if anew else f"{self.name}: {e}").pack()
             except _UNEXPECTED as e:
                 log.exception("%s: cannot answer %.300s", self.name, what)
                 return Reply(refusal=f"{self.name}: {type(e).__name__}: {e}").pack()
@@ -189,6 +191,9 @@ class SiteService:
             return visit.joined()
         if (known := states.get(letter.base)) is None:
             number, ask = letter.base
+            if was_reset(states.folder):
+                text = f"what was kept of run {letter.run} was set aside by `motet federation reset`; it begins anew"
+                raise RefusedByPolicy(text, clause=BEGINS_ANEW)
             raise RefusedByPolicy(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
         return unpack(known)["keep"]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from motet.atomic import write_atomically
+from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.core import Tree
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
@@ -25,8 +26,11 @@ from motet.errors import MotetError
 from motet.wire import WireError, pack, unpack
 
 _NONCE = 12  # bytes that make every encryption a different one
-_LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
+LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
+
+
+BEGIN_ANEW = "`motet federation reset KIT` lets this site begin anew"
 
 
 class EncryptedStateError(MotetError, ValueError):
@@ -69,27 +73,27 @@ class EncryptedState:
         from cryptography.exceptions import InvalidTag
 
         try:
-            sealed = self._path(label).read_bytes()
+            sealed = self.path(label).read_bytes()
         except FileNotFoundError:
             return None
         try:
             return self.lock.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._seal(label))
         except InvalidTag:
             raise EncryptedStateError(
-                f"{self._path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
-                "hint: restore the site's key"
+                f"{self.path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
+                f"hint: restore the file or the site's key; {BEGIN_ANEW}"
             ) from None
 
     def put(self, label: Label, content: bytes) -> None:
         nonce = os.urandom(_NONCE)
         sealed = nonce + self.lock.encrypt(nonce, content, self._seal(label))
-        write_atomically(self._path(label), sealed, private=True)
+        write_atomically(self.path(label), sealed, private=True)
 
     def forget(self, labels: Iterable[Label]) -> None:
         for label in labels:
-            self._path(label).unlink(missing_ok=True)
+            self.path(label).unlink(missing_ok=True)
 
-    def _path(self, label: Label) -> Path:
+    def path(self, label: Label) -> Path:
         return self.folder / f"{label[0]}.{label[1]}.keep"
 
     def _seal(self, label: Label) -> bytes:
@@ -146,14 +150,14 @@ class SiteRows:
 
     def use_layout(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
-        layout, path = Layout.of(given), self.run_folder(run) / _LAYOUT
+        layout, path = Layout.of(given), self.run_folder(run) / LAYOUT
         if began and path.exists():
-            if pack(unpack(path.read_bytes())["layout"]) != pack(layout.tree()):
+            if pack(read_layout(path)["layout"]) != pack(layout.tree()):
                 raise RefusedByPolicy(f"run {run} began here with another layout of columns")
             return self.of(run)
         found = self.source.build_clients(layout)
-        packed = pack({"layout": layout.tree(), "rows": found.fingerprint()})
-        write_atomically(path, packed, private=True)
+        packed = pack({FIELD: BLANK, "layout": layout.tree(), "rows": found.fingerprint()})
+        write_atomically(path, with_checksum(packed), private=True)
         self._last = run, found
         return found
 
@@ -167,10 +171,10 @@ class SiteRows:
 
     def _read_again(self, run: str, source: SiteTable) -> FederatedData:
         """The rows of a run whose layout was agreed on before; they must be those that it began with."""
-        path = self.run_folder(run) / _LAYOUT
+        path = self.run_folder(run) / LAYOUT
         if not path.exists():
             raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}")
-        given = unpack(path.read_bytes())
+        given = read_layout(path)
         found = source.build_clients(Layout.of(given["layout"]))
         if found.fingerprint() != given["rows"]:
             raise RefusedByPolicy(
@@ -184,3 +188,16 @@ class SiteRows:
         folder = self.folder / "runs" / f"{quote(run, safe='')}.run"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
+
+
+def read_layout(path: Path) -> Tree:
+    """The layout that a run began with; one that was damaged is refused. Earlier versions wrote no checksum."""
+    packed = path.read_bytes()
+    try:
+        if is_whole(packed) is not False:
+            return unpack(packed)
+    except WireError:
+        pass
+    raise EncryptedStateError(
+        f"{path} is damaged: its checksum does not match.\nhint: restore the file; {BEGIN_ANEW}"
+    )
