@@ -45,7 +45,7 @@ class Town:
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
-        self.words = [*WORDS, f"train.rounds={ROUNDS}", *(words or ["method.lr=0.1"])]
+        self.words = [*WORDS, f"train.rounds={ROUNDS}", *(words or ["method.lr=0.1", "method.epochs=1"])]
         self.order: RunOrder = make_order("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()

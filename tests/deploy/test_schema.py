@@ -120,7 +120,7 @@ def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
 def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
     services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     _, layout = handshake(calls(services), "r")
-    recipe = {"method": {"name": "local"}, "net": {"name": "logistic"}, "seed": 0}
+    recipe = {"method": {"name": "local", "lr": 0.1, "epochs": 1}, "net": {"name": "logistic"}, "seed": 0}
     train = Letter("verb", "r", 0, 0, 1, "train", recipe=recipe)
     assert not Reply.read(services["a"].answer(train.pack())).refusal
     again = Letter("layout", "r", send=layout.tree())
@@ -267,7 +267,7 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
 def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) -> None:
     services = services_of(tmp_path, {"a": patients(40, 0), "b": patients(30, 1)})
     handshake(calls(services), "care 1")
-    recipe = {"method": {"name": "fedrod"}, "net": {"name": "mlp"}, "seed": 0}
+    recipe = {"method": {"name": "fedrod", "lr": 0.1, "epochs": 1}, "net": {"name": "mlp"}, "seed": 0}
     checked = check(recipe)
     method = method_of(checked, task_of(checked, services["a"].rows.of("care 1")))
     train = Letter("verb", "care 1", 0, 0, 1, "train", recipe=recipe, send=method.task.w0)
