@@ -11,7 +11,9 @@ from difflib import get_close_matches
 
 _MANY = 20  # more names than these are not listed beside the nearest one
 # Sequences that a terminal obeys: CSI (colours, cursor), OSC (titles, links) up to its end, and two-letter ones.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]")
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]"
+)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -71,5 +73,7 @@ def printable(text: str, most: int = 300, *, lines: bool = False) -> str:
     ('disk full now', 'abc…')
     """
     plain = _ESCAPES.sub("", text[: 20 * most])
-    seen = "".join(c if c.isprintable() or (lines and c == "\n") else " " if c.isspace() else "" for c in plain)
+    seen = "".join(
+        c if c.isprintable() or (lines and c == "\n") else " " if c.isspace() else "" for c in plain
+    )
     return seen if len(seen) <= most else seen[: most - 1] + "…"

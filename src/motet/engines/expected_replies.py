@@ -23,7 +23,7 @@ from motet.client.visit import VerbFailed, Visit, name_of
 from motet.core import Ask, Client, Method, NoReply, Tree, Turn, Verb, is_solo
 from motet.engines.evaluate import predictions, scores_at_home
 from motet.vec import leaves
-from motet.wire import WireError, check_form, form
+from motet.wire import check_form, form
 
 _FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _OUTSIZED = 1e6  # times what others reply or what was sent: no training makes weights so large
@@ -93,11 +93,17 @@ def odd_forms(
 
 def _unlike_most(replies: Mapping[Client, Tree]) -> dict[Client, str]:
     forms: dict[Client, str] = {}
-    wrong = {c: why for c, tree in replies.items() if (why := _fault(lambda t, c=c: forms.update({c: form(t)}), tree))}
+    wrong = {
+        c: why
+        for c, tree in replies.items()
+        if (why := _fault(lambda t, c=c: forms.update({c: form(t)}), tree))
+    }
     usual, many = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
     if forms and 2 * many <= len(replies) and len(set(forms.values())) > 1:
         raise NoReply("replies are of different forms, and none is the form of most of them")
-    return wrong | {c: "its reply is of another form than most replies" for c, f in forms.items() if f != usual}
+    return wrong | {
+        c: "its reply is of another form than most replies" for c, f in forms.items() if f != usual
+    }
 
 
 def _fault(check: Callable[[Tree], Any], tree: Tree) -> str:

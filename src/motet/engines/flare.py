@@ -158,7 +158,9 @@ class Flare(Loop):
         sound = self.without(sound, wrong)
         lost = {c for c, tree in sound.items() if any(map(rules.lost, tree.values()))}
         few = len(lost) <= (len(sound) - 1) // 2
-        return self.without(sound, dict.fromkeys(lost if few else (), "its loss is one that no sound model has"))
+        return self.without(
+            sound, dict.fromkeys(lost if few else (), "its loss is one that no sound model has")
+        )
 
     def counted(self, rules: ScoreRules, client: Client, part: str, scores: Tree) -> Tree:
         if client in self.uncounted:

@@ -94,5 +94,7 @@ class Reply(Struct, frozen=True):
         """The reply to a job that is no verb: small, and never spoilt."""
         reply = cls.read(message, REPLY_BYTES[job])
         if reply.spoilt:
-            raise WireError(f"the reply to {job} says that it is not finite, which only a verb's reply can be")
+            raise WireError(
+                f"the reply to {job} says that it is not finite, which only a verb's reply can be"
+            )
         return reply

@@ -101,9 +101,15 @@ class ScoreRules:
         if self.kind == "classes":
             wrong = 1 - min(s["accuracy"], 1.0)
             if s["loss"] < _ROUGH * wrong * math.log(2) - _SLACK:
-                raise WireError(f"its accuracy {s['accuracy']:g} and its loss {s['loss']:g} do not fit each other")
-        elif not _near(s["rmse"], math.sqrt(s["loss"]) * self.scale) or s["mae"] * _ROUGH > s["rmse"] + _SLACK:
-            raise WireError(f"its rmse {s['rmse']:g}, mae {s['mae']:g} and loss {s['loss']:g} do not fit each other")
+                raise WireError(
+                    f"its accuracy {s['accuracy']:g} and its loss {s['loss']:g} do not fit each other"
+                )
+        elif (
+            not _near(s["rmse"], math.sqrt(s["loss"]) * self.scale) or s["mae"] * _ROUGH > s["rmse"] + _SLACK
+        ):
+            raise WireError(
+                f"its rmse {s['rmse']:g}, mae {s['mae']:g} and loss {s['loss']:g} do not fit each other"
+            )
 
     def _pairs(self, pairs: float, n: int, counted: bool) -> Tensor:
         """How many pairs of rows an AUC compares, which is its weight in a mean; where numbers of rows stay at the
