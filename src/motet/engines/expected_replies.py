@@ -92,14 +92,11 @@ def odd_forms(
 
 
 def _unlike_most(replies: Mapping[Client, Tree]) -> dict[Client, str]:
-    forms: dict[Client, str] = {}
-    wrong = {
-        c: why
-        for c, tree in replies.items()
-        if (why := _fault(lambda t, c=c: forms.update({c: form(t)}), tree))
-    }
+    """Whose reply has another form than most of them; NoReply where no form is that of most."""
+    wrong = {c: why for c, tree in replies.items() if (why := _fault(form, tree))}
+    forms = {c: form(tree) for c, tree in replies.items() if c not in wrong}
     usual, many = Counter(forms.values()).most_common(1)[0] if forms else ("", 0)
-    if forms and 2 * many <= len(replies) and len(set(forms.values())) > 1:
+    if many < len(forms) and 2 * many <= len(replies):
         raise NoReply("replies are of different forms, and none is the form of most of them")
     return wrong | {
         c: "its reply is of another form than most replies" for c, f in forms.items() if f != usual
