@@ -64,6 +64,7 @@ class Flare(Loop):
         self.rows: dict[Client, dict[str, int]] = {}
         self.uncounted: set[Client] = set()
         self.away: dict[Client, str] = {}  # who did not answer last time, and why
+        self.refusals: dict[Client, str] = {}  # what each site refused last, and why
         self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
 
     # ---- asks ----
@@ -211,7 +212,7 @@ class Flare(Loop):
         if job == "verb" and refusal in self.lasting:
             self.exclude(client, self.explain(refusal))
         else:
-            self.away[client] = self.explain(refusal)
+            self.away[client] = self.refusals[client] = self.explain(refusal)
 
     def letter(self, job: LetterJob, client: Client, tree: Tree, **more: Any) -> bytes:
         versions = self.keeps.versions.get(client, {})

@@ -75,6 +75,7 @@ class JobObserver:
     engine: Flare
     store: Store
     known: dict[str, str] = field(default_factory=dict)  # who was away at the last report
+    refusals: dict[str, str] = field(default_factory=dict)  # that are written down
     last: JobReport = field(default_factory=JobReport)
 
     def __post_init__(self) -> None:
@@ -96,12 +97,16 @@ class JobObserver:
         self.report(None, "agreeing")
 
     def report(self, trainer: Trainer | None, state: str, why: str = "") -> None:
-        away, excluded = self.engine.away, self.engine.excluded
+        away, excluded, refusals = self.engine.away, self.engine.excluded, self.engine.refusals
         for site in sorted(excluded.keys() - self.last.excluded.keys()):
             self.store.event("excluded", f"site {site}: {excluded[site]}")
+        for site, refusal in refusals.items():
+            if self.refusals.get(site) != refusal:
+                self.store.event("refused", f"site {site}: {refusal}")
         for site in sorted(away.keys() - self.known.keys() - excluded.keys()):
-            self.store.event("absent", f"site {site}: {away[site]}")
-        self.known = dict(away)
+            if away[site] != refusals.get(site):
+                self.store.event("absent", f"site {site}: {away[site]}")
+        self.refusals, self.known = dict(refusals), dict(away)
         if trainer:
             self.last = replace(self.last, round=max(trainer.number + 1, 0), scores=dict(trainer.latest))
         present = sorted(self.engine.present)

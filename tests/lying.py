@@ -1,0 +1,115 @@
+"""A federation for tests in which one site may answer anything; what the honest sites answer is computed once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from living import WORDS, table
+from motet.deploy.server.job import run_job
+from motet.deploy.server.run_files import JobReport, RunOrder, make_order, read_report
+from motet.deploy.site.policy import Policy
+from motet.deploy.site.service import SiteService
+from motet.deploy.site.storage import site_key
+from motet.deploy.site.table import SiteTable
+from motet.engines.letters import Letter
+from motet.runs import recipe as recipes
+from motet.runs.run import Run, run
+from motet.wire import pack, unpack
+
+SITES = ("a", "b", "c")
+LIAR = "b"
+HONEST = ("a", "c")
+ROUNDS = 2
+MORE = [
+    "method.name=fedavg", "method.lr=0.1", "method.epochs=1", f"train.rounds={ROUNDS}", "train.after_training=true"
+]  # fmt: skip
+Lie = Callable[[Letter, bytes], bytes]
+
+
+class Slip(BaseException):
+    """A lie that a test could not make; no job may take it for a reply."""
+
+
+class LyingFederation:
+    """Three sites with tables, of which `b` may lie; every run begins anew."""
+
+    def __init__(self, folder: Path, *words: str, **policies: Policy) -> None:
+        self.folder, self.policies, self.words = folder, policies, [*WORDS, *MORE, *words]
+        self.known: dict[tuple[str, bytes], bytes] = {}
+        self.layouts: dict[str, str] = {}  # of each site, the layout that it last used
+        (folder / "tables").mkdir(parents=True)
+        for i, site in enumerate(SITES):
+            table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
+        self.run = folder / "run"
+
+    def order(self, min_sites: int = 2) -> RunOrder:
+        return make_order("town", None, self.words, min_sites, 0, 60.0)
+
+    def begin(self, lie: Lie = lambda letter, reply: reply, min_sites: int = 2) -> JobReport:
+        """The first job of a new run."""
+        shutil.rmtree(self.run, ignore_errors=True)
+        self.run.mkdir()
+        self.order(min_sites).write(self.run)
+        return self.job(lie)
+
+    def job(self, lie: Lie = lambda letter, reply: reply) -> JobReport:
+        """The next job, with all sites there."""
+
+        def post(letters: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, str]]:
+            found = {site: self.answer(site, letter) for site, letter in letters.items()}
+            try:
+                return {s: lie(Letter.read(letters[s]), r) if s == LIAR else r for s, r in found.items()}, {}
+            except Exception as e:
+                raise Slip(repr(e)) from e
+
+        run_job(self.run, post, SITES)
+        return read_report(self.run)
+
+    def answer(self, site: str, message: bytes) -> bytes:
+        """An honest answer. A site that is sent another layout answers from another folder, as if it were new."""
+        letter = Letter.read(message)
+        if letter.job == "layout":
+            self.layouts[site] = sha256(message).hexdigest()[:12]
+        key = site, self.layouts.get(site, "").encode() + message
+        if key not in self.known:
+            place = self.folder / "sites" / self.layouts.get(site, "new") / site
+            source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
+            policy = self.policies.get(site, Policy())
+            self.known[key] = SiteService(site, place, source, policy, site_key(place / "key")).answer(
+                message
+            )
+        return self.known[key]
+
+    def result(self) -> Run:
+        return Run(self.run)
+
+    def on_the_loop_engine(self, *sites: str) -> Run:
+        """The same run on the loop engine, where the tables of these sites lie in one folder."""
+        place = self.folder / "-".join(sites)
+        place.mkdir()
+        for site in sites:
+            shutil.copy(self.folder / "tables" / f"{site}.csv", place)
+        data = [f"data.name={place}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+        return run(recipes.read(None, [*self.words, *data]), self.folder / f"loop-{place.name}")
+
+
+def lie_in(job: str, change: Callable[[Any], Any], at: int = 0) -> Lie:
+    """Change what site b answers to one job, from its `at`-th letter on: the whole reply, as a dict of its fields."""
+    seen = [0]
+
+    def lie(letter: Letter, reply: bytes) -> bytes:
+        if letter.job != job:
+            return reply
+        seen[0] += 1
+        return pack(change(unpack(reply))) if seen[0] > at else reply
+
+    return lie
+
+
+def tree_in(job: str, change: Callable[[Any], Any], at: int = 0) -> Lie:
+    """As `lie_in`, of the reply's tree."""
+    return lie_in(job, lambda reply: reply | {"tree": change(reply["tree"])}, at)
