@@ -129,6 +129,7 @@ def sums(**to: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda t: t | {k: change(t[k]) for k, change in to.items() if k in t}
 
 
+CLASSES = [str(k) for k in range(1001)]
 CATEGORIES = [str(k) for k in range(300)]
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a number for a table": ("describe", lambda t: 7, "no description"),
@@ -142,9 +143,10 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "more of a class than rows": ("describe", lambda t: t | {"counts": {"rows": 9, "classes": [90, 9]}}, "fit"),
     "counts that are text": ("describe", lambda t: t | {"counts": {"rows": "many"}}, "numbers of rows are none"),
     "categories without end": ("describe", first_column(kind="text", values=CATEGORIES), "300 categories"),
-    "a name that a terminal obeys": ("describe", first_column(name="\x1b]0;x\x07"), "can be shown"),
-    "half a letter": ("describe", first_column(name="\ud800"), "can be shown"),
+    "a name that a terminal obeys": ("describe", first_column(name="\x1b]0;x\x07"), "cannot be shown"),
+    "half a letter": ("describe", first_column(name="\ud800"), "cannot be shown"),
     "a column twice": ("describe", lambda t: t | {"columns": [*t["columns"], t["columns"][0]]}, "different"),
+    "a thousand classes": ("describe", lambda t: t | {"target": t["target"] | {"classes": CLASSES}}, "most tables"),
     "fewer cells than none": ("measure", sums(many=lambda v: v - 10_000), "rows of a column"),
     "more cells than rows": ("measure", sums(rows=lambda v: v * 0, total=lambda v: v * 0), "than rows"),
     "rows that were not described": ("measure", sums(rows=lambda v: v + 10**6), "rows of a column"),
@@ -377,7 +379,7 @@ def drawn_value(draw: random.Random) -> Any:
         deep = [deep]
     return draw.choice([
         None, True, False, 0, 1, -1, 7, MANY, 1 << 70, number, "", "x", "\x1b[2J" * 9, "\ud800", "y" * 5000, b"\xff",
-        [], (), {}, {"": 0}, {"train": 1}, [number] * 3, deep, torch.full(shape, number).to(dtype),
+        [], (), {}, {"": 0}, {"train": 1}, [number] * 3, deep, torch.full(shape, number, dtype=torch.float64).to(dtype),
         torch.zeros(shape, dtype=dtype), Vec({"fc1.weight": torch.zeros(shape)}),
     ])  # fmt: skip
 

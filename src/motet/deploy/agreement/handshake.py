@@ -20,8 +20,13 @@ from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.refusals import explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
-from motet.deploy.agreement.site_replies import checked_description, each_site, part_rows
-from motet.deploy.agreement.sums import ColumnMeans, Sums, added, middle_spread, read_sums
+from motet.deploy.agreement.site_replies import (
+    check_widths,
+    checked_description,
+    each_site,
+    part_rows,
+)
+from motet.deploy.agreement.sum_checks import ColumnMeans, Sums, added, middle_spread, read_sums
 from motet.engines.letters import Letter, Reply
 from motet.engines.site_scores import MOST_ROWS
 
@@ -47,6 +52,7 @@ def handshake(
     `on_agreement` is called before the agreement is checked, so that people see what does not fit, and again when
     more is known. `robust`: no single site moves the scaling far."""
     described = each_site(trees_of(call(Letter("describe", run))), checked_description)
+    check_widths(described)
     rows = {site: int(tree["counts"].get("rows", 0)) for site, tree in described.items()}
     agreement = merge(described, method, features)
     agreement.notes += large_sites(rows)
@@ -80,7 +86,7 @@ def measured(
         agreement.notes.append("numbers are standardised by the middle site's mean and spread (guard.mean)")
     layout, middle = layout.with_means(many, total), total / np.maximum(many, 1)
     second = ask(torch.from_numpy(middle), "rows", "squares")
-    said.check_spreads(middle, np.stack([second[s]["squares"] for s in said.sites]))
+    said.check_spreads(np.stack([second[s]["squares"] for s in said.sites]), middle)
     agreement.notes += said.notes
     if robust:
         return layout.with_spread(np.ones(len(middle)), middle_spread(second))

@@ -27,7 +27,8 @@ from motet.wire import WireError
 MOST_COLUMNS = 100_000  # of a layout, those of categories included
 _CATEGORIES = 200  # of one column; a site's own reader takes a column with more for names or dates
 _CLASSES = 10_000
-_LONGEST = 10_000  # letters of a name or a category
+_LONGEST = 500  # letters of a name or a category
+_WIDER = 50  # times the columns or classes of other sites, that one site's table may have
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]"
 )  # letters of control, halves of letters
@@ -102,9 +103,24 @@ def checked_description(site: str, tree: Tree) -> Tree:
         raise DataError(f"it describes {len(table.target.classes)} classes")
     texts = [*names, table.target.name, *table.target.classes]
     if odd := [t for t in texts if not _is_text(t)]:
-        raise DataError(f"a name in its table is no text that can be shown: {odd[0]!r:.80}")
+        raise DataError(
+            f"a name in its table has more than {_LONGEST} letters, or some that cannot be shown: {odd[0]!r:.80}"
+        )
     check_counts(table.counts, len(table.target.classes))
     return tree
+
+
+def check_widths(described: Mapping[str, Tree]) -> None:
+    """Refuse tables with far more columns or classes than the others have: every site would have to bear them."""
+    columns = {s: sum(max(1, len(c["values"])) for c in t["columns"]) for s, t in described.items()}
+    classes = {s: len(t["target"]["classes"]) for s, t in described.items()}
+    wrong: dict[str, str] = {}
+    for what, many in (("columns", columns), ("classes", classes)) if len(described) > 2 else ():
+        usual = sorted(many.values())[(len(many) - 1) // 2]
+        odd = [s for s, n in many.items() if n > _WIDER * max(usual, 20)]
+        wrong |= {s: f"its table has {many[s]} {what}, and most tables have {usual} or fewer" for s in odd}
+    if wrong:
+        raise UnusableReplies(wrong)
 
 
 def _laid_out(column: ColumnDescription) -> list[str]:
@@ -163,7 +179,7 @@ def part_rows(tree: Tree, described: int = 0) -> dict[str, int]:
     if isinstance(tree, dict | tuple) and not tree:
         return {}
     try:
-        found = msgspec.convert(tree, PartRows).counts()
+        found = msgspec.convert(tree if isinstance(tree, dict) else "", PartRows).counts()
     except msgspec.ValidationError as e:
         raise WireError(f"its numbers of training, validation and test rows are none: {e}") from e
     total = sum(found.values())

@@ -40,16 +40,22 @@ def read_sums(
     if not isinstance(tree, dict) or not set(names) <= set(tree):
         raise WireError(f"it sent no sums of its columns when it was asked for {', '.join(names)}")
     found = {name: _column_numbers(name, tree[name], wide) for name in names}
+    flags = np.zeros(wide, bool)
+    flags[: len(layout.columns)] = ~layout.numbers
+    check_ranges(found, flags, described)
+    return found
+
+
+def check_ranges(found: Mapping[str, Array], flags: Array, described: float = MOST_ROWS) -> None:
+    """Refuse sums by column that cannot be sums of a table with `described` rows; `flags` are truth values."""
     counts = [found[k] for k in ("rows", "many") if k in found]
     if any((v < 0).any() or (v > min(described, MOST_ROWS)).any() for v in counts):
-        raise WireError(
-            f"it counts {min(v.min() for v in counts):g} to {max(v.max() for v in counts):g} rows of a column"
-        )
+        least, most = min(v.min() for v in counts), max(v.max() for v in counts)
+        raise WireError(f"it counts {least:g} to {most:g} rows of a column")
     if "many" in found:
-        _check_totals(found, layout)
+        _check_totals(found["rows"], found["many"], found["total"], flags)
     if "squares" in found and (found["squares"] < 0).any():
         raise WireError(f"a sum of squares is {found['squares'].min():g}")
-    return found
 
 
 def _column_numbers(name: str, v: Any, wide: int) -> Array:
@@ -58,12 +64,9 @@ def _column_numbers(name: str, v: Any, wide: int) -> Array:
     return np.asarray(v.double().numpy())
 
 
-def _check_totals(found: Mapping[str, Array], layout: Layout) -> None:
-    many, total = found["many"], found["total"]
-    if (many > found["rows"]).any():
+def _check_totals(rows: Array, many: Array, total: Array, flags: Array) -> None:
+    if (many > rows).any():
         raise WireError("it counts more cells of a column than rows")
-    flags = np.zeros(len(many), bool)
-    flags[: len(layout.columns)] = ~layout.numbers
     if (flags & ((total < -0.1 * many - 1) | (total > 1.1 * many + 1))).any():
         raise WireError("a sum of truth values is not between 0 and their number")
     if ((many == 0) & (total != 0)).any():
@@ -103,9 +106,11 @@ class ColumnMeans:
                 scale = max(1.0, abs(usual), _middle(abs(m - usual)) if len(m) > 2 else 0.0)
                 self._refuse(column, at, abs(m - usual) > _GROSS * scale)
 
-    def check_spreads(self, middle: Array, squares: Array) -> None:
-        """Refuse or tell what is far from the others' means by the measure of their spreads."""
-        own = squares / np.maximum(self.many, 1) - (self.means - middle) ** 2  # variance within each site
+    def check_spreads(self, squares: Array, middle: Array | None = None) -> None:
+        """Refuse or tell what is far from the others' means by the measure of their spreads. `squares` (sites,
+        columns) are sums of squared distances to `middle`, or to each site's own mean."""
+        own = squares / np.maximum(self.many, 1)  # variance within each site
+        own = own if middle is None else own - (self.means - middle) ** 2
         spreads = np.sqrt(np.maximum(own, 0.0))
         for column in range(self.means.shape[1]):
             at = np.flatnonzero(self.many[:, column] > 0)
@@ -117,7 +122,7 @@ class ColumnMeans:
             if scale > 0:
                 away = np.maximum(abs(m - usual), s) / scale
                 self._refuse(column, at, away > (_FAR if len(at) > 2 else _UNDECIDED))
-                self._tell(column, at, away > _NOTABLE)
+                self._note(column, at, away > _NOTABLE)
 
     def _refuse(self, column: int, at: Array, odd: Array) -> None:
         """A minority is wrong, and excluded; where it is no minority, nobody knows who is wrong."""
@@ -132,7 +137,7 @@ class ColumnMeans:
             )
         raise UnusableReplies(dict.fromkeys(who, text))
 
-    def _tell(self, column: int, at: Array, odd: Array) -> None:
+    def _note(self, column: int, at: Array, odd: Array) -> None:
         for i in at[odd]:
             others = ", ".join(f"{self.means[j, column]:.3g}" for j in at if j != i)
             self.notes.append(
