@@ -39,8 +39,12 @@ class LyingFederation:
 
     def __init__(self, folder: Path, *words: str, **policies: Policy) -> None:
         self.folder, self.policies, self.words = folder, policies, [*WORDS, *MORE, *words]
-        self.known: dict[tuple[str, bytes], bytes] = {}
-        self.layouts: dict[str, str] = {}  # of each site, the layout that it last used
+        self.known: dict[
+            tuple[str, bytes], bytes
+        ] = {}  # answers, by site and all letters that it got in the run
+        self.letters: dict[str, list[bytes]] = {}  # that each site got in this run
+        self.running: dict[str, SiteService] = {}  # of sites that got a letter whose answer was not known
+        self.runs = 0
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
@@ -50,7 +54,8 @@ class LyingFederation:
         return make_order("town", None, self.words, min_sites, 0, 60.0)
 
     def begin(self, lie: Lie = lambda letter, reply: reply, min_sites: int = 2) -> JobReport:
-        """The first job of a new run."""
+        """The first job of a new run, with sites that are new, too."""
+        self.letters, self.running, self.runs = {}, {}, self.runs + 1
         shutil.rmtree(self.run, ignore_errors=True)
         self.run.mkdir()
         self.order(min_sites).write(self.run)
@@ -70,19 +75,22 @@ class LyingFederation:
         return read_report(self.run)
 
     def answer(self, site: str, message: bytes) -> bytes:
-        """An honest answer. A site that is sent another layout answers from another folder, as if it were new."""
-        letter = Letter.read(message)
-        if letter.job == "layout":
-            self.layouts[site] = sha256(message).hexdigest()[:12]
-        key = site, self.layouts.get(site, "").encode() + message
-        if key not in self.known:
-            place = self.folder / "sites" / self.layouts.get(site, "new") / site
-            source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
-            policy = self.policies.get(site, Policy())
-            self.known[key] = SiteService(site, place, source, policy, site_key(place / "key")).answer(
-                message
-            )
+        """An honest answer. A site answers the same letters in the same way, so it is asked once in all runs."""
+        before = self.letters.setdefault(site, [])
+        key = site, sha256(b"".join(sha256(m).digest() for m in [*before, message])).digest()
+        if key not in self.known or site in self.running:
+            if site not in self.running:
+                self.running[site] = self.service(site)
+                for earlier in before:
+                    self.running[site].answer(earlier)
+            self.known[key] = self.running[site].answer(message)
+        before.append(message)
         return self.known[key]
+
+    def service(self, site: str) -> SiteService:
+        place = self.folder / f"sites-{self.runs}" / site
+        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
+        return SiteService(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
 
     def result(self) -> Run:
         return Run(self.run)

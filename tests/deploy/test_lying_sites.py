@@ -24,7 +24,7 @@ from motet.engines.driver import play, start
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare
 from motet.engines.letters import Letter, Reply
-from motet.engines.loop import Loop
+from motet.engines.loop import all_finite
 from motet.runs.run import Run
 from motet.runs.store import Store
 from motet.text import printable
@@ -129,7 +129,10 @@ def sums(**to: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda t: t | {k: change(t[k]) for k, change in to.items() if k in t}
 
 
-CLASSES = [str(k) for k in range(1001)]
+def with_classes(t: Any) -> Any:
+    return t | {"target": t["target"] | {"classes": [str(k) for k in range(1001)]}, "counts": {}}
+
+
 CATEGORIES = [str(k) for k in range(300)]
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a number for a table": ("describe", lambda t: 7, "no description"),
@@ -146,7 +149,7 @@ LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a name that a terminal obeys": ("describe", first_column(name="\x1b]0;x\x07"), "cannot be shown"),
     "half a letter": ("describe", first_column(name="\ud800"), "cannot be shown"),
     "a column twice": ("describe", lambda t: t | {"columns": [*t["columns"], t["columns"][0]]}, "different"),
-    "a thousand classes": ("describe", lambda t: t | {"target": t["target"] | {"classes": CLASSES}}, "most tables"),
+    "a thousand classes": ("describe", with_classes, "most tables"),
     "fewer cells than none": ("measure", sums(many=lambda v: v - 10_000), "rows of a column"),
     "more cells than rows": ("measure", sums(rows=lambda v: v * 0, total=lambda v: v * 0), "than rows"),
     "rows that were not described": ("measure", sums(rows=lambda v: v + 10**6), "rows of a column"),
@@ -337,8 +340,8 @@ def test_stacking_goes_on_without_a_site_that_replies_anything(verb: str, odd: A
     turn = sites.turn(1)
     state = play(engine, method, start(engine, method, sites.turn(-1)), turn)
     assert set(HONEST) <= set(state["trust"])
-    named = "b" in engine.excluded or "b" in state["refused"]
-    assert named and "b" not in engine.excluded or "b" not in state["trust"]
+    assert LIAR in engine.excluded or LIAR in state["refused"], "a model that is none is refused by itself"
+    assert not (LIAR in engine.excluded and LIAR in state["trust"])
 
 
 def test_replies_without_a_known_form_must_have_that_of_most() -> None:
@@ -347,8 +350,24 @@ def test_replies_without_a_known_form_must_have_that_of_most() -> None:
     replies = {"a": Reply(w, 5), "b": Reply({"other": 1.0}, 5), "c": Reply(w, 7)}
     engine = Flare(sites.SITES, lambda letters: ({s: replies[s].pack() for s in letters}, {}), "r")
     got = play(engine, method, w, sites.turn(1))
-    loop = Loop(sites.clients_data())
-    assert set(got) == set(w) and "another form" in engine.excluded["b"] and loop is not None
+    assert all(torch.equal(got[k], w[k]) for k in w) and "another form" in engine.excluded["b"]
+
+
+def test_a_loss_below_zero_does_not_reach_pages_rewards(tmp_path: Path) -> None:
+    settings = sites.recipe("page")
+    method = sites.method(settings)
+    services = {s: sites.service(s, tmp_path / s) for s in sites.SITES}
+
+    def post(letters: Any) -> Any:
+        found = {s: Reply.read(services[s].answer(m)) for s, m in letters.items()}
+        lie = torch.tensor(-float(method.eps))  # type: ignore[attr-defined]
+        return {
+            s: Reply(r.tree | {"f": lie}, 5).pack() if s == LIAR else r.pack() for s, r in found.items()
+        }, {}
+
+    engine = Flare(sites.SITES, post, "r", settings, expect=ExpectedReplies(method.task, (sites.FEATURES,)))
+    state = play(engine, method, start(engine, method, sites.turn(-1)), sites.turn(1))
+    assert all_finite(state)
 
 
 # ---- one cause, one job ----
