@@ -53,16 +53,18 @@ class LyingFederation:
     def order(self, min_sites: int = 2) -> RunOrder:
         return make_order("town", None, self.words, min_sites, 0, 60.0)
 
-    def begin(self, lie: Lie = lambda letter, reply: reply, min_sites: int = 2) -> JobReport:
+    def begin(
+        self, lie: Lie = lambda letter, reply: reply, min_sites: int = 2, there: tuple[str, ...] = SITES
+    ) -> JobReport:
         """The first job of a new run, with sites that are new, too."""
         self.letters, self.running, self.runs = {}, {}, self.runs + 1
         shutil.rmtree(self.run, ignore_errors=True)
         self.run.mkdir()
         self.order(min_sites).write(self.run)
-        return self.job(lie)
+        return self.job(lie, there)
 
-    def job(self, lie: Lie = lambda letter, reply: reply) -> JobReport:
-        """The next job, with all sites there."""
+    def job(self, lie: Lie = lambda letter, reply: reply, there: tuple[str, ...] = SITES) -> JobReport:
+        """The next job, with these sites."""
 
         def post(letters: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, str]]:
             found = {site: self.answer(site, letter) for site, letter in letters.items()}
@@ -71,7 +73,7 @@ class LyingFederation:
             except Exception as e:
                 raise Slip(repr(e)) from e
 
-        run_job(self.run, post, SITES)
+        run_job(self.run, post, there)
         return read_report(self.run)
 
     def answer(self, site: str, message: bytes) -> bytes:

@@ -225,6 +225,15 @@ def test_a_site_that_comes_back_with_other_numbers_of_rows_is_excluded(town: Lyi
     assert report.state == "done" and "when it came" in report.excluded[LIAR]
 
 
+def test_a_newcomer_is_held_to_the_same_checks(town: LyingFederation) -> None:
+    """It comes between two jobs: with the server's protocol and as many rows as it says from then on, or not at all."""
+    lies = {"describe": lambda t: t | {"protocol": 0}, "layout": lambda t: t | {"train": -1}}
+    for job, lie in lies.items():
+        town.begin(there=HONEST)
+        report = town.job(tree_in(job, lie))
+        assert report.state == "done" and LIAR in report.excluded
+
+
 # ---- sites that say no numbers of rows ----
 
 

@@ -14,6 +14,7 @@ from motet.deploy.flare.kits import FederationError
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter, Reply
 from motet.text import printable
+from motet.wire import WireError
 
 
 class AllSites:
@@ -31,7 +32,14 @@ class AllSites:
             self.engine.lose(site, why)
         if missing:
             raise TooFew("; ".join(f"site {s} did not answer: {why}" for s, why in missing.items()))
-        return each_site({s: came[s] for s in sites}, lambda _, message: Reply.read_for(letter.job, message))
+
+        def read(site: str, message: bytes) -> Reply:
+            try:
+                return Reply.read_for(letter.job, message)
+            except WireError as e:
+                raise WireError(f"its reply to {letter.job} cannot be read: {e}") from e
+
+        return each_site({s: came[s] for s in sites}, read)
 
     def admit(
         self, letter: Letter, read: Callable[[str, Tree], object], to: Collection[str] | None = None
