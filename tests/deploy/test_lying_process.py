@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from living import Living, difference, living, wait
 from motet.deploy.server.run_files import JobReport, RunOrder
 from motet.runs.run import Run
 
+ROUNDS = 150  # seconds, in which the run command often asks who is there
+TO_THE_END = "train.patience=0"
 LIE = """
 
 def _lie(self, letter, *more):
@@ -55,11 +58,13 @@ def test_a_lying_process_is_one_job_with_a_reason(tmp_path: Path, monkeypatch: p
         assert report.state == "failed" and "site c: its numbers of training" in report.why
         said = (federation.folder / "run.out").read_text()
         assert said.count(" with a, b, c") == 1 and "--min-sites is 3" in said, said
-        two_needed = federation.order(4, 2, 120.0)
-        federation.run(two_needed, 4)
+        two_needed = federation.order(ROUNDS, 2, 120.0, TO_THE_END)
+        federation.run(two_needed, ROUNDS, TO_THE_END)
         report = ended(federation, two_needed)
         assert (report.state, set(report.excluded), report.present) == ("done", {"c"}, ["a", "b"])
-        assert "c is excluded: its numbers of training" in (federation.folder / "run.out").read_text()
+        said = (federation.folder / "run.out").read_text()
+        assert "c is excluded: its numbers of training" in said
+        assert len(re.findall(r"job \w+ with", said)) == 2 and "taken in" not in said, "one job for each run"
         (federation.tables / "c.csv").unlink()
         far = Run(federation.run_folder(two_needed))
-        assert difference(far, federation.at_home(far, 4)) == 0
+        assert difference(far, federation.at_home(far, ROUNDS, TO_THE_END)) == 0

@@ -205,6 +205,10 @@ def test_who_lied_once_is_not_asked_again_by_the_next_job(town: LyingFederation)
 
     report = town.begin(end_this_job)
     assert (report.state, set(report.excluded)) == ("again", {LIAR})
+    (town.run / "stop").touch()
+    report = town.job(there=HONEST)
+    assert (report.state, set(report.excluded)) == ("stopped", {LIAR}), "also if it is not there now"
+    (town.run / "stop").unlink()
     asked: list[str] = []
 
     def count(letter: Letter, reply: bytes) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from motet.core import Tree
-from motet.deploy.agreement.refusals import explained
+from motet.deploy.agreement.refusals import LASTING, explained
 from motet.deploy.agreement.site_replies import UnusableReplies, each_site
 from motet.deploy.flare.kits import FederationError
 from motet.engines.flare import Flare, Post, TooFew
@@ -50,8 +50,9 @@ class AllSites:
         while sites:
             try:
                 replies = self(letter, sites)
-                for site in [s for s, r in replies.items() if r.refusal]:
-                    self.engine.lose(site, f"refused: {explained(replies[site].refusal)}")
+                for site, refusal in {s: r.refusal for s, r in replies.items() if r.refusal}.items():
+                    stay_out = self.engine.exclude if refusal in LASTING else self.engine.lose
+                    stay_out(site, f"refused: {explained(refusal)}")
                 each_site({s: r.tree for s, r in replies.items() if not r.refusal}, read)
                 return
             except UnusableReplies as e:

@@ -129,7 +129,7 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
         engine = Flare(
             there, carried(post), order.run, min_replies=order.min_replies, explain=explained, lasting=LASTING
         )
-        engine.excluded = {s: why for s, why in excluded.items() if s in present}
+        engine.excluded = dict(excluded)
         observer = JobObserver(folder, engine, store)
         try:
             with failures_reported(observer):
