@@ -24,8 +24,10 @@ SITES = ("a", "b", "c")
 LIAR = "b"
 HONEST = ("a", "c")
 ROUNDS = 2
+ROWS = 100  # of the first site; each further one has 10 more
 MORE = [
-    "method.name=fedavg", "method.lr=0.1", "method.epochs=1", f"train.rounds={ROUNDS}", "train.after_training=true"
+    "method.name=fedavg", "method.lr=0.1", "method.epochs=1", f"train.rounds={ROUNDS}",
+    "train.after_training=true", "data.val=0.15",
 ]  # fmt: skip
 Lie = Callable[[Letter, bytes], bytes]
 
@@ -47,7 +49,7 @@ class LyingFederation:
         self.runs = 0
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
-            table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
+            table(i, ROWS).to_csv(folder / "tables" / f"{site}.csv", index=False)
         self.run = folder / "run"
 
     def order(self, min_sites: int = 2) -> RunOrder:

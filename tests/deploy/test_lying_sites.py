@@ -133,6 +133,16 @@ def with_classes(t: Any) -> Any:
     return t | {"target": t["target"] | {"classes": [str(k) for k in range(1001)]}, "counts": {}}
 
 
+def shifted(by: float) -> Callable[[Any], Any]:
+    """Sums of other numbers."""
+
+    def change(t: Any) -> Any:
+        more = {"total": t["total"] + by * t["many"]} if "total" in t else {}
+        return t | more | ({"squares": t["squares"] + by**2 * t["rows"]} if "squares" in t else {})
+
+    return change
+
+
 CATEGORIES = [str(k) for k in range(300)]
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "a number for a table": ("describe", lambda t: 7, "no description"),
@@ -247,7 +257,11 @@ def test_a_site_that_lets_no_counts_leave_weighs_one_whatever_it_says(tmp_path: 
     honest = Store(quiet.run).state(1)
     lie = lie_in("verb", lambda r: r | {"n": MANY})
     assert quiet.begin(lie).state == "done" and Store(quiet.run).state(1) == honest
-    assert quiet.result().clients.set_index("client")["train"].to_dict() == {"a": 33, "b": 0, "c": 44}
+    assert (quiet.result().clients.set_index("client")["train"] > 0).to_dict() == {
+        "a": True,
+        "b": False,
+        "c": True,
+    }
 
 
 # ---- a robust mean covers the handshake ----
@@ -255,7 +269,7 @@ def test_a_site_that_lets_no_counts_leave_weighs_one_whatever_it_says(tmp_path: 
 
 def test_with_a_robust_mean_the_middle_site_scales(tmp_path: Path) -> None:
     robust = LyingFederation(tmp_path, "guard.mean=median")
-    lie = tree_in("measure", sums(total=lambda v: v + 40.0 * 38, squares=lambda v: v * 100))
+    lie = tree_in("measure", shifted(40.0))
     assert robust.begin(lie).state == "done"
     layout = unpack((robust.run / "layout.motet").read_bytes())
     x = np.concatenate(
@@ -280,9 +294,9 @@ def test_people_are_told_of_a_site_with_nearly_all_rows(town: LyingFederation) -
     described = tree_in("describe", lambda t: t | {"counts": {"rows": 10**6, "classes": [10**6, 0]}})
     laid_out = tree_in("layout", lambda t: t | {"train": 10**6})
     report = town.begin(lambda letter, reply: laid_out(letter, described(letter, reply)))
-    assert "site b says that it has 1000000 of all 1000140 rows" in report.agreement
+    assert "site b says that it has 1000000 of all 1000220 rows" in report.agreement
     report = town.begin(described)
-    assert "it lays 70 rows out, and described 1000000" in report.excluded[LIAR]
+    assert "it lays 110 rows out, and described 1000000" in report.excluded[LIAR]
 
 
 # ---- refusals ----
