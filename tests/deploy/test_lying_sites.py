@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import asdict
 
 import sites
 from lying import HONEST, LIAR, LyingFederation, lie_in, tree_in
@@ -19,6 +20,7 @@ from motet.deploy.demo import difference
 from motet.deploy.flare.kits import Kit
 from motet.deploy.server.job_chain import JobChain
 from motet.deploy.server.run_files import JobReport, make_order, read_report
+from motet.deploy.server.status import status_text
 from motet.deploy.site.policy import Policy
 from motet.engines.driver import play, start
 from motet.engines.expected_replies import ExpectedReplies
@@ -410,6 +412,12 @@ def test_jobs_that_get_no_further_end_the_run_with_the_last_reason(tmp_path: Pat
     assert report.state == "failed" and "20 jobs in a row got no further than round 4" in report.why
     assert "site b did not answer" in report.why and len(said) == 21
     assert chain.pause_after(JobReport("running", round=5)) == 0 and "without a word" in said[-1]
+
+
+def test_status_says_who_is_excluded_and_why() -> None:
+    report = asdict(JobReport("running", away={"a": "timed out", "b": "it lies"}, excluded={"b": "it lies"}))
+    found = {"federation": "care", "server": "here:1", "up": True, "sites": {}, "runs": {"r": report}}
+    assert status_text(found).splitlines()[-2:] == ["    b is excluded: it lies", "    a is away: timed out"]
 
 
 # ---- drawn lies ----
