@@ -77,12 +77,13 @@ def collect(
 @overload
 def verb(f: F) -> F: ...
 @overload
-def verb(*, solo: bool = False) -> Callable[[F], F]: ...
-def verb(f: Any = None, *, solo: bool = False) -> Any:
-    """Mark what may run at a client. A `solo` verb is ordinary Python and is never vectorised."""
+def verb(*, solo: bool = False, check: Callable[[Tree], Any] | None = None) -> Callable[[F], F]: ...
+def verb(f: Any = None, *, solo: bool = False, check: Callable[[Tree], Any] | None = None) -> Any:
+    """Mark what may run at a client. A `solo` verb is ordinary Python and is never vectorised; its replies may
+    differ in form, so where clients are organisations `check` raises ValueError for what is no reply to it."""
 
     def mark(f: F) -> F:
-        f.verb, f.solo = True, solo  # type: ignore[attr-defined]
+        f.verb, f.solo, f.check = True, solo, check  # type: ignore[attr-defined]
         return f
 
     return mark(f) if f else mark

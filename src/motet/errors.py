@@ -16,6 +16,7 @@
     ├── VerbFailed           a verb failed at a client
     ├── TooFew               fewer sites answered than a round needs
     ├── ModelRefused         a published model that is not used (also ValueError)
+    ├── UnusableReplies      replies of sites that cannot be what was asked for
     ├── WireError            bytes that are no message, or a tree that cannot be sent (also ValueError)
     ├── FederationError      something is wrong with a federation of organisations
     │   └── Unreachable      the server of a federation does not answer
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
     from motet.core import MethodUnfit as MethodUnfit
     from motet.core import NoReply as NoReply
     from motet.data.federated import DataError as DataError
+    from motet.deploy.agreement.site_replies import UnusableReplies as UnusableReplies
     from motet.deploy.flare.credentials import Unreachable as Unreachable
     from motet.deploy.flare.kits import FederationError as FederationError
     from motet.deploy.site.policy import PolicyError as PolicyError
@@ -66,6 +68,7 @@ if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
 _PLACES = {
     "motet.core": "MethodUnfit NoReply",
     "motet.data.federated": "DataError",
+    "motet.deploy.agreement.site_replies": "UnusableReplies",
     "motet.deploy.flare.credentials": "Unreachable",
     "motet.deploy.flare.kits": "FederationError",
     "motet.deploy.site.storage": "EncryptedStateError",

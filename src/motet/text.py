@@ -1,4 +1,4 @@
-"""Text for people: hints about misspelt names, tables of aligned columns, names of strangers in Markdown and CSV.
+"""Text for people: hints about misspelt names, tables of aligned columns, and text of others made harmless.
 
 Knows strings only.
 """
@@ -11,6 +11,10 @@ from difflib import get_close_matches
 
 _MANY = 20  # more names than these are not listed beside the nearest one
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+# Sequences that a terminal obeys: CSI (colours, cursor), OSC (titles, links) up to its end, and two-letter ones.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]"
+)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -82,3 +86,17 @@ def in_cell(value: object) -> object:
         isinstance(value, str) and value != "-" and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     )
     return f"'{value}" if runs and not _NUMBER.fullmatch(str(value)) else value
+
+
+def printable(text: str, most: int = 300, *, lines: bool = False) -> str:
+    r"""Text that somebody else wrote, for files and terminals: without sequences that a terminal obeys and letters
+    that nobody sees, in one line unless `lines`, and cut.
+
+    >>> printable("\x1b[31mdisk\x1b[0m full\nnow"), printable("abcdef", 4)
+    ('disk full now', 'abc…')
+    """
+    plain = _ESCAPES.sub("", text[: 20 * most])
+    seen = "".join(
+        c if c.isprintable() or (lines and c == "\n") else " " if c.isspace() else "" for c in plain
+    )
+    return seen if len(seen) <= most else seen[: most - 1] + "…"

@@ -23,6 +23,7 @@ from motet.runs.run import Run
 from motet.runs.store import Store
 
 ROUNDS = 100  # enough for every moment to fall inside the run; a round takes some hundredths of a second
+TO_THE_END = "train.patience=0"  # also where scores do not rise any more
 
 
 class Trouble:
@@ -77,15 +78,15 @@ class Trouble:
 def survive(folder: Path, seed: int, kinds: list[str], rounds: int = ROUNDS) -> None:
     with living(folder) as federation:
         federation.start("server", *federation.sites)
-        orders = federation.order(rounds, min_sites=2, timeout=6.0)
-        federation.run(orders, rounds)
+        orders = federation.order(rounds, 2, 6.0, TO_THE_END)
+        federation.run(orders, rounds, TO_THE_END)
         trouble = Trouble(federation, orders, seed)
         for kind in kinds:
             trouble.moment()
             getattr(trouble, kind)()
         trouble.until(lambda: federation.report(orders).state == "done", "the end")
         found = Run(federation.run_folder(orders))
-        same = federation.at_home(found, rounds)
+        same = federation.at_home(found, rounds, TO_THE_END)
         assert found.rounds["round"].tolist() == list(range(rounds))
         assert difference(found, same) == 0, federation.logs()
         states = [Store(run.folder).state(rounds - 1) for run in (found, same)]
@@ -119,8 +120,8 @@ def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path
         line = Line(federation.kit.port)
         line.lay(federation.folder / "a")
         federation.start("server", *federation.sites)
-        orders = federation.order(ROUNDS, min_sites=2, timeout=6.0)
-        federation.run(orders, ROUNDS)
+        orders = federation.order(ROUNDS, 2, 6.0, TO_THE_END)
+        federation.run(orders, ROUNDS, TO_THE_END)
         trouble = Trouble(federation, orders, 0)
         trouble.moment()
         line.whole.clear()
@@ -130,7 +131,7 @@ def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path
         trouble.until(lambda: federation.report(orders).state == "done", "the end")
         found = Run(federation.run_folder(orders))
         assert stood < ROUNDS - 1 and found.rounds["round"].tolist() == list(range(ROUNDS))
-        assert difference(found, federation.at_home(found, ROUNDS)) == 0, federation.logs()
+        assert difference(found, federation.at_home(found, ROUNDS, TO_THE_END)) == 0, federation.logs()
 
 
 @pytest.mark.long
@@ -139,8 +140,8 @@ def test_a_newcomer_and_a_lost_site_that_returns_are_taken_in_while_the_others_g
     """Here a round counts with two of three sites."""
     with living(tmp_path / "care", ("a", "b", "c")) as federation:
         federation.start("server", "a", "b")
-        orders = federation.order(9_000, min_sites=2, timeout=6.0)
-        federation.run(orders, 9_000)
+        orders = federation.order(9_000, 2, 6.0, TO_THE_END)
+        federation.run(orders, 9_000, TO_THE_END)
         trouble = Trouble(federation, orders, 0)
 
         def present(*sites: str) -> bool:

@@ -31,7 +31,7 @@ Letters = Mapping[str, bytes]
 Came = tuple[dict[str, bytes], dict[str, str]]
 
 
-class Cut(Exception):
+class Cut(BaseException):
     """The server's process ends here."""
 
 

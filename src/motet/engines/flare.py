@@ -1,25 +1,28 @@
 """The flare engine: clients are organisations, asked by letters over NVIDIA FLARE's Collab group calls.
 
 An ask becomes one letter for each site, sent to all of them at once. A site that does not answer in time, or
-whose process is gone, is absent: for the rest of the job it is not asked again. Fewer than `min_replies` answers
-and the round does not count. What a client keeps never comes here: `keeps` holds only the label of the version
-that is at the client, so that a letter can say from which one the client is to start.
+whose process is gone, is absent: for the rest of the job it is not asked again. A site whose reply cannot be what
+was asked for is excluded, with the reason: it is not asked again, in later jobs neither. Fewer than `min_replies`
+answers and the round does not count. What a client keeps never comes here: `keeps` holds only the label of the
+version that is at the client, so that a letter can say from which one the client is to start.
 Knows letters, labels and who is there. Does not know what happens at a site.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from motet.client.visit import name_of
-from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn
+from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.evaluate import See, evaluation_request
-from motet.engines.expected_replies import ExpectedReplies
+from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
 from motet.engines.letters import BEGINS_ANEW, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
+from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
+from motet.text import printable
 from motet.wire import WireError
 
 _SHORT = 1000  # bytes; a refusal that is one word is shorter
@@ -47,18 +50,24 @@ class Flare(Loop):
         min_replies: int = 1,
         limit: int = 256 << 20,
         expect: ExpectedReplies | None = None,
+        explain: Callable[[str], str] = str,
+        lasting: Container[str] = (),
     ) -> None:
         super().__init__({})
         self.clients = sorted(clients)
         self.post, self.run, self.recipe = post, run, dict(recipe or {})
         self.min_replies, self.limit, self.expect = min_replies, limit, expect
+        self.explain, self.lasting = explain, lasting  # refusals in words, and those that stay refusals
         self.present = set(clients if present is None else present)
         self.number = 0  # of the next ask within the round
-        self.n: dict[Client, int] = {}  # number of examples of each site, from its last reply
+        # Numbers of rows of each site by part, as they were agreed on before training, else as they were first said:
+        # weights in means, whatever a later reply says. Sites that are `uncounted` say none, and weigh 1.
+        self.rows: dict[Client, dict[str, int]] = {}
+        self.uncounted: set[Client] = set()
         self.away: dict[Client, str] = {}  # who did not answer last time, and why
-        self.anew: dict[
-            Client, int
-        ] = {}  # who gave up what it kept, and in which round; for the run's record
+        self.refusals: dict[Client, str] = {}  # what each site refused last, and why
+        self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
+        self.anew: dict[Client, int] = {}  # who gave up what it kept, and in which round
 
     # ---- asks ----
 
@@ -70,26 +79,42 @@ class Flare(Loop):
         """Replies that can be used, in the order of names; what is kept at each site has a new label."""
         label = (self.turn.number, self.number)
         self.number += 1
-        like = self.expect.like(self.method, self.turn, ask) if self.expect else None
         found = self.call_sites(
-            "verb", ask.messages(), like, verb=name_of(ask.verb), learn=ask.learn, number=label[1]
+            "verb", ask.messages(), verb=name_of(ask.verb), learn=ask.learn, number=label[1]
         )
-        self.check_enough(self.where(ask.verb), len(found), len(ask.to))
-        for client, reply in found.items():
-            if reply.spoilt or not all_finite(reply.tree):
+        whole = {c: r for c, r in found.items() if not r.spoilt}
+        whole = self.without(whole, self.of_other_form(ask, {c: r.tree for c, r in whole.items()}))
+        finite = {c: r for c, r in whole.items() if all_finite(r.tree)}
+        finite = self.without(finite, outsized(ask, {c: r.tree for c, r in finite.items()}))
+        came = [c for c in found if c not in self.excluded]
+        self.check_enough(self.where(ask.verb), len(came), len(ask.to))
+        for client in came:
+            if client not in finite:
                 self.refused.append((client, name_of(ask.verb), self.turn.number))
                 continue
-            self.n[client] = reply.n
+            self.rows.setdefault(client, {}).setdefault("train", finite[client].n)
             self.keeps.put(client, label)
-            yield client, reply.tree
+            yield client, finite[client].tree
+
+    def of_other_form(self, ask: Ask, replies: Mapping[Client, Tree]) -> dict[Client, str]:
+        """Whose replies are not of the form that a blank client's reply has, and why."""
+        like = self.expect.like(self.method, self.turn, ask) if self.expect else None
+        own = getattr(ask.verb, "check", None)  # a solo verb's reply may differ from client to client
+        any_form = is_solo(ask.verb) and ask.learn == "all"
+        return odd_forms(replies, like, own, loose=ask.learn == "all", any_form=any_form)
 
     def check_enough(self, what: str, came: int, asked: int) -> None:
         if came < (need := min(self.min_replies, asked)):
             away = "; ".join(f"{c}: {why}" for c, why in sorted(self.away.items())) or "no site gave a reason"
             raise TooFew(f"{what}: {came} of {asked} sites answered, and {need} must ({away})")
 
+    def enough_left(self) -> bool:
+        """Whether a round can still count: sites that are away may come back, excluded ones do not."""
+        left = set(self.clients) - set(self.excluded)
+        return len(left) >= max(1, min(self.min_replies, len(self.clients)))
+
     def weight(self, ask: Ask, client: Client) -> float:
-        return float(self.n[client] if ask.weights is None else ask.weights[client])
+        return float(self.rows[client]["train"] if ask.weights is None else ask.weights[client])
 
     def evaluate(
         self,
@@ -104,30 +129,61 @@ class Flare(Loop):
         self.method, self.turn = method, turn
         sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
-        found = self.call_sites("evaluate", sent, like, part=part)
+        found = self.sound_scores(self.call_sites("evaluate", sent, part=part), like, part)
         there = len(self.present)  # a site whose policy keeps scores back is there all the same
         self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
-        return stacked((c, reply.tree) for c, reply in found.items())
+        return stacked(found.items())
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         self.method, self.turn = method, dataclasses.replace(turn, number=turn.number - 1)
         found = {c: reply for ask in asks for c, reply in self.after_training(ask).items()}
-        return stacked((c, reply.tree) for c, reply in found.items())
+        return stacked(self.sound_scores(found).items())
 
     def after_training(self, ask: Ask) -> dict[Client, Reply]:
         return self.call_sites("evaluate_trained", ask.messages(), verb=name_of(ask.verb), part="test")
 
+    def sound_scores(
+        self, found: Mapping[Client, Reply], like: Tree = None, part: Part | None = None
+    ) -> dict[Client, Tree]:
+        """Scores that can be scores, with the agreed numbers of rows, by side or (without `part`) by part.
+
+        A minority of sites whose losses no sound model has is excluded; where they are more, training diverged.
+        """
+        trees = {c: r.tree for c, r in found.items()}
+        trees = self.without(trees, odd_forms(trees, like))
+        rules, sound, wrong = ScoreRules.of(self.method.task), dict[Client, Tree](), dict[Client, str]()
+        for client, tree in trees.items():
+            try:
+                sides = {k: self.counted(rules, client, part or k, s) for k, s in by_side(tree).items()}
+                sound[client] = sides
+            except WireError as e:
+                wrong[client] = f"its scores cannot be used: {e}"
+        sound = self.without(sound, wrong)
+        lost = {c for c, tree in sound.items() if any(map(rules.lost, tree.values()))}
+        few = len(lost) <= (len(sound) - 1) // 2
+        return self.without(
+            sound, dict.fromkeys(lost if few else (), "its loss is one that no sound model has")
+        )
+
+    def counted(self, rules: ScoreRules, client: Client, part: str, scores: Tree) -> Tree:
+        if client in self.uncounted:
+            return rules.check(scores, counted=False)
+        known = self.rows.setdefault(client, {})
+        checked = rules.check(scores, known.get(part))
+        known.setdefault(part, int(checked["n"]))
+        return checked
+
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every site saves its personal model; none of them comes here."""
         self.method, self.turn = method, turn
-        self.call_sites("save_model", {c: method.download(state, c) for c in self.clients})
+        found = self.call_sites("save_model", {c: method.download(state, c) for c in self.clients})
+        odd = [c for c, r in found.items() if not isinstance(r.tree, dict) or r.tree.get("saved") is not True]
+        self.without(found, dict.fromkeys(odd, "it did not say whether it saved its model"))
         yield from ()
 
     # ---- letters ----
 
-    def call_sites(
-        self, job: LetterJob, sent: Mapping[Client, Tree], like: Tree = None, **more: Any
-    ) -> dict[Client, Reply]:
+    def call_sites(self, job: LetterJob, sent: Mapping[Client, Tree], **more: Any) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
         letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
         if not letters:
@@ -138,19 +194,30 @@ class Flare(Loop):
             came, failed = came | more_came, failed | more_failed
         found: dict[Client, Reply] = {}
         for client in sorted(letters):
-            if client in failed:
-                self.lose(client, failed[client])
+            if client in failed or client not in came:
+                self.lose(client, failed.get(client, "no answer"))
                 continue
             try:
-                reply = Reply.read(came[client], self.limit, like, loose=more.get("learn") == "all")
+                found[client] = self.read(job, came[client])
             except WireError as e:
-                reply = Reply(refusal=f"its reply cannot be read: {e}")
-            if reply.refusal:
-                self.away[client] = reply.refusal
+                self.exclude(client, f"its reply to {more.get('verb') or job} cannot be read: {e}")
+        refusals = {c: r.refusal for c, r in found.items() if r.refusal}
+        for client in found:
+            if client in refusals:
+                self.refuse(job, client, refusals[client])
             else:
-                found[client] = reply
                 self.away.pop(client, None)
-        return found
+        return {c: r for c, r in found.items() if c not in refusals}
+
+    def read(self, job: LetterJob, message: bytes) -> Reply:
+        return Reply.read(message, self.limit) if job == "verb" else Reply.read_for(job, message)
+
+    def refuse(self, job: LetterJob, client: Client, refusal: str) -> None:
+        """Remember a site's refusal. One that its policy repeats for ever keeps it out of training."""
+        if job == "verb" and refusal in self.lasting:
+            self.exclude(client, self.explain(refusal))
+        else:
+            self.away[client] = self.refusals[client] = self.explain(refusal)
 
     def begins_anew(self, client: Client, message: bytes) -> bool:
         """Whether a site says that it gave up what it kept; it is then asked as one that has just joined."""
@@ -176,7 +243,24 @@ class Flare(Loop):
 
     def lose(self, client: Client, why: str) -> None:
         self.present.discard(client)
-        self.away[client] = why
+        self.away[client] = printable(why)
+
+    def exclude(self, client: Client, why: str) -> None:
+        """From now on the run goes without a site, and says why."""
+        self.lose(client, why)
+        self.excluded[client] = self.away[client]
+
+    def without(self, found: Mapping[Client, Any], wrong: Mapping[Client, str]) -> dict[Client, Any]:
+        """What was found, but for the sites that are excluded for these reasons."""
+        for client, why in wrong.items():
+            self.exclude(client, why)
+        return {c: v for c, v in found.items() if c not in wrong}
+
+
+def by_side(tree: Tree) -> dict[str, Tree]:
+    if not isinstance(tree, dict):
+        raise WireError("they are not given by side")
+    return tree
 
 
 def group_calls(timeout: float) -> Post:

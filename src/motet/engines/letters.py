@@ -14,7 +14,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from motet.core import Tree
-from motet.wire import check_form, pack, record, unpack
+from motet.text import printable
+from motet.wire import WireError, check_form, pack, record, unpack
+
+PROTOCOL = 1  # of letters and replies: parties that speak another one do not understand each other
 
 Number = Annotated[int, Meta(gt=-(1 << 40), lt=1 << 40)]
 Label = tuple[Number, Number]  # (round, number of the ask within it)
@@ -22,6 +25,11 @@ LetterJob = Literal[
     "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"
 ]
 BEGINS_ANEW = "reset"  # a refusal: the client gave up what it kept, and starts as one that has just joined
+REPLY_BYTES: dict[LetterJob, int] = {  # largest replies that a server reads; of verbs, see the engine
+    "describe": 16 << 20, "measure": 16 << 20, "layout": 64 << 10, "offer": 64 << 10, "evaluate": 1 << 20,
+    "evaluate_trained": 1 << 20, "save_model": 64 << 10,
+}  # fmt: skip
+_REFUSAL = 300  # letters of a refusal that are kept
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
 
 
@@ -74,8 +82,20 @@ class Reply(Struct, frozen=True):
         cls, message: bytes, limit: int | None = None, like: Tree = None, *, loose: bool = False
     ) -> Reply:
         """The reply that the bytes hold; anything else is a WireError. With `like`, its tree must be of the
-        same form as that one (see wire.check_form)."""
+        same form as that one (see wire.check_form). A refusal is text of somebody else's, and made harmless."""
         reply = record(unpack(message, limit), cls, "reply")
-        if like is not None and not reply.refusal and not reply.spoilt:
+        if reply.refusal:
+            return cls(refusal=printable(reply.refusal, _REFUSAL).strip() or "a refusal without a word")
+        if like is not None and not reply.spoilt:
             check_form(reply.tree, like, loose=loose)
+        return reply
+
+    @classmethod
+    def read_for(cls, job: LetterJob, message: bytes) -> Reply:
+        """The reply to a job that is no verb: small, and never spoilt."""
+        reply = cls.read(message, REPLY_BYTES[job])
+        if reply.spoilt:
+            raise WireError(
+                f"the reply to {job} says that it is not finite, which only a verb's reply can be"
+            )
         return reply

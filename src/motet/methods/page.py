@@ -103,6 +103,7 @@ class PAGE(LocalSGD):
     def follow(self, state: Tree, turn: Turn, replies: dict[Client, Tree]) -> Tree:
         """The server's answer to the models w_i: weights p, and W(t+1) = sum p_i w_i."""
         found = stack([replies[c] for c in sorted(replies)])
+        found["f"] = found["f"].clamp(min=0)  # losses, whatever was sent
         w, f, proxy = found["w"], found["f"], turn.proxy  # (clients, …) and (clients,)
         scores = games.accuracies(self.task, w, games.evenly_spaced(proxy, self.proxy_rows))
 

@@ -13,7 +13,15 @@ from motet.client import Data
 from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
 from motet.published import defaults
 from motet.stacking import client_stack, contribution
-from motet.stacking.catalogue import admitted, affordable, digest, fetched
+from motet.stacking.catalogue import (
+    admitted,
+    affordable,
+    check_published,
+    check_stack_reply,
+    digest,
+    fetched,
+    reasons,
+)
 from motet.stacking.stack import OWN, Stack, StackSettings, fitted
 
 _HISTORY = 3  # rounds of contributions that are remembered
@@ -69,7 +77,7 @@ class Stacking(Method):
             )  # each client's contribution scores
             trust |= {c: trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
             stacked |= {c: digest(served[c]) for c in replies}
-            refused = {c: why for r in replies.values() for c, why in r["refused"].items()}
+            refused = reasons(replies, models)
             s = s | {"refused": s["refused"] | refused}
         history = [*s["history"], contribution.in_strength(trust)][-_HISTORY:]
         return s | {"trust": trust, "stacked": stacked, "history": history}
@@ -98,7 +106,7 @@ class Stacking(Method):
 
     # ---- clients ----
 
-    @verb(solo=True)
+    @verb(solo=True, check=check_published)
     def publish(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         rows, seed = client_stack.rows_of(data, self.task), int(data.seed)
         features = defaults(rows.x, rows.kinds, "noise" if self.noise else "plain", self.noise, seed)
@@ -109,7 +117,7 @@ class Stacking(Method):
             models = [fitted(self.public, rows, seed + 1, self.trees)]
         return [client_stack.published(m, rows, "public", features).tree() for m in models], keep
 
-    @verb(solo=True)
+    @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         stack, refused = self.build(served, data)
         return {"trust": stack.importances, "refused": refused}, client_stack.to_tree(stack, served)

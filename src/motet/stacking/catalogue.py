@@ -8,12 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from motet.published import Manifest, ModelRefused, Published
 from motet.stacking import fetching
+from motet.text import printable
 
 Tree = Any
+_VERSIONS = 100  # of one model
 Catalogue = Mapping[str, Tree]  # {owner: {"manifest": bytes, "model": bytes}}, as tensors
 
 
@@ -24,7 +29,7 @@ def fetched(models: Catalogue) -> tuple[dict[str, Published], dict[str, str]]:
         try:
             found[owner] = Published.from_tree(models[owner])
         except ModelRefused as e:
-            refused[owner] = f"client {owner}: {e.reason}"
+            refused[owner] = f"client {owner}: {printable(e.reason)}"
     return found, refused
 
 
@@ -41,6 +46,39 @@ def admitted(replies: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
         else:
             good[owner] = list(versions)
     return good, refused
+
+
+# ---- what clients say of their stacks ----
+
+
+class StackReply(Struct, forbid_unknown_fields=True):
+    """How much a client's stack relies on each model, and why it uses others not at all."""
+
+    trust: dict[str, Annotated[float, Meta(ge=0, le=1.000001)]]
+    refused: dict[str, str]
+
+
+def check_stack_reply(tree: Tree) -> None:
+    """Raise ValueError for what is no reply to `stack`."""
+    try:
+        msgspec.convert(tree, StackReply)
+    except msgspec.ValidationError as e:
+        raise ValueError(str(e)) from e
+
+
+def check_published(tree: Tree) -> None:
+    """Raise ValueError for what is no reply to `publish`; what a model is made of is checked by `admitted`."""
+    if not isinstance(tree, list | tuple) or not 1 <= len(tree) <= _VERSIONS:
+        raise ValueError(f"a client publishes 1 to {_VERSIONS} versions of a model")
+
+
+def reasons(replies: Catalogue, owners: Mapping[str, Any]) -> dict[str, str]:
+    """Why clients use models of these owners not at all, as they say."""
+    said = [(c, why) for r in replies.values() for c, why in r["refused"].items()]
+    return {c: printable(why) for c, why in said if c in owners}
+
+
+# ---- what a client is served ----
 
 
 def manifest_of(tree: Tree) -> Manifest:

@@ -2,7 +2,8 @@
 
     agreement, layout = handshake(call, run="r1", method="fedper", seed=0)
 
-`call` takes a letter and gives {site: reply}; how it does so is the caller's business. Nothing trains here.
+`call` takes a letter and gives {site: reply}; how it does so is the caller's business. Nothing trains here. Replies
+that cannot be what was asked for are an UnusableReplies: the caller may begin anew without those sites.
 Knows the order of questions. Does not know tables, nor how letters are carried.
 """
 
@@ -13,15 +14,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec.structs import replace
 
 from motet.core import Tree
 from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.refusals import explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
+from motet.deploy.agreement.site_replies import (
+    check_widths,
+    checked_description,
+    each_site,
+    part_rows,
+)
+from motet.deploy.agreement.sum_checks import ColumnMeans, Sums, added, middle_spread, read_sums
 from motet.engines.letters import Letter, Reply
+from motet.engines.site_scores import MOST_ROWS
 
 Call = Callable[[Letter], Mapping[str, Reply]]
+Rows = Mapping[str, int]  # of each site's table, as it said; 0 where it lets no numbers of rows leave
+_MOST_OF_ALL = 0.9  # share of all rows at one site that people are told of
 
 
 def handshake(
@@ -34,52 +45,71 @@ def handshake(
     val: float = 0.15,
     test: float = 0.25,
     features: Features = "same",
+    robust: bool = False,
     on_agreement: Callable[[Agreement], Any] = lambda a: None,
 ) -> tuple[Agreement, Layout]:
-    """What all sites hold, and the layout that all of them then use. `on_agreement` is called before the
-    agreement is checked, so that people see what does not fit."""
-    described = trees_of(call(Letter("describe", run)))
+    """What all sites hold, with the numbers of rows that they keep to, and the layout that all of them then use.
+    `on_agreement` is called before the agreement is checked, so that people see what does not fit, and again when
+    more is known. `robust`: no single site moves the scaling far."""
+    described = each_site(trees_of(call(Letter("describe", run))), checked_description)
+    check_widths(described)
+    rows = {site: int(tree["counts"].get("rows", 0)) for site, tree in described.items()}
     agreement = merge(described, method, features)
+    agreement.notes += large_sites(rows)
     on_agreement(agreement)
-    layout = measured(call, run, agreement.check(), agreement.layout(scale, seed, val, test))
-    trees_of(call(Letter("layout", run, send=layout.tree())))
+    layout = agreement.check().layout(scale, seed, val, test)
+    layout = measured(call, run, agreement, layout, rows, robust)
+    replies = trees_of(call(Letter("layout", run, send=layout.tree())))
+    agreement.part_rows = each_site(replies, lambda site, tree: part_rows(tree, rows.get(site, 0)))
+    on_agreement(agreement)
     return agreement, layout
 
 
-def measured(call: Call, run: str, agreement: Agreement, layout: Layout) -> Layout:
+def measured(
+    call: Call, run: str, agreement: Agreement, layout: Layout, rows: Rows, robust: bool = False
+) -> Layout:
     """The layout with means and spreads of all sites' training rows, from sums."""
     if not (layout.wants_sums or agreement.holes):
         return layout
-    letter = Letter("measure", run, send={"layout": layout.tree(), "middle": ()})
-    first = summed(trees_of(call(letter)), ("rows", "many", "total"))
-    layout = layout.with_means(first["many"], first["total"])
-    middle = first["total"] / np.maximum(first["many"], 1)
-    sent = {"layout": layout.tree(), "middle": torch.from_numpy(middle)}
-    second = summed(trees_of(call(replace(letter, send=sent))), ("rows", "squares"))
-    return layout.with_spread(second["rows"], second["squares"])
+
+    def ask(middle: Tree, *names: str) -> Sums:
+        letter = Letter("measure", run, send={"layout": layout.tree(), "middle": middle})
+        replies = trees_of(call(letter))
+        return each_site(replies, lambda s, tree: read_sums(tree, layout, names, rows.get(s) or MOST_ROWS))
+
+    first = ask((), "rows", "many", "total")
+    said = ColumnMeans.of(layout, first)
+    said.check_gross()
+    many, total = added(first, "many"), added(first, "total")
+    if robust:
+        many, total = np.minimum(many, 1), said.middle_site()
+        agreement.notes.append("numbers are standardised by the middle site's mean and spread (guard.mean)")
+    layout, middle = layout.with_means(many, total), total / np.maximum(many, 1)
+    second = ask(torch.from_numpy(middle), "rows", "squares")
+    said.check_spreads(np.stack([second[s]["squares"] for s in said.sites]), middle)
+    agreement.notes += said.notes
+    if robust:
+        return layout.with_spread(np.ones(len(middle)), middle_spread(second))
+    return layout.with_spread(added(second, "rows"), added(second, "squares"))
 
 
 def trees_of(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     """What sites replied; a refusal of one is the end, and all refusals are said."""
-    if wrong := [r.refusal for r in replies.values() if r.refusal]:
-        raise DataError("\n".join(wrong))
+    wrong = {s: r.refusal for s, r in replies.items() if r.refusal}
+    if wrong:
+        raise DataError(
+            "\n".join(f"site {s}: {explained(why.removeprefix(f'{s}: '))}" for s, why in wrong.items())
+        )
     if not replies:
         raise DataError("no site answered.\nhint: see `motet federation status`")
     return {s: replies[s].tree for s in sorted(replies)}
 
 
-def summed(sums: Mapping[str, Tree], names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Sums over sites of numbers by column, in the order of sites' names."""
-    total: dict[str, np.ndarray] = {}
-    for site, tree in sums.items():
-        for name in names:
-            v = tree.get(name) if isinstance(tree, dict) else None
-            if not isinstance(v, torch.Tensor) or v.ndim != 1 or not bool(torch.isfinite(v.double()).all()):
-                raise DataError(f"site {site} sent no sums of its columns when it was asked for {name}")
-            values = v.double().numpy()
-            if name in total and total[name].shape != values.shape:
-                raise DataError(
-                    f"site {site} sent sums of {len(values)} columns; expected {len(total[name])}"
-                )
-            total[name] = total.get(name, 0) + values
-    return total
+def large_sites(rows: Rows) -> list[str]:
+    """Who says that nearly all rows are at one site, which then decides nearly all of every mean."""
+    total = sum(rows.values())
+    return [
+        f"site {s} says that it has {n} of all {total} rows: it decides nearly all of every mean"
+        for s, n in rows.items()
+        if len(rows) > 1 and n > _MOST_OF_ALL * total
+    ]

@@ -94,6 +94,7 @@ class Agreement:
     seen: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the classes of each site
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    part_rows: dict[str, dict[str, int]] = field(default_factory=dict)  # of each site, once it has the layout
 
     def check(self) -> Agreement:
         """Raise all that does not fit, at once."""

@@ -2,13 +2,15 @@
 
 The run's folder is an ordinary one. A job ends when the run is done, when it cannot go on, when too few sites
 answer, or when a note in the folder says so; rounds that ended are in the checkpoint, and the next job goes on
-from there.
+from there. However a job ends, its report says why: a failure that another job would only repeat ends the run.
 Knows runs, the handshake and the flare engine. Does not know FLARE: letters go through `post`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,18 +24,34 @@ from msgspec.structs import replace
 from motet.atomic import write_atomically
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
-from motet.core import MethodUnfit, NoReply
+from motet.core import MethodUnfit, NoReply, Tree
 from motet.data.federated import DataError, FederatedData
 from motet.deploy.agreement.handshake import handshake, trees_of
 from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.refusals import LASTING, explained
 from motet.deploy.agreement.schema import Agreement
+from motet.deploy.agreement.site_replies import (
+    UnusableReplies,
+    agreed,
+    checked_description,
+    each_site,
+    part_rows,
+)
 from motet.deploy.flare.kits import FederationError
-from motet.deploy.server.run_files import JOB_LOCK, JobReport, RunOrder, clear_notes, read_note
+from motet.deploy.server.all_sites import AllSites
+from motet.deploy.server.run_files import (
+    JOB_LOCK,
+    JobReport,
+    RunOrder,
+    clear_notes,
+    read_note,
+    read_report,
+)
 from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
-from motet.engines.letters import Letter, Reply
-from motet.errors import Damaged
+from motet.engines.letters import Letter
+from motet.errors import Damaged, MotetError
 from motet.nets import NetError
 from motet.runs.build import build, completed
 from motet.runs.choose_metric import chosen_metric
@@ -44,14 +62,17 @@ from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.text import printable
 from motet.trusted_code import trust_names
 from motet.wire import WireError, pack, unpack
 
+log = logging.getLogger("motet.server")
 _LAYOUT = "layout.motet"
 _FATAL = (
     Damaged, FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed,
     Diverged,
 )  # fmt: skip
+_LINES, _WIDE = 200, 200  # of a text that sites have a part in, as it is shown
 _PATIENCE = 30  # seconds that a job waits for the one before it to let go of the folder
 
 
@@ -63,7 +84,11 @@ class JobObserver:
     engine: Flare
     store: Store
     known: dict[str, str] = field(default_factory=dict)  # who was away at the last report
+    refusals: dict[str, str] = field(default_factory=dict)  # that are written down
     last: JobReport = field(default_factory=JobReport)
+
+    def __post_init__(self) -> None:
+        self.last = JobReport(excluded=dict(self.engine.excluded))
 
     def on_start(self, trainer: Trainer) -> None:
         self.last = replace(self.last, rounds=trainer.recipe.train.rounds)
@@ -77,14 +102,20 @@ class JobObserver:
 
     def agreed(self, agreement: Agreement) -> None:
         """Let people see what sites hold, also where it does not fit."""
-        self.last = replace(self.last, agreement=agreement.text())
+        self.last = replace(self.last, agreement=shown(agreement.text()))
         self.report(None, "agreeing")
 
     def report(self, trainer: Trainer | None, state: str, why: str = "") -> None:
-        away = self.engine.away
-        for site in away.keys() - self.known.keys():
-            self.store.event("absent", f"site {site}: {away[site]}")
-        self.known = dict(away)
+        away, excluded, refusals = self.engine.away, self.engine.excluded, self.engine.refusals
+        for site in sorted(excluded.keys() - self.last.excluded.keys()):
+            self.store.event("excluded", f"site {site}: {excluded[site]}")
+        for site, refusal in refusals.items():
+            if self.refusals.get(site) != refusal:
+                self.store.event("refused", f"site {site}: {refusal}")
+        for site in sorted(away.keys() - self.known.keys() - excluded.keys()):
+            if away[site] != refusals.get(site):
+                self.store.event("absent", f"site {site}: {away[site]}")
+        self.refusals, self.known = dict(refusals), dict(away)
         for site, number in self.engine.anew.items():
             self.store.event(
                 "reset", f"site {site} began anew in round {number}: its owner gave up what it kept"
@@ -93,7 +124,10 @@ class JobObserver:
         if trainer:
             self.last = replace(self.last, round=max(trainer.number + 1, 0), scores=dict(trainer.latest))
         present = sorted(self.engine.present)
-        self.last = replace(self.last, state=state, why=why, present=present, away=self.known)
+        why, excluded = shown(why), dict(excluded)
+        self.last = replace(
+            self.last, state=state, why=why, present=present, away=self.known, excluded=excluded
+        )
         self.last.write(self.folder)
 
 
@@ -109,28 +143,48 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
         except Damaged as e:
             JobReport("failed", str(e)).write(folder)
             return
-        engine = Flare(present, post, order.run, present=present, min_replies=order.min_replies)
+        excluded = read_report(folder).excluded
+        there = [s for s in present if s not in excluded]
+        engine = Flare(
+            there, carried(post), order.run, min_replies=order.min_replies, explain=explained, lasting=LASTING
+        )
+        engine.excluded = dict(excluded)
         observer = JobObserver(folder, engine, store)
         try:
             with failures_reported(observer):
-                run_rounds(order, folder, store, engine, observer, slow_post or post)
+                run_rounds(order, folder, store, engine, observer, carried(slow_post or post))
         finally:
             store.commit()
             store.close()
+
+
+def carried(post: Post) -> Post:
+    """Letters that cannot be carried at all are no site's fault, and can be tried again."""
+
+    def carry(letters: Mapping[str, bytes]) -> tuple[dict[str, bytes], dict[str, str]]:
+        try:
+            return post(letters)
+        except MotetError:
+            raise
+        except Exception as e:  # whatever the carrier raises
+            raise TooFew(f"letters could not be carried: {type(e).__name__}: {e}") from e
+
+    return carry
 
 
 def run_rounds(
     order: RunOrder, folder: Path, store: Store, engine: Flare, observer: JobObserver, slow_post: Post
 ) -> None:
     observer.report(None, "agreeing")
-    recipe, layout = agree(order, folder, store, AllSites(engine, slow_post), observer)
+    sites = AllSites(engine, slow_post, order.min_sites)
+    recipe, layout = agree(order, folder, store, sites, observer)
     engine.recipe = sites_recipe(recipe)
     engine.clients = all_clients(store, engine)
     trainer = Trainer(build(recipe, data_at_the_server(order, recipe, layout)), store, engine)
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)
-    except (TooFew, *_FATAL):
+    except Exception:
         store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
         raise
     if not trainer.over():
@@ -155,16 +209,36 @@ def data_at_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> Feder
 
 @contextmanager
 def failures_reported(observer: JobObserver) -> Iterator[None]:
-    """How a job ends that cannot go on: with too few sites it may be tried again, else the run has failed."""
+    """How a job ends that cannot go on. What the next job may find better ends this one alone: too few sites, or
+    this machine's own trouble with files. Everything else would only be repeated, so the run has failed."""
     try:
         yield
     except TooFew as e:
-        observer.store.event("short", str(e))
-        observer.report(None, "short", str(e))
+        end(observer, "short" if observer.engine.enough_left() else "failed", str(e))
     except _FATAL as e:
-        observer.store.set_facts(status="failed", failure=str(e))
-        observer.store.event("failed", str(e))
-        observer.report(None, "failed", str(e))
+        end(observer, "failed", str(e))
+    except (OSError, sqlite3.Error, MemoryError) as e:
+        log.exception("the server cannot go on")
+        end(observer, "short", f"trouble at the server: {type(e).__name__}: {e}")
+    except Exception as e:  # whatever replies or our own errors led to must not be tried again and again
+        log.exception("the run ends")
+        end(
+            observer, "failed", f"an error of motet's, or replies that it cannot use: {type(e).__name__}: {e}"
+        )
+
+
+def end(observer: JobObserver, state: str, why: str) -> None:
+    """Write down why a job ends; `short` can be tried again."""
+    observer.store.event(state, shown(why))
+    if state == "failed":
+        observer.store.set_facts(status="failed", failure=shown(why))
+    observer.report(None, state, why)
+
+
+def shown(text: str) -> str:
+    """A text that sites have a part in, for files and terminals."""
+    lines = printable(text, _LINES * _WIDE, lines=True).split("\n")
+    return "\n".join(printable(line, _WIDE * 5) for line in lines[:_LINES])
 
 
 # ---- agreeing ----
@@ -173,28 +247,60 @@ def failures_reported(observer: JobObserver) -> Iterator[None]:
 def agree(
     order: RunOrder, folder: Path, store: Store, sites: AllSites, observer: JobObserver
 ) -> tuple[Recipe, Layout]:
-    """The resolved recipe and the layout: as the folder has them, or from a handshake with all sites there."""
+    """The resolved recipe and the layout: as the folder has them, or from a handshake with all sites there. It begins
+    anew without sites whose replies cannot be used."""
     if "identity" in (facts := store.facts()):
-        recipe, packed = Recipe(facts["settings"]), (folder / _LAYOUT).read_bytes()
-        check_layout(folder / _LAYOUT, packed, facts)
-        layout = Layout.of(unpack(packed))
-        for line in changes(facts, recipe, pieces_of(recipe, sha256(packed).hexdigest())):
-            store.event("note", f"the run goes on, and is not as it began: {line}")
-        sites.admit(Letter("layout", order.run, send=layout.tree()))
-        sites.admit(offer(order.run, recipe))
-        store.set_facts(status="running", failure="")
-        return recipe, layout
+        return go_on(order, folder, store, sites, facts)
+    while True:
+        try:
+            return agree_anew(order, folder, store, sites, observer)
+        except UnusableReplies as e:
+            sites.exclude(e)
+
+
+def go_on(
+    order: RunOrder, folder: Path, store: Store, sites: AllSites, facts: Mapping[str, Any]
+) -> tuple[Recipe, Layout]:
+    """What the folder has; sites that come now must have the same."""
+    recipe, packed = Recipe(facts["settings"]), (folder / _LAYOUT).read_bytes()
+    check_layout(folder / _LAYOUT, packed, facts)
+    layout = Layout.of(unpack(packed))
+    for line in changes(facts, recipe, pieces_of(recipe, sha256(packed).hexdigest())):
+        store.event("note", f"the run goes on, and is not as it began: {line}")
+    known = rows_in(store)
+    sites.admit(Letter("describe", order.run), checked_description, sites.engine.present - known.keys())
+
+    def keep(site: str, tree: Tree) -> None:
+        said = part_rows(tree)
+        before = known.get(site, said)  # what was agreed on when it came counts, also if it says none now
+        if said and before and before != said:
+            raise WireError(f"it has {said} rows now, and had {before} when it came")
+        agree_on(sites.engine, site, before)
+
+    sites.admit(Letter("layout", order.run, send=layout.tree()), keep)
+    sites.admit(offer(order.run, recipe), agreed)
+    store.set_facts(status="running", failure="")
+    return recipe, layout
+
+
+def agree_anew(
+    order: RunOrder, folder: Path, store: Store, sites: AllSites, observer: JobObserver
+) -> tuple[Recipe, Layout]:
+    """From a handshake with all sites that are there."""
     recipe, data = order.recipe, order.recipe["data"]
     agreement, layout = handshake(
         sites, order.run, recipe["method"]["name"], seed=data["seed"], scale=data["scale"], val=data["val"],
-        test=data["test"], features=data["features"], on_agreement=observer.agreed,
+        test=data["test"], features=data["features"], robust=recipe.guard.mean != "mean",
+        on_agreement=observer.agreed,
     )  # fmt: skip
-    rows = [client_row(site, reply.tree) for site, reply in sites.last.items()]
+    rows = [client_row(site, parts) for site, parts in agreement.part_rows.items()]
     federated = layout.federation(order.federation)
     federated.notes = [*agreement.notes]
     counts, given = agreement.class_counts(), recipe
     recipe = completed(recipe, federated, counts)
-    trees_of(sites(offer(order.run, recipe)))
+    each_site(trees_of(sites(offer(order.run, recipe))), agreed)
+    for site, parts in agreement.part_rows.items():
+        agree_on(sites.engine, site, parts)
     packed = pack(layout.tree())
     write_atomically(folder / _LAYOUT, packed)
     why = f"clients are the sites of the federation {order.federation}"
@@ -216,6 +322,12 @@ def check_layout(path: Path, packed: bytes, facts: Mapping[str, Any]) -> None:
         )
 
 
+def agree_on(engine: Flare, site: str, parts: Mapping[str, int]) -> None:
+    """From now on these are the site's numbers of rows; one that says none weighs 1."""
+    engine.rows[site] = dict(parts) if parts else {"train": 1}
+    (engine.uncounted.discard if parts else engine.uncounted.add)(site)
+
+
 def sites_recipe(recipe: Recipe) -> dict[str, Any]:
     """What letters hold of a recipe; a user's own metric is computed at sites, motet's others need no name."""
     held = {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
@@ -227,42 +339,22 @@ def offer(run: str, recipe: Recipe) -> Letter:
     return Letter("offer", run, recipe=sites_recipe(recipe), send={"rounds": recipe.train.rounds})
 
 
-class AllSites:
-    """One letter to all sites that are there; all must answer before anything trains."""
-
-    def __init__(self, engine: Flare, post: Post) -> None:
-        self.engine, self.post = engine, post
-        self.last: dict[str, Reply] = {}
-
-    def __call__(self, letter: Letter) -> Mapping[str, Reply]:
-        came, failed = self.post({s: letter.pack() for s in sorted(self.engine.present)})
-        for site, why in failed.items():
-            self.engine.lose(site, why)
-        if failed:
-            raise TooFew("; ".join(f"site {s} did not answer: {why}" for s, why in failed.items()))
-        try:
-            self.last = {s: Reply.read(came[s], self.engine.limit) for s in sorted(came)}
-        except WireError as e:
-            raise FederationError(f"a site's reply cannot be read: {e}") from e
-        return self.last
-
-    def admit(self, letter: Letter) -> None:
-        """As a call, in a run that has begun: who refuses stays out, and the others go on."""
-        for site, reply in self(letter).items():
-            if reply.refusal:
-                self.engine.lose(site, f"refused: {reply.refusal}")
-
-
-def client_row(site: str, counts: Any) -> tuple[Any, ...]:
+def client_row(site: str, parts: Mapping[str, int]) -> tuple[Any, ...]:
     """What the store knows of a site: its numbers of rows, as far as its policy lets them leave."""
-    rows = counts if isinstance(counts, dict) else {}
-    return site, 1, *(int(rows.get(part, 0)) for part in ("train", "val", "test")), {}
+    return site, 1, *(parts.get(part, 0) for part in ("train", "val", "test")), {}
+
+
+def rows_in(store: Store) -> dict[str, dict[str, int]]:
+    """Numbers of rows of everybody who ever was in this run; {} of sites that say none."""
+    found = store.db.execute("SELECT client, train, val, test FROM clients")
+    return {c: {"train": n, "val": v, "test": t} if n else {} for c, n, v, t in found}
 
 
 def all_clients(store: Store, engine: Flare) -> list[str]:
     """Everybody who ever was in this run, and newcomers."""
-    known = [c for (c,) in store.db.execute("SELECT client FROM clients")]
-    if new := sorted(engine.present - set(known)):
-        store.clients([client_row(s, {}) for s in new])
+    known = rows_in(store)
+    if new := sorted(engine.present - known.keys()):
+        parts = {s: {} if s in engine.uncounted else engine.rows[s] for s in new}
+        store.clients([client_row(s, parts[s]) for s in new])
         store.event("joined", f"newcomers: {', '.join(new)}")
     return sorted({*known, *new})

@@ -3,7 +3,8 @@
 FLARE fixes who takes part for the length of a job, and does not restart a crashed job. So a job starts with the
 sites that are there; when it ended early (a site's worker died, too few answered, the server died), or when a
 site came back or is new, the next job goes on from the run's checkpoint. Nothing is kept in this process: killed
-and started again, it goes on.
+and started again, it goes on. A site that a job excluded is not taken in again, until the command is started anew;
+and jobs that get no further, one after another, end the run with the last reason.
 Knows jobs, sites' comings and goings, and the run's folder. Does not know rounds.
 """
 
@@ -39,6 +40,7 @@ _FINAL = ("done", "failed", "stopped")  # nothing more is to be done, for now
 _ENDED = (*_FINAL, "again", "short")  # the job is over, whatever FLARE still has to tidy up
 _LINE = 10.0  # seconds between lines about rounds
 _STUCK = 120.0  # seconds that a job may take until it runs
+_STALLED = 20  # jobs in a row without a new round, a quarter of an hour at least, after which the run ends
 
 Say = Callable[[str], None]
 
@@ -75,7 +77,7 @@ class JobChain:
     tries: dict[str, tuple[int, float]] = field(default_factory=dict)  # by site: returns, and when next
     shown: dict[str, str] = field(default_factory=dict)  # who was said to be away, and why
     next_line: float = 0.0  # when the round is said again
-    reached: int = -1  # the round when a job last ended with too few sites
+    reached: int = -1  # the round when a job last ended early
     stalled: int = 0  # jobs in a row without a new round
     warned: set[str] = field(default_factory=set)  # of certificates that end soon
     agreement: str = ""  # the table that was last shown
@@ -84,8 +86,10 @@ class JobChain:
     def run(self) -> None:
         self.order.write(self.folder)  # how many sites a round needs may be another number now
         clear_notes(self.folder)
-        if read_report(self.folder).state in ("stopped", "failed"):
+        if (before := read_report(self.folder)).state in ("stopped", "failed"):
             JobReport("waiting").write(self.folder)
+        elif before.excluded:  # whoever starts the run again gives everybody a chance
+            replace(before, excluded={}).write(self.folder)
         self.until = time.monotonic() + self.patience
         try:
             while (report := read_report(self.folder)).state not in _FINAL:
@@ -159,7 +163,7 @@ class JobChain:
         before = set[str]()
         while True:
             self.check_notes()
-            now = self.fit(admin.alive())
+            now = self.fit(admin.alive()) - self.excluded()
             all_back = now >= known if (known := self.known()) else now <= before
             if len(now) >= self.order.min_sites and (all_back or now <= before):
                 return sorted(now)
@@ -186,7 +190,10 @@ class JobChain:
     def known(self) -> set[str]:
         """Who was in the run at its last report."""
         report = read_report(self.folder)
-        return {*report.present, *report.away}
+        return {*report.present, *report.away} - set(report.excluded)
+
+    def excluded(self) -> set[str]:
+        return set(read_report(self.folder).excluded)
 
     def follow(self, admin: AdminSession, job: str) -> None:
         """Wait until the job is over; a site that comes back is taken in after the current round."""
@@ -202,27 +209,41 @@ class JobChain:
                 counted = time.monotonic()
                 self.take_in_newcomers(admin, set(report.present))
         self.show(report)
-        if report.state == "short":
-            self.say(report.why)
-            self.wait_before_next(report.round)
+        time.sleep(self.pause_after(report))
 
-    def wait_before_next(self, round_: int) -> None:
-        """Longer and longer between jobs that end no further than the one before."""
-        self.stalled = self.stalled + 1 if round_ == self.reached else 0
-        self.reached = round_
-        time.sleep(min(2.0**self.stalled - 1, 60.0))
+    def pause_after(self, report: JobReport) -> float:
+        """Seconds until the next job: longer and longer after jobs that end no further than the one before. After
+        many of them the run has failed, with the reason of the last one."""
+        if report.state in (*_FINAL, "again"):
+            return 0.0
+        why = (
+            report.why
+            if report.state == "short"
+            else f"a job ended while it was {report.state}, without a word"
+        )
+        self.say(why)
+        self.stalled = self.stalled + 1 if report.round == self.reached else 0
+        self.reached = report.round
+        if self.stalled >= _STALLED:
+            text = f"{_STALLED} jobs in a row got no further than round {report.round}; the last one: {why}"
+            replace(report, state="failed", why=text).write(self.folder)
+        return min(2.0**self.stalled - 1, 60.0)
 
     def show(self, report: JobReport) -> None:
         """What sites hold, once; who goes away, when it happens; the round now and then."""
         if report.agreement and report.agreement != self.agreement:
             self.agreement = report.agreement
             self.say(f"\n{report.agreement}\n")
+        for site, why in report.excluded.items():
+            if self.shown.get(site) != why:
+                self.say(f"{site} is excluded: {why}")
+        self.shown |= report.excluded
         if report.state != "running":
             return
         for site, why in report.away.items():
             if self.shown.get(site) != why:
                 self.say(f"{site} is away: {why}")
-        self.shown = dict(report.away)
+        self.shown = report.away | report.excluded
         if time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + _LINE
             self.say(f"round {report.round} of {report.rounds}")
@@ -230,7 +251,7 @@ class JobChain:
     def take_in_newcomers(self, admin: AdminSession, present: set[str]) -> None:
         """Ask for a new job if a site is there that is not in this one; less often for one that came in vain."""
         now = time.monotonic()
-        for site in self.fit(admin.alive()) - present:
+        for site in self.fit(admin.alive()) - present - self.excluded():
             many, when = self.tries.get(site, (0, 0.0))
             if now >= when:
                 self.tries[site] = (many + 1, now + min(10.0 * 2**many, 600.0))

@@ -76,6 +76,7 @@ class JobReport(Struct, frozen=True):
     rounds: int = 0  # of the whole run
     present: list[str] = []  # sites that take part
     away: dict[str, str] = {}  # sites that do not, and why
+    excluded: dict[str, str] = {}  # of those, sites that no later job takes in, and why
     scores: dict[str, float] = {}  # mean validation scores
     agreement: str = ""  # what sites hold, as a table for people
 

@@ -50,7 +50,9 @@ def status_text(found: dict[str, Any]) -> str:
     for name, run in found["runs"].items():
         where = f", round {run['round']} of {run['rounds']}" if run["rounds"] else ""
         lines.append(f"  run {name}: {run['state'] or 'waiting'}{where}")
-        lines += [f"    {site} is away: {why}" for site, why in run["away"].items()]
+        gone = run["excluded"]
+        lines += [f"    {site} is excluded: {why}" for site, why in gone.items()]
+        lines += [f"    {site} is away: {why}" for site, why in run["away"].items() if site not in gone]
         lines += [f"    {run['why']}"] if run["why"] else []
     return "\n".join([*lines, *found.get("warnings", [])])
 

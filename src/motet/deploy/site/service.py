@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
+from motet.deploy.agreement.site_replies import own_version
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
@@ -89,7 +90,7 @@ class SiteService:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.sent(letter, Reply(self.rows.source.describe(self.policy.counts)))
+        return self.sent(letter, Reply(self.rows.source.describe(self.policy.counts) | own_version()))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
