@@ -9,7 +9,8 @@ import pytest
 
 from deploy.test_job import ROUNDS, SITES, Came, Letters, Town
 from motet.cli.main import main
-from motet.deploy.flare.kits import FederationError, create
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.run_files import note, read_report
 from motet.deploy.site.reset import reset_runs
 from motet.deploy.site.storage import EncryptedStateError, read_layout, site_key

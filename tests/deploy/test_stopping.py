@@ -10,7 +10,8 @@ from filelock import FileLock
 from motet.cli.main import main
 from motet.deploy.demo import free_port
 from motet.deploy.flare.admin import Unreachable
-from motet.deploy.flare.kits import Kit, create, open_kit
+from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import Kit, open_kit
 from motet.deploy.server import status
 from motet.deploy.server.job_chain import run_federated
 from motet.deploy.server.run_files import CHAIN_LOCK, JobReport, make_order, note, read_note, read_report

@@ -12,7 +12,7 @@ pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from motet import trusted_code
 from motet.cli.main import main
-from motet.deploy.flare.kits import create
+from motet.deploy.flare.all_kits import create
 from motet.deploy.server.run_files import RunOrder, make_order
 from motet.errors import UntrustedCode
 from motet.trusted_code import AT_SITES

@@ -33,7 +33,8 @@ SENTENCES = {
     "data": "its table cannot be read or used",
     "error": "an error at the site",
 }
-LASTING = frozenset(SENTENCES) - {"limits", "state", "reset", "data", "error"}  # the same letter is refused for ever
+_PASSING = {"limits", "state", "reset", "data", "error"}
+LASTING = frozenset(SENTENCES) - _PASSING  # the same letter is refused for ever
 _UNKNOWN = 80  # letters of a word that is not known here
 
 
