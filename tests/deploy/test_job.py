@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from living import WORDS, server_has, table
+from motet.deploy.agreement.layout import Split
 from motet.deploy.demo import difference
 from motet.deploy.flare.kits import FederationError, Kit
 from motet.deploy.server.job import run_job
@@ -45,7 +46,7 @@ class Town:
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)
-        self.words = [*WORDS, f"train.rounds={ROUNDS}", *(words or ["method.lr=0.1"])]
+        self.words = [*WORDS, f"train.rounds={ROUNDS}", *(words or ["method.lr=0.1", "method.epochs=1"])]
         self.order: RunOrder = make_order("town", None, self.words, 2, min_replies, 60.0)
         self.run = folder / "run"
         self.run.mkdir()
@@ -54,7 +55,7 @@ class Town:
 
     def service(self, site: str) -> SiteService:
         place = self.folder / site
-        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
+        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y", split=Split(val=0.2))
         return SiteService(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
 
     def post(self, letters: Letters) -> Came:

@@ -48,6 +48,7 @@ def parties(within: Add) -> None:
     empty, kinds = ("refuse", "mean"), ("auto", "classes", "numbers")
     p.add_argument("--missing", choices=empty, default="refuse", help="what to do with empty cells")
     p.add_argument("--kind", choices=kinds, default="auto", help="what the target holds")
+    split_arguments(p)
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
     p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
     p.add_argument("--method", help="a method instead of the recipe's")
@@ -58,6 +59,19 @@ def parties(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("site")
     p.add_argument("--undo", action="store_true", help="let it in again")
+
+
+def split_arguments(p: Any) -> None:
+    """How a site divides its rows, which nobody else decides."""
+    share: Any = {"type": float, "metavar": "SHARE"}
+    p.add_argument("--val", default=0.15, help="share of validation rows (default: 0.15)", **share)
+    p.add_argument("--test", default=0.25, help="share of test rows (default: 0.25)", **share)
+    p.add_argument("--seed", type=int, default=0, metavar="N", help="draws these rows (default: 0)")
+    scales = ("auto", "federation", "client", "none")
+    p.add_argument(
+        "--scale", choices=scales, default="auto", help="whose rows scale numbers (auto: the first run's)"
+    )
+    p.add_argument("--new-split", action="store_true", help="forget how the table's rows were divided before")
 
 
 def runs(within: Add) -> None:

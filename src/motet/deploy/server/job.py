@@ -136,7 +136,8 @@ def data_at_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> Feder
     if not data["server"]:
         return found
     return dataclasses.replace(
-        found, proxy=SiteTable("server", Path(data["server"]), data["target"]).whole(layout)
+        found,
+        proxy=SiteTable("server", Path(data["server"]), data["target"], least_category=1).whole(layout),
     )
 
 
@@ -178,8 +179,8 @@ def agree(
     rows = [client_row(site, reply.tree) for site, reply in sites.last.items()]
     federated = layout.federation(order.federation)
     federated.notes = [*agreement.notes]
-    counts, given = agreement.class_counts(), recipe
-    recipe = completed(recipe, federated, counts)
+    counts, given = agreement.class_counts(), with_sites_split(recipe, layout)
+    recipe = completed(given, federated, counts)
     trees_of(sites(offer(order.run, recipe)))
     packed = pack(layout.tree())
     write_atomically(folder / _LAYOUT, packed)
@@ -191,6 +192,15 @@ def agree(
     store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
+
+
+def with_sites_split(recipe: Recipe, layout: Layout) -> Recipe:
+    """The recipe as it is played: with the split that all sites have, where it is one."""
+    splits = {split[:3] for split in layout.splits.values()}
+    if len(splits) != 1:
+        return recipe
+    own = dict(zip(("val", "test", "seed"), splits.pop(), strict=True))
+    return dataclasses.replace(recipe, settings=recipe.settings | {"data": recipe["data"] | own})
 
 
 def sites_recipe(recipe: Recipe) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from motet.deploy.agreement.layout import Split
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
@@ -18,6 +19,7 @@ from motet.deploy.site.table import SiteTable
 
 _DATA = "data.json"
 POLICY = "policy.toml"
+KEPT = "kept"  # the folder of what the site stores
 
 
 def write_source(kit: Kit, source: SiteTable) -> None:
@@ -32,7 +34,8 @@ def read_source(kit: Kit) -> SiteTable:
             f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
         )
     given = json.loads(file.read_text())
-    return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"])})
+    split = Split(*given.get("split", ()))
+    return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"]), "split": split})
 
 
 def read_policy(kit: Kit) -> Policy:
@@ -44,4 +47,4 @@ def read_policy(kit: Kit) -> Policy:
 def open_service(folder: Path) -> SiteService:
     kit = open_kit(folder, "site")
     key = site_key(kit.folder / "key")
-    return SiteService(kit.party, kit.folder / "kept", read_source(kit), read_policy(kit), key)
+    return SiteService(kit.party, kit.folder / KEPT, read_source(kit), read_policy(kit), key)

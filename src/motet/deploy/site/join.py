@@ -18,10 +18,15 @@ from motet.deploy.flare.kits import FederationError, Kit, open_kit
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     """The kit, ready to join with; `given` are the words of the command line."""
     kit = open_kit(given.kit, "site")
-    if not (given.data or given.policy or given.dry_run) and (kit.folder / "data.json").exists():
+    if (
+        not (given.data or given.policy or given.dry_run or given.new_split)
+        and (kit.folder / "data.json").exists()
+    ):
         return kit  # nothing changed since it was last shown
-    from motet.deploy.site.config import POLICY, write_source
+    from motet.deploy.agreement.layout import Split
+    from motet.deploy.site.config import KEPT, POLICY, write_source
     from motet.deploy.site.policy import Policy
+    from motet.deploy.site.split import begin_anew
     from motet.deploy.site.table import SiteTable
 
     if given.policy:
@@ -30,10 +35,15 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     if given.data:
         if not given.target:
             raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
-        drop = tuple(given.drop)
-        write_source(
-            kit, SiteTable(kit.party, Path(given.data), given.target, drop, given.missing, given.kind)
-        )
+        drop, split = tuple(given.drop), Split(given.val, given.test, given.seed, given.scale)
+        if not split.fine:
+            raise FederationError(
+                f"the split {split} leaves no rows for training\nhint: --val 0.15 --test 0.25"
+            )
+        how = (drop, given.missing, given.kind, split)
+        write_source(kit, SiteTable(kit.party, Path(given.data), given.target, *how))
+    if given.new_split and not given.dry_run:
+        begin_anew(kit.folder / KEPT)
     show(given, kit, print if given.dry_run else say)
     return kit
 

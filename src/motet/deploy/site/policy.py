@@ -36,7 +36,11 @@ _LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
-    """Something that a site does not do, with the reason."""
+    """Something that a site does not do, with the reason. The reason stays at the site; the clause may leave."""
+
+    def __init__(self, text: str, clause: str = "error") -> None:
+        super().__init__(text)
+        self.clause = clause
 
 
 class PolicyError(MotetError, ValueError):
@@ -70,6 +74,9 @@ class Policy:
     )
     counts: bool = True  # may numbers of rows leave; if not, this site weighs 1 in a mean
     sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
+    least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
+    least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
+    round_sums: bool = False  # whether means, spreads and numbers of cells leave rounded
     trusted: Names = ()  # the site's own module:name that a recipe may name
 
     @classmethod
