@@ -13,9 +13,9 @@ from typing import Any
 
 from motet.core import Tree
 from motet.data.federated import DataError
+from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.schema import Agreement, Features, merge
-from motet.deploy.agreement.sums import pooled
 from motet.engines.letters import Letter, Reply
 
 Call = Callable[[Letter], Mapping[str, Reply]]

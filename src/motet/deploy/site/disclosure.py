@@ -8,7 +8,6 @@ Knows numbers and the policy. Does not know letters, nor what numbers are used f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ import torch
 from motet.client import Batch, ClientData
 from motet.core import Tree
 from motet.data.federated import DataError
-from motet.deploy.agreement.sums import ColumnSums
+from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
 _FINE = 32  # rounded means are multiples of about a 32nd of the column's spread
@@ -69,19 +68,21 @@ def check_rows(many: int, least: int, what: str) -> None:
 
 
 def class_counts(counts: Sequence[int], least: int) -> list[int]:
-    """Rows of each class. If one of them is below the least number, all are rounded to multiples of it, and none
-    is rounded to 0: with the others exact, the rare one could be computed from the number of all rows.
+    """Rows of each class. If one of them is below the least number, none is said as it is: with the others exact,
+    the rare one could be computed from the number of all rows. A rare class is then said to have 1 row, or half of
+    the least number; others are rounded down.
 
     >>> class_counts([97, 3], 10), class_counts([60, 40], 10)
-    ([100, 10], [60, 40])
+    ([90, 1], [60, 40])
     """
     if min(counts, default=least) >= least:
         return list(counts)
-    return [_coarse(n, least) for n in counts]
+    return [_coarse(n, least) or (least // 2 if n >= least // 2 else min(n, 1)) for n in counts]
 
 
 def _coarse(n: float, least: int) -> int:
-    return max(math.floor(n / least + 0.5), 1) * least
+    """Rounded down to a multiple."""
+    return int(n // least) * least
 
 
 def without_counts(scores: Tree) -> Tree:

@@ -15,9 +15,9 @@ import math
 from dataclasses import dataclass
 
 from motet.core import Tree
+from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
-from motet.deploy.agreement.sums import pooled
 from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy

@@ -9,8 +9,8 @@ import numpy as np
 
 from motet.client import ClientData
 from motet.core import Tree
+from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.agreement.layout import Layout
-from motet.deploy.agreement.sums import ColumnSums
 from motet.deploy.site.policy import Policy
 
 Line = tuple[str, str]  # (what, its values)

@@ -22,8 +22,8 @@ from motet.data.partition import TRAIN, DataSettings, cut
 from motet.data.splits import Assignment
 from motet.data.table_files import SourceTable, read
 from motet.data.user_table import OTHER, Reader, TableFeature
+from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.agreement.sums import ColumnSums
 from motet.deploy.site.categories import category_counts, is_text, nearly_unique, with_others
 from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.policy import Policy, RefusedByPolicy

@@ -73,6 +73,10 @@ class ColumnSums(NamedTuple):
             found[:, -1] = [v[-1] for v in self]
         return ColumnSums(*found)
 
+    def about(self, middle: np.ndarray) -> np.ndarray:
+        """Sums of squared distances to another middle."""
+        return np.asarray(self.squares + self.many * (self.mean - middle) ** 2)
+
 
 def pooled(layout: Layout, own: Mapping[str, Columns], replies: Mapping[str, Tree]) -> Layout:
     """The layout with means and spreads, from what each site says of its own columns."""
@@ -81,7 +85,6 @@ def pooled(layout: Layout, own: Mapping[str, Columns], replies: Mapping[str, Tre
         ColumnSums.of(site, tree, len(own[site]) + more).aligned(own[site], layout)
         for site, tree in replies.items()
     ]
-    many, total = sum(s.many for s in found), sum(s.total for s in found)
-    mean = total / np.maximum(many, 1)
-    squares = sum(s.squares + s.many * (s.mean - mean) ** 2 for s in found)
-    return layout.with_means(many, total).with_spread(sum(s.rows for s in found), squares)  # type: ignore[arg-type]
+    rows, many, total = (np.sum([getattr(s, k) for s in found], axis=0) for k in ("rows", "many", "total"))
+    middle = total / np.maximum(many, 1)
+    return layout.with_means(many, total).with_spread(rows, np.sum([s.about(middle) for s in found], axis=0))
