@@ -211,6 +211,23 @@ def test_a_newcomer_is_taken_in_between_jobs(tmp_path: Path) -> None:
     assert set(last["client"]) == set(SITES)
 
 
+def test_sites_that_say_no_numbers_of_rows_take_part_with_a_weight_of_one(tmp_path: Path) -> None:
+    town = Town(tmp_path, **{s: Policy(counts=False) for s in SITES})
+    assert town.go().state == "done"
+    found = Run(town.run)
+    assert found.clients["train"].tolist() == [0, 0, 0] and set(found.scores["n"]) == {1}
+    assert found.test.query("side == 'personal'")["accuracy"].min() > 0.5
+
+
+def test_a_run_says_and_records_how_sites_divide_their_rows(tmp_path: Path) -> None:
+    town = Town(tmp_path, words=["method.lr=0.1", "method.epochs=1", "data.val=0.3"])
+    report = town.go()
+    said = "site b divides its rows in its own way: val 0.2, test 0.25, seed 0; the recipe: val 0.3"
+    assert report.state == "done" and said in report.agreement
+    assert Run(town.run).facts["settings"]["data"]["val"] == 0.2
+    assert Run(town.run).clients["train"].tolist() == [33, 38, 44]
+
+
 def test_a_policy_that_forbids_the_method_ends_the_run_before_it_starts_with_the_reason(
     tmp_path: Path,
 ) -> None:

@@ -62,14 +62,14 @@ def parties(within: Add) -> None:
 
 
 def split_arguments(p: Any) -> None:
-    """How a site divides its rows, which nobody else decides."""
+    """How a site divides its rows, which nobody else decides. What is not said stays as at the last start."""
     share: Any = {"type": float, "metavar": "SHARE"}
-    p.add_argument("--val", default=0.15, help="share of validation rows (default: 0.15)", **share)
-    p.add_argument("--test", default=0.25, help="share of test rows (default: 0.25)", **share)
-    p.add_argument("--seed", type=int, default=0, metavar="N", help="draws these rows (default: 0)")
+    p.add_argument("--val", help="share of validation rows (at first: 0.15)", **share)
+    p.add_argument("--test", help="share of test rows (at first: 0.25)", **share)
+    p.add_argument("--seed", type=int, metavar="N", help="draws these rows (at first: 0)")
     scales = ("auto", "federation", "client", "none")
     p.add_argument(
-        "--scale", choices=scales, default="auto", help="whose rows scale numbers (auto: the first run's)"
+        "--scale", choices=scales, help="whose rows scale numbers (at first: auto, as the first run asks)"
     )
     p.add_argument("--new-split", action="store_true", help="forget how the table's rows were divided before")
 

@@ -27,9 +27,13 @@ def write_source(kit: Kit, source: SiteTable) -> None:
     write(kit.folder / _DATA, asdict(source) | {"path": str(Path(source.path).expanduser().resolve())})
 
 
+def has_source(kit: Kit) -> bool:
+    return (kit.folder / _DATA).is_file()
+
+
 def read_source(kit: Kit) -> SiteTable:
     file = kit.folder / _DATA
-    if not file.is_file():
+    if not has_source(kit):
         raise FederationError(
             f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
         )

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
+
+if TYPE_CHECKING:
+    from motet.deploy.site.table import SiteTable
 
 
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
@@ -23,29 +26,43 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
         and (kit.folder / "data.json").exists()
     ):
         return kit  # nothing changed since it was last shown
-    from motet.deploy.agreement.layout import Split
     from motet.deploy.site.config import KEPT, POLICY, write_source
     from motet.deploy.site.policy import Policy
     from motet.deploy.site.split import begin_anew
-    from motet.deploy.site.table import SiteTable
 
     if given.policy:
         Policy.read(Path(given.policy))  # one that cannot be read does not replace the one before
         shutil.copyfile(given.policy, kit.folder / POLICY)
-    if given.data:
-        if not given.target:
-            raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
-        drop, split = tuple(given.drop), Split(given.val, given.test, given.seed, given.scale)
-        if not split.fine:
-            raise FederationError(
-                f"the split {split} leaves no rows for training\nhint: --val 0.15 --test 0.25"
-            )
-        how = (drop, given.missing, given.kind, split)
-        write_source(kit, SiteTable(kit.party, Path(given.data), given.target, *how))
+    if given.data or split_words(given):
+        write_source(kit, source_of(given, kit))
     if given.new_split and not given.dry_run:
         begin_anew(kit.folder / KEPT)
     show(given, kit, print if given.dry_run else say)
     return kit
+
+
+def source_of(given: Any, kit: Kit) -> SiteTable:
+    """The table that the command line names, or the one before, with what is said of its split."""
+    from motet.deploy.agreement.layout import Split
+    from motet.deploy.site.config import has_source, read_source
+    from motet.deploy.site.table import SiteTable
+
+    known = has_source(kit)
+    split = (read_source(kit).split if known else Split())._replace(**split_words(given))
+    if not split.fine:
+        raise FederationError(f"the split {split} leaves no rows for training\nhint: --val 0.15 --test 0.25")
+    if not given.data:
+        return replace(read_source(kit), split=split)
+    if not given.target:
+        raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
+    how = (tuple(given.drop), given.missing, given.kind, split)
+    return SiteTable(kit.party, Path(given.data), given.target, *how)
+
+
+def split_words(given: Any) -> dict[str, Any]:
+    """What the command line says of the split; what it does not say stays as it was."""
+    found = {name: getattr(given, name) for name in ("val", "test", "seed", "scale")}
+    return {name: v for name, v in found.items() if v is not None}
 
 
 def show(given: Any, kit: Kit, say: Callable[[str], None]) -> None:

@@ -139,7 +139,7 @@ class TableSplit:
                 raise RefusedByPolicy(
                     f"{differ} training rows differ from a table of this site of which numbers left, and this "
                     f"site's policy has least_rows = {least}: the difference of two answers would tell of them.\n"
-                    "hint: use the earlier table, or wait until more rows are new",
+                    "hint: use the earlier table and split, or another --seed, or wait until more rows are new",
                     "rows",
                 )
         return found
