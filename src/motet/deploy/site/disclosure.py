@@ -103,14 +103,14 @@ def _as_one(many: Any) -> Any:
 def column_sums(z: np.ndarray, policy: Policy) -> ColumnSums:
     """What may be said of columns of training rows (n, columns); NaN is an empty cell."""
     check_rows(len(z), policy.least_rows, "training rows")
-    told = np.array([_told(column, policy.least_rows) for column in z.T], bool)
-    sums = ColumnSums(*(np.where(told, v, 0.0) for v in ColumnSums.measured(z)))
+    said = np.array([_many_behind(column, policy.least_rows) for column in z.T], bool)
+    sums = ColumnSums(*(np.where(said, v, 0.0) for v in ColumnSums.measured(z)))
     if policy.round_sums or not policy.counts:  # an exact mean of whole numbers tells how many they are
         sums = rounded(sums, policy.least_rows)
     return sums if policy.counts else _as_one_row(sums)
 
 
-def _told(column: np.ndarray, least: int) -> bool:
+def _many_behind(column: np.ndarray, least: int) -> bool:
     """Whether enough rows are behind a column's sum: enough cells, and enough that differ from the most frequent
     value. In a column of zeros and one 37.5, the sum is a cell."""
     cells = np.sort(column[~np.isnan(column)])

@@ -70,8 +70,8 @@ def handshake_needs(
     own = source.own_layout(layout.kind)
     if layout.wants_sums:
         needs.append(need("measure", "sums of columns", sums.tree()))
-    told = policy.sums and (layout.wants_sums or description["holes"])
-    values = described_values(description) + (sum_values(sums, own, source.target) if told else [])
+    said = policy.sums and (layout.wants_sums or description["holes"])
+    values = described_values(description) + (sum_values(sums, own, source.target) if said else [])
     return needs, pooled(layout, {source.site: own.columns}, {source.site: sums.tree()}), values
 
 
