@@ -157,6 +157,22 @@ def test_a_layout_that_scales_a_column_out_of_bounds_is_refused(
     assert clause(service, "layout", layout.tree() | odd) == "layout"
 
 
+def test_a_layout_cannot_mark_rows_with_empty_cells(tmp_path: Path) -> None:
+    frame = patients()
+    frame.loc[::6, ["pressure", "ward"]] = np.nan
+    service = site(tmp_path, frame, Policy(least_rows=1), missing="mean")
+    layout = layout_of(service)
+    for at, fill in ((1, 1e9), (3, 40.0)):
+        means = layout.means.clone()
+        means[at] = fill
+        assert clause(service, "layout", layout.tree() | {"means": means}) == "layout"
+    scaled = replace(layout, kind="classes", target=(0.0, 1e-9))
+    assert not asked(service, "layout", scaled.tree()).refusal, "classes have no scale"
+    numbers = site(tmp_path / "numbers", patients().assign(ill=np.linspace(0, 1, ROWS)))
+    scaled = replace(layout_of(numbers), target=(0.0, 1e-9))
+    assert clause(numbers, "layout", scaled.tree()) == "layout"
+
+
 def test_columns_under_another_name_or_kind_are_refused(tmp_path: Path) -> None:
     service = site(tmp_path, patients())
     layout = layout_of(service)
@@ -252,7 +268,7 @@ def test_a_sum_that_is_one_cell_does_not_leave(tmp_path: Path) -> None:
     z = np.column_stack(
         [z, np.r_[np.arange(9.0), np.full(31, np.nan)], np.arange(40) < 9, np.arange(40) < 20]
     )
-    found = column_sums(z, Policy())
+    found = column_sums(z, [""] * 7, Policy())
     assert found.many.tolist() == [40, 0, 40, 40, 0, 0, 40] and found.total.tolist() == [
         0,
         0,
@@ -262,7 +278,18 @@ def test_a_sum_that_is_one_cell_does_not_leave(tmp_path: Path) -> None:
         0,
         20,
     ]
-    assert column_sums(z, Policy(least_rows=1)).total[1] == 37.5
+    assert column_sums(z, [""] * 7, Policy(least_rows=1)).total[1] == 37.5
+
+
+def test_rows_of_a_rare_category_cannot_be_computed_from_the_others(tmp_path: Path) -> None:
+    frame = patients()
+    frame.loc[[3, 8], "ward"] = "chapel"
+    service = site(tmp_path, frame)
+    columns = [c[0] for c in service.rows.source.own_layout("classes").columns]
+    said = dict(
+        zip(columns, asked(service, "measure", {"kind": "classes"}).tree["many"].tolist(), strict=True)
+    )
+    assert said["age"] == 36 and {said[c] for c in columns if c.startswith("ward=")} == {0}
 
 
 def test_a_federation_scales_a_column_by_the_sites_that_say_its_sums() -> None:

@@ -100,10 +100,14 @@ def _as_one(many: Any) -> Any:
 # ---- sums of columns ----
 
 
-def column_sums(z: np.ndarray, policy: Policy) -> ColumnSums:
-    """What may be said of columns of training rows (n, columns); NaN is an empty cell."""
+def column_sums(z: np.ndarray, groups: Sequence[str], policy: Policy) -> ColumnSums:
+    """What may be said of columns of training rows (n, columns); NaN is an empty cell. `groups` are the text columns
+    that flags were encoded from, "" for others. A group is said whole or not at all: the rows of one category are
+    those that the others leave."""
     check_rows(len(z), policy.least_rows, "training rows")
     said = np.array([_many_behind(column, policy.least_rows) for column in z.T], bool)
+    hidden = {g for g, fine in zip(groups, said, strict=True) if g and not fine}
+    said &= np.array([g not in hidden for g in groups])
     sums = ColumnSums(*(np.where(said, v, 0.0) for v in ColumnSums.measured(z)))
     if policy.round_sums or not policy.counts:  # an exact mean of whole numbers tells how many they are
         sums = rounded(sums, policy.least_rows)

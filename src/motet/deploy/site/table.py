@@ -28,7 +28,7 @@ from motet.deploy.site.categories import category_counts, is_text, nearly_unique
 from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
-_FAR = 1_000  # spreads that a site's rows may be away from a federation's mean, or wide
+_FAR = 1_000  # spreads from a federation's mean to a site's, at most: a site with a millionth of the rows has less
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,10 @@ class SiteTable:
         own = self.own_layout(kind)
         block = self.block(own)
         z = block.x[block.learned]
+        groups = [group for _, _, group in own.columns]
         if own.kind == "numbers":
-            z = np.column_stack([z, block.y[block.learned]])
-        return column_sums(z, policy or Policy())
+            z, groups = np.column_stack([z, block.y[block.learned]]), [*groups, ""]
+        return column_sums(z, groups, policy or Policy())
 
     def own_layout(self, kind: str) -> Layout:
         """The columns and classes of this site alone."""
@@ -146,22 +147,23 @@ class SiteTable:
                 raise RefusedByPolicy(
                     f"a layout has a column {name!r:.80} that is another one here", "layout"
                 )
-        if layout.scale == "federation":
-            self._check_scaling(layout)
+        self.check_scaling(layout)
 
-    def _check_scaling(self, layout: Layout) -> None:
-        """The mean and spread of rows that include this site's: its own are within some spreads of them."""
-        if not isinstance(layout.middle, torch.Tensor) or not isinstance(layout.spread, torch.Tensor):
+    def check_scaling(self, layout: Layout) -> None:
+        """Means and spreads of rows that include this site's are not far from its own; what is far makes single rows
+        outweigh all others in what is trained."""
+        if layout.scale == "federation" and not (
+            isinstance(layout.middle, torch.Tensor) and isinstance(layout.spread, torch.Tensor)
+        ):
             raise RefusedByPolicy("a layout is to scale columns, and has no means and spreads", "layout")
         block = self.block(layout)
-        rows, at = block.x[block.learned], layout.numbers & self.held(layout)
-        own = Scaler.of(np.where(np.isnan(rows), means_of(rows), rows))
-        away = abs(own.middle - layout.scaler.middle) / layout.scaler.spread
-        if odd := np.flatnonzero(at & (np.maximum(away, own.spread / layout.scaler.spread) > _FAR)).tolist():
-            raise RefusedByPolicy(
-                f"a layout scales the column {layout.columns[odd[0]][0]!r} to more than {_FAR:,} spreads",
-                "layout",
-            )
+        rows, y = block.x[block.learned], block.y[block.learned]
+        if odd := np.flatnonzero(self.held(layout) & far_columns(layout, rows)).tolist():
+            name = layout.columns[odd[0]][0]
+            raise RefusedByPolicy(f"a layout scales or fills the column {name!r} out of bounds", "layout")
+        target, own = Scaler(*map(np.asarray, layout.target)), Scaler.of(y)
+        if layout.kind == "numbers" and _far(own, target):
+            raise RefusedByPolicy("a layout scales the target out of bounds", "layout")
 
     def row_hashes(self) -> np.ndarray:
         """(rows,) hashes of what is used of each row, in the table's order."""
@@ -248,6 +250,26 @@ class SiteTable:
     def held(self, layout: Layout) -> np.ndarray:
         """(columns,) which of the layout's columns this site has."""
         return np.array([(group or name) in self.features for name, _, group in layout.columns], bool)
+
+
+def far_columns(layout: Layout, rows: np.ndarray) -> np.ndarray:
+    """(columns,) which ones a layout scales, or fills, far from these rows."""
+    own = Scaler.of(np.where(np.isnan(rows), means_of(rows), rows))
+    far = np.zeros(len(layout.columns), bool)
+    if layout.scale == "federation":
+        far = layout.numbers & _far(own, layout.scaler)
+    if isinstance(layout.means, torch.Tensor):
+        means, gaps = layout.means.numpy(), np.isnan(rows).any(0)
+        scaler = layout.scaler if layout.scale == "federation" else own
+        strange = np.where(
+            layout.numbers, _far(Scaler(means, own.spread), scaler), abs(means - 0.5) > 0.5 + 1e-9
+        )
+        far |= gaps & strange
+    return np.asarray(far)
+
+
+def _far(own: Scaler, scaler: Scaler) -> np.ndarray:
+    return np.asarray(np.maximum(abs(own.middle - scaler.middle), own.spread) / scaler.spread > _FAR)
 
 
 def means_of(rows: np.ndarray) -> np.ndarray:
