@@ -32,7 +32,7 @@ from motet.runs import recipe as recipes
 from motet.runs.run import Run, run
 from motet.wire import unpack
 
-WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2"]
+WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2", "train.patience=0"]
 SPLIT = ["--val", "0.2"]  # the sites' own, so that runs at home are the same
 
 

@@ -1,240 +1,23 @@
-"""What a server can learn from the numbers before a run: attacks on the split, the sums, categories and counts.
-
-Every attack goes through the site's own service, as letters; the attacker knows everything but the rows.
-"""
+"""Numbers about few rows, names in categories, counts and cells stay at a site; its owner sees what leaves."""
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from msgspec.structs import replace
 
-from motet.cli.main import main
 from motet.deploy.agreement.column_sums import ColumnSums, pooled
-from motet.deploy.agreement.handshake import handshake
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.agreement.schema import merge
-from motet.deploy.site.config import open_service
 from motet.deploy.site.disclosure import column_sums
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.policy import Policy, RefusedByPolicy
-from motet.deploy.site.service import SiteService
-from motet.deploy.site.split import begin_anew
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import read
-from motet.wire import pack
-
-ROWS = 60
-NUMBERS = ["age", "pressure", "sugar"]
-RECIPE = {"method": {"name": "fedavg", "lr": 0.1, "epochs": 1}, "net": {"name": "logistic"}, "seed": 0}
-
-
-def patients(rows: int = ROWS, seed: int = 0) -> pd.DataFrame:
-    draw = np.random.default_rng(seed)
-    numbers = {"age": draw.integers(20, 90, rows), "pressure": draw.normal(130, 20, rows).round(1)}
-    more = {"sugar": draw.normal(5.5, 1, rows).round(2), "ward": draw.choice(["east", "west"], rows)}
-    return pd.DataFrame(numbers | more | {"ill": draw.choice(["no", "yes"], rows)})
-
-
-def site(folder: Path, frame: pd.DataFrame, policy: Policy | None = None, **how: Any) -> SiteService:
-    folder.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(folder / "a.csv", index=False)
-    source = SiteTable("a", folder / "a.csv", "ill", **how)
-    return SiteService("a", folder / "kept", source, policy, b"k" * 32)
-
-
-def asked(service: SiteService, job: Any, send: Any = (), run: str = "r", **more: Any) -> Reply:
-    return Reply.read(service.answer(Letter(job, run, send=send, **more).pack()))
-
-
-def clause(service: SiteService, job: str, send: Any) -> str:
-    """The clause under which a letter is refused."""
-    with pytest.raises(RefusedByPolicy) as e:
-        service.jobs[job](Letter(job, "r", send=send))  # type: ignore[arg-type]
-    return e.value.clause
-
-
-def layout_of(service: SiteService) -> Layout:
-    """The layout that the site alone would come to."""
-    return handshake(lambda letter: {"a": Reply.read(service.answer(letter.pack()))}, "honest")[1]
-
-
-# ---- differences of sums ----
-
-
-def splits(many: int) -> list[Split]:
-    """Shares and seeds, from ordinary ones to those that leave one row."""
-    shares = [(0.15, 0.25), (0.0, 0.985), (0.3, 0.3), (0.6, 0.25), (0.0, 0.0), (0.15, 0.84)]
-    return [
-        Split(v, t, seed) for seed, (v, t) in itertools.islice(itertools.product(range(99), shares), many)
-    ]
-
-
-def test_310_letters_with_splits_of_the_servers_choice_bring_one_answer(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    honest = pack(asked(service, "measure", {"kind": "classes"}).tree)
-    answers = set()
-    for wish in splits(310):
-        tree = layout.tree() | {"val": wish.val, "test": wish.test, "seed": wish.seed}
-        del tree["splits"]
-        for send in (
-            {"layout": tree, "middle": ()},
-            {"kind": "classes", "val": wish.val},
-            {"kind": "classes"},
-        ):
-            reply = asked(service, "measure", send)
-            answers |= {pack(reply.tree)} if not reply.refusal else set()
-    assert answers == {honest}
-    assert clause(service, "measure", {"layout": layout.tree(), "middle": torch.zeros(3)}) == "sums"
-
-
-def test_layouts_with_splits_of_the_servers_choice_are_refused(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    rows = service.rows.of("honest").clients_data["a"].train.take().x
-    for wish in splits(28)[1:]:
-        assert clause(service, "layout", replace(layout, splits={"a": wish}).tree()) == "layout"
-        assert clause(service, "layout", layout.tree() | {"val": wish.val, "seed": wish.seed}) == "layout"
-    assert asked(service, "layout", replace(layout, splits={}).tree(), "another").tree["train"] == 36
-    assert torch.equal(service.rows.of("another").clients_data["a"].train.take().x, rows)
-
-
-def test_columns_categories_classes_and_kinds_of_the_servers_choice_choose_no_rows(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    honest = pack(asked(service, "measure", {"kind": "classes"}).tree)
-    more = (*layout.columns, ("ward=Jane Doe", "flag", "ward"), ("strange", "number", ""))
-    cut = [layout.columns[:k] for k in range(1, len(layout.columns))]
-    targets = service.rows.of("honest").clients_data["a"].train.y
-    for i, columns in enumerate([more, *cut]):
-        wide = torch.ones(len(columns), dtype=torch.float64)
-        middle = torch.cat([layout.middle, wide])[: len(columns)]
-        spread = torch.cat([layout.spread, wide])[: len(columns)]
-        odd = replace(layout, columns=tuple(columns), means=middle, middle=middle, spread=spread)
-        odd = replace(odd, classes=("no", "perhaps", "yes") if i % 2 else ("yes", "no"))
-        assert not asked(service, "layout", odd.tree(), f"run {i}").refusal
-        seen = service.rows.of(f"run {i}").clients_data["a"].train.y
-        assert [odd.classes[k] for k in seen] == [layout.classes[k] for k in targets], "the very same rows"
-        assert pack(asked(service, "measure", {"kind": "classes"}).tree) == honest
-    assert clause(service, "measure", {"kind": "numbers"}) in ("layout", "data")
-
-
-def test_a_target_that_is_classes_or_numbers_is_read_in_one_way_for_good(tmp_path: Path) -> None:
-    """Rows are drawn class by class: read as numbers, other rows would be training rows."""
-    service = site(tmp_path, patients().assign(ill=np.arange(ROWS) % 4))
-    assert not asked(service, "measure", {"kind": "classes"}).refusal
-    assert clause(service, "measure", {"kind": "numbers"}) == "layout"
-    again = site(tmp_path, patients().assign(ill=np.arange(ROWS) % 4))
-    assert clause(again, "measure", {"kind": "numbers"}) == "layout", "also after a restart"
-
-
-def test_scaling_is_chosen_once(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    assert clause(service, "layout", replace(layout, scale="none").tree()) == "layout"
-    fixed = site(tmp_path / "fixed", patients(), split=Split(scale="client"))
-    assert merge({"a": asked(fixed, "describe").tree}).layout("auto").scale == "client"
-    assert clause(fixed, "layout", layout.tree()) == "layout"
-
-
-@pytest.mark.parametrize("change", [{"spread": 1e-9}, {"middle": 1e9}, {"spread": 1e-6, "middle": 50.0}])
-def test_a_layout_that_scales_a_column_out_of_bounds_is_refused(
-    tmp_path: Path, change: dict[str, float]
-) -> None:
-    """Tiny spreads make one row outweigh all others in what is trained."""
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    odd = {k: torch.tensor([v, *getattr(layout, k)[1:]]) for k, v in change.items()}
-    assert clause(service, "layout", layout.tree() | odd) == "layout"
-
-
-def test_a_layout_cannot_mark_rows_with_empty_cells(tmp_path: Path) -> None:
-    frame = patients()
-    frame.loc[::6, ["pressure", "ward"]] = np.nan
-    service = site(tmp_path, frame, Policy(least_rows=1), missing="mean")
-    layout = layout_of(service)
-    for at, fill in ((1, 1e9), (3, 40.0)):
-        means = layout.means.clone()
-        means[at] = fill
-        assert clause(service, "layout", layout.tree() | {"means": means}) == "layout"
-    scaled = replace(layout, kind="classes", target=(0.0, 1e-9))
-    assert not asked(service, "layout", scaled.tree()).refusal, "classes have no scale"
-    numbers = site(tmp_path / "numbers", patients().assign(ill=np.linspace(0, 1, ROWS)))
-    scaled = replace(layout_of(numbers), target=(0.0, 1e-9))
-    assert clause(numbers, "layout", scaled.tree()) == "layout"
-
-
-def test_columns_under_another_name_or_kind_are_refused(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout = layout_of(service)
-    names = [c[0] for c in layout.columns]
-    wrong = [
-        ("age", "flag", ""),
-        ("age", "number", "ward"),
-        ("ward", "number", ""),
-        ("age=50", "flag", "age"),
-    ]
-    for column in wrong:
-        columns = [column, *(c for c in layout.columns[1:] if c[0] != column[0])][: len(names)]
-        columns += [(f"more {i}", "number", "") for i in range(len(names) - len(columns))]
-        assert clause(service, "layout", replace(layout, columns=tuple(columns)).tree()) == "layout", column
-
-
-# ---- another table ----
-
-
-def test_a_table_with_one_row_more_tells_nothing_of_it(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    asked(service, "measure", {"kind": "classes"})
-    longer = pd.concat([patients(), patients(1, seed=9)])
-    assert clause(site(tmp_path, longer), "measure", {"kind": "classes"}) == "data"
-    begin_anew(tmp_path / "kept")
-    with pytest.raises(RefusedByPolicy, match="training rows differ from a table of this site") as e:
-        site(tmp_path, longer).measure(Letter("measure", send={"kind": "classes"}))
-    assert e.value.clause == "rows"
-    much_longer = pd.concat([patients(), patients(40, seed=9)])
-    assert not asked(site(tmp_path, much_longer), "measure", {"kind": "classes"}).refusal
-    begin_anew(tmp_path / "kept")
-    assert not asked(site(tmp_path, patients()), "measure", {"kind": "classes"}).refusal, (
-        "the first one again"
-    )
-
-
-def test_the_owner_changes_a_split_and_nobody_else(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    assert asked(service, "describe").tree["split"] == (0.15, 0.25, 0, "auto")
-    layout_of(service)
-    assert asked(service, "describe").tree["split"] == (0.15, 0.25, 0, "federation")
-    near, wish = Split(val=0.2), Split(val=0.2, seed=5)
-    assert clause(site(tmp_path, patients(), split=wish), "measure", {"kind": "classes"}) == "data"
-    begin_anew(tmp_path / "kept")
-    assert clause(site(tmp_path, patients(), split=near), "measure", {"kind": "classes"}) == "rows", (
-        "33 of 36 rows"
-    )
-    anew = site(tmp_path, patients(), split=wish)
-    assert asked(anew, "layout", layout_of(anew).tree()).tree == {"train": 33, "val": 12, "test": 15}
-
-
-def test_what_is_stored_of_a_table_tells_nothing_without_the_key(tmp_path: Path) -> None:
-    service = site(tmp_path, patients())
-    layout_of(service)
-    stored, digest = (tmp_path / "kept" / "split.motet").read_bytes(), service.rows.split.digest()
-    assert digest.encode() in stored
-    other = SiteService("a", tmp_path / "kept", service.rows.data, Policy(), b"?" * 32)
-    assert other.rows.split.digest() != digest
-    hashed = service.rows.source.row_hashes()
-    assert not any(h.tobytes() in stored for h in hashed), "hashes of rows that anybody could compute"
-    assert (tmp_path / "kept" / "split.motet").stat().st_mode & 0o077 == 0
-
+from patients import RECIPE, ROWS, asked, clause, layout_of, patients, site
 
 # ---- rows behind a number ----
 
@@ -432,30 +215,3 @@ def test_a_dry_run_shows_the_very_values_that_would_leave(tmp_path: Path) -> Non
         and "mean of age" not in silent
         and " 60" not in silent.split("values that leave")[1]
     )
-
-
-def test_the_owner_says_the_split_when_the_site_joins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (kit := tmp_path / "a").mkdir()
-    card = {"federation": "care", "party": "a", "host": "localhost", "port": 8002}
-    (kit / "motet.json").write_text(json.dumps(card))
-    patients().to_csv(tmp_path / "a.csv", index=False)
-    data = ["--data", str(tmp_path / "a.csv"), "--target", "ill"]
-
-    def join(*words: str) -> str:
-        assert main(["federation", "join", str(kit), *words, "--dry-run"]) == 0
-        return capsys.readouterr().out
-
-    assert "val 0.2, test 0.25, seed 3" in join(*data, "--val", "0.2", "--seed", "3")
-    assert "val 0.2, test 0.3, seed 3" in join("--test", "0.3"), "what is not said stays"
-    assert open_service(kit).rows.source.split == Split(0.2, 0.3, 3)
-    layout_of(open_service(kit))
-    join("--seed", "4")
-    refusal = asked(open_service(kit), "describe").refusal
-    assert "rows are divided already: val 0.2, test 0.3, seed 3" in refusal and "--new-split" in refusal
-    monkeypatch.setattr("motet.deploy.flare.process.become", lambda kit: None)
-    assert main(["federation", "join", str(kit), "--new-split"]) == 0
-    assert asked(open_service(kit), "describe").tree["split"] == (0.2, 0.3, 4, "auto")
-    assert main(["federation", "join", str(kit), "--val", "0.8", "--dry-run"]) == 2
-    assert "leaves no rows for training" in capsys.readouterr().err

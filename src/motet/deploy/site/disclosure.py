@@ -49,10 +49,9 @@ def with_enough_rows(client_data: ClientData, least: int) -> ClientData:
 
 
 def check_scored(client_data: ClientData, parts: Sequence[str], least: int) -> None:
-    """Refuse scores of a part that has rows, and few."""
+    """Refuse scores of a part with few rows, or none."""
     for part in parts:
-        if many := len(getattr(client_data, part)):
-            check_rows(many, least, f"{part} rows")
+        check_rows(len(getattr(client_data, part)), least, f"{part} rows")
 
 
 def check_rows(many: int, least: int, what: str) -> None:

@@ -36,7 +36,7 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     if given.data or split_words(given):
         write_source(kit, source_of(given, kit))
     if given.new_split and not given.dry_run:
-        begin_anew(kit.folder / KEPT)
+        say(begin_anew(kit.folder / KEPT) or "the table's rows are divided anew with the next run")
     show(given, kit, print if given.dry_run else say)
     return kit
 

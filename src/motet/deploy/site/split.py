@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from motet.deploy.site.table import SiteTable
 from motet.wire import pack, record, unpack
 
 FILE = "split.motet"
+_SUM = 32  # bytes of the checksum that the file begins with
 _ASK = "hint: restore the old one, or begin anew: motet federation join KIT --data … --target … --new-split"
 
 
@@ -166,21 +167,38 @@ class TableSplit:
         return FileLock(self.path.with_suffix(".lock"))
 
     def write(self, known: FixedSplit) -> None:
-        write_atomically(self.path, pack(asdict(known)), private=True)
+        write(self.path, known)
+
+
+def write(path: Path, known: FixedSplit) -> None:
+    content = pack(asdict(known))
+    write_atomically(path, sha256(content).digest() + content, private=True)
 
 
 def read(path: Path) -> FixedSplit:
     """What the file holds; an empty record where there is none."""
-    return record(unpack(path.read_bytes()), FixedSplit, "split") if path.exists() else FixedSplit()
+    if not path.exists():
+        return FixedSplit()
+    stored = path.read_bytes()
+    if sha256(stored[_SUM:]).digest() != stored[:_SUM]:
+        raise RefusedByPolicy(
+            f"{path} is damaged.\nhint: restore it from a backup, or begin anew: --new-split", "state"
+        )
+    return record(unpack(stored[_SUM:]), FixedSplit, "split")
 
 
-def begin_anew(folder: Path) -> None:
-    """Forget the split, as only the owner may; the rows of which numbers left are remembered."""
+def begin_anew(folder: Path) -> str:
+    """Forget the split, as only the owner may; the rows of which numbers left are remembered. Says what is lost."""
     if not (path := folder / FILE).exists():
-        return
-    known = read(path)
+        return ""
+    try:
+        known = read(path)
+    except RefusedByPolicy:
+        path.replace(aside := path.with_suffix(".damaged"))
+        return f"{path} was damaged, and is {aside} now: nobody knows which rows numbers were said of before"
     left = (known.rows,) if isinstance(known.rows, torch.Tensor) else ()
-    write_atomically(path, pack(asdict(FixedSplit(earlier=(*known.earlier, *left)))), private=True)
+    write(path, FixedSplit(earlier=(*known.earlier, *left)))
+    return ""
 
 
 def different_rows(a: np.ndarray, b: np.ndarray) -> int:
