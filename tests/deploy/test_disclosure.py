@@ -64,6 +64,12 @@ def test_a_sum_that_is_one_cell_does_not_leave(tmp_path: Path) -> None:
     assert column_sums(z, [""] * 7, Policy(least_rows=1)).total[1] == 37.5
 
 
+def test_a_sum_that_is_nearly_one_cell_does_not_leave() -> None:
+    z = np.random.default_rng(0).lognormal(3, 1, (40, 2))
+    z[7, 1] = 1e6
+    assert column_sums(z, ["", ""], Policy()).many.tolist() == [40, 0]
+
+
 def test_rows_of_a_rare_category_cannot_be_computed_from_the_others(tmp_path: Path) -> None:
     frame = patients()
     frame.loc[[3, 8], "ward"] = "chapel"

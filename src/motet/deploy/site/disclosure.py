@@ -22,6 +22,7 @@ from motet.data.federated import DataError
 from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
+_MOST = 0.5  # share of one cell in how far all cells are from the middle one
 _FINE = 32  # rounded means are multiples of about a 32nd of the column's spread
 _STEPS = 16  # rounded spreads are powers of the 16th root of 2, some 4 % apart
 
@@ -114,14 +115,16 @@ def column_sums(z: np.ndarray, groups: Sequence[str], policy: Policy) -> ColumnS
 
 
 def _many_behind(column: np.ndarray, least: int) -> bool:
-    """Whether enough rows are behind a column's sum: enough cells, and enough that differ from the most frequent
-    value. In a column of zeros and one 37.5, the sum is a cell."""
+    """Whether enough rows are behind a column's sums: enough cells, enough that differ from the most frequent value,
+    and none that is most of what cells differ by. In a column of zeros and one 37.5, the sum is a cell; with one
+    cell of a million among small ones, it is nearly one."""
     cells = np.sort(column[~np.isnan(column)])
     if len(cells) < least:
         return False
     starts = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
     others = len(cells) - np.diff(np.append(starts, len(cells))).max()
-    return bool(others == 0 or others >= least)
+    away = abs(cells - cells[len(cells) // 2])
+    return bool(others == 0 or least == 1 or (others >= least and away.max() <= _MOST * away.sum()))
 
 
 def rounded(sums: ColumnSums, least: int) -> ColumnSums:
