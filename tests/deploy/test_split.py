@@ -280,19 +280,21 @@ def test_the_owner_says_the_split_when_the_site_joins(
     patients().to_csv(tmp_path / "a.csv", index=False)
     data = ["--data", str(tmp_path / "a.csv"), "--target", "ill"]
 
-    def join(*words: str) -> str:
-        assert main(["federation", "join", str(kit), *words, "--dry-run"]) == 0
-        return capsys.readouterr().out
+    monkeypatch.setattr("motet.deploy.flare.process.become", lambda kit: None)
+
+    def join(*words: str, code: int = 0) -> str:
+        assert main(["federation", "join", str(kit), *words]) == code
+        found = capsys.readouterr()
+        return found.out + found.err
 
     assert "val 0.2, test 0.25, seed 3" in join(*data, "--val", "0.2", "--seed", "3")
     assert "val 0.2, test 0.3, seed 3" in join("--test", "0.3"), "what is not said stays"
+    assert "leaves no rows for training" in join("--val", "0.8", code=2)
     assert open_service(kit).rows.source.split == Split(0.2, 0.3, 3)
     layout_of(open_service(kit))
-    join("--seed", "4")
-    refusal = asked(open_service(kit), "describe").refusal
-    assert "rows are divided already: val 0.2, test 0.3, seed 3" in refusal and "--new-split" in refusal
-    monkeypatch.setattr("motet.deploy.flare.process.become", lambda kit: None)
-    assert main(["federation", "join", str(kit), "--new-split"]) == 0
+    assert "a run would be refused: the table's rows are divided already" in join("--seed", "4", "--dry-run")
+    assert not asked(open_service(kit), "describe").refusal, "a dry run changes nothing"
+    assert "rows are divided already: val 0.2, test 0.3, seed 3" in join("--seed", "4", code=2)
+    assert not asked(open_service(kit), "describe").refusal, "the site goes on as it was"
+    join("--seed", "4", "--new-split")
     assert asked(open_service(kit), "describe").tree["split"] == (0.2, 0.3, 4, "auto")
-    assert main(["federation", "join", str(kit), "--val", "0.8", "--dry-run"]) == 2
-    assert "leaves no rows for training" in capsys.readouterr().err
