@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from motet.client import seed_of
 from motet.deploy.agreement.handshake import handshake
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.site.policy import Policy, RefusedByPolicy
@@ -18,7 +19,8 @@ from motet.engines.letters import Letter, Reply
 
 ROWS = 60
 NUMBERS = ["age", "pressure", "sugar"]
-RECIPE = {"method": {"name": "fedavg", "lr": 0.1, "epochs": 1}, "net": {"name": "logistic"}, "seed": 0}
+METHOD = {"name": "fedavg", "lr": 0.1, "epochs": 1, "batch": 64}
+RECIPE = {"method": METHOD, "net": {"name": "logistic"}, "seed": 0}
 
 
 def patients(rows: int = ROWS, seed: int = 0) -> pd.DataFrame:
@@ -39,11 +41,28 @@ def asked(service: SiteService, job: Any, send: Any = (), run: str = "r", **more
     return Reply.read(service.answer(Letter(job, run, send=send, **more).pack()))
 
 
-def clause(service: SiteService, job: str, send: Any) -> str:
-    """The clause under which a letter is refused."""
+def refused(service: SiteService, letter: Letter) -> RefusedByPolicy:
+    """Why the site refuses a letter, as its own log has it."""
     with pytest.raises(RefusedByPolicy) as e:
-        service.jobs[job](Letter(job, "r", send=send))  # type: ignore[arg-type]
-    return e.value.clause
+        service.jobs[letter.job](letter)
+    return e.value
+
+
+def clause(service: SiteService, job: Any, send: Any) -> str:
+    """The clause under which a letter is refused."""
+    return refused(service, Letter(job, "r", send=send)).clause
+
+
+def offered(service: SiteService) -> None:
+    """The honest layout is used for the run `r`, and a run of RECIPE is offered."""
+    assert not asked(service, "layout", layout_of(service).tree()).refusal
+    assert not asked(service, "offer", {"rounds": 2}, recipe=RECIPE).refusal
+
+
+def in_round(job: Any, send: Any, number: int = 0, **more: Any) -> Letter:
+    """A letter of the offered run, with the seed that its round has."""
+    seed = seed_of(0, "turn", number + (job == "evaluate_trained"))
+    return Letter(job, "r", number, seed=seed, recipe=RECIPE, send=send, **more)
 
 
 def layout_of(service: SiteService) -> Layout:

@@ -18,6 +18,7 @@ import torch
 from msgspec.structs import replace
 
 from motet.cli.main import main
+from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.config import open_service
@@ -26,7 +27,7 @@ from motet.deploy.site.service import SiteService
 from motet.deploy.site.split import begin_anew
 from motet.engines.letters import Letter, Reply
 from motet.wire import pack
-from patients import NUMBERS, ROWS, asked, clause, layout_of, patients, site
+from patients import NUMBERS, ROWS, asked, clause, layout_of, patients, refused, site
 
 # ---- differences of sums ----
 
@@ -105,6 +106,10 @@ def test_scaling_is_chosen_once(tmp_path: Path) -> None:
     fixed = site(tmp_path / "fixed", patients(), split=Split(scale="client"))
     assert merge({"a": asked(fixed, "describe").tree}).layout("auto").scale == "client"
     assert clause(fixed, "layout", layout.tree()) == "layout"
+    both = merge({"a": asked(service, "describe").tree, "b": asked(fixed, "describe").tree})
+    both.note_splits(Split())
+    with pytest.raises(DataError, match="sites have fixed theirs: federation at a, client at b"):
+        both.check()
 
 
 @pytest.mark.parametrize("change", [{"spread": 1e-9}, {"middle": 1e9}, {"spread": 1e-6, "middle": 50.0}])
@@ -262,7 +267,7 @@ def test_a_damaged_split_answers_nothing_and_the_owner_begins_anew(tmp_path: Pat
         file.write_bytes(bytes(broken))
         assert clause(site(tmp_path, patients()), "measure", {"kind": "classes"}) == "state"
     file.write_bytes(whole[:70])
-    assert "split.motet is damaged" in asked(site(tmp_path, patients()), "describe").refusal
+    assert "split.motet is damaged" in str(refused(site(tmp_path, patients()), Letter("describe")))
     assert "was damaged" in begin_anew(tmp_path / "kept")
     again = asked(site(tmp_path, patients()), "measure", {"kind": "classes"})
     assert pack(again.tree) == pack(honest.tree)

@@ -166,17 +166,19 @@ class Agreement:
             self.problems.append(f"site {odd[0]} leaves no rows for training")
 
     def note_splits(self, wanted: Split) -> None:
-        """Say which sites divide their rows in another way than a recipe has it."""
+        """Say which sites divide their rows in another way than a recipe has it, and whose scaling does not fit."""
         for site, split in self.splits.items():
             if split[:3] != wanted[:3]:
                 self.notes.append(
                     f"site {site} divides its rows in its own way: {split}; the recipe: {wanted}"
                 )
-            if wanted.scale not in ("auto", split.scale) and split.scale != "auto":
-                self.problems.append(
-                    f"data.scale is {wanted.scale}, and site {site} has fixed {split.scale} for its table.\n"
-                    f"hint: data.scale={split.scale}, or ask the site's owner for a new split"
-                )
+        fixed = {s: split.scale for s, split in self.splits.items() if split.scale != "auto"}
+        if len({*fixed.values()} | ({wanted.scale} - {"auto"})) > 1:
+            said = ", ".join(f"{scale} at {site}" for site, scale in fixed.items())
+            self.problems.append(
+                f"data.scale is {wanted.scale}, and sites have fixed theirs: {said}.\n"
+                "hint: name the sites' own with data.scale=…, or ask their owners for a new split"
+            )
 
     def add_fields(self, tables: Mapping[str, TableDescription]) -> None:
         """Every column that some site holds, in the order in which sites name them."""
