@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 
+from motet.data.federated import DataError
 from motet.deploy.agreement.column_sums import ColumnSums, pooled
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.site.disclosure import column_sums
@@ -87,6 +89,14 @@ def test_a_federation_scales_a_column_by_the_sites_that_say_its_sums() -> None:
     found = pooled(layout, own, {s: p.tree() for s, p in parts.items()})
     np.testing.assert_allclose(found.scaler.middle, z.mean(0), rtol=1e-14)
     np.testing.assert_allclose(found.scaler.spread, z.std(0), rtol=1e-14)
+    for lie in (
+        (),
+        {"rows": 1},
+        parts["x"].tree() | {"total": torch.zeros(3)},
+        parts["x"].tree() | {"many": "many"},
+    ):
+        with pytest.raises(DataError, match="site y sent no"):
+            pooled(layout, own, {"x": parts["x"].tree(), "y": lie})
     silent = ColumnSums(*(v * [1, 0] for v in parts["y"]))
     found = pooled(layout, own, {"x": parts["x"].tree(), "y": silent.tree()})
     np.testing.assert_allclose(found.scaler.middle[1], z[:50, 1].mean(), rtol=1e-14)

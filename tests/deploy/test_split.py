@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from motet.cli.main import main
 from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.agreement.schema import merge
+from motet.deploy.agreement.schema import TableDescription, merge
 from motet.deploy.site.config import open_service
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.service import SiteService
@@ -99,14 +99,19 @@ def test_a_target_that_is_classes_or_numbers_is_read_in_one_way_for_good(tmp_pat
     assert clause(again, "measure", {"kind": "numbers"}) == "layout", "also after a restart"
 
 
+def described(service: SiteService) -> dict[str, Any]:
+    tree = asked(service, "describe").tree
+    return {name: tree[name] for name in TableDescription.__struct_fields__}
+
+
 def test_scaling_is_chosen_once(tmp_path: Path) -> None:
     service = site(tmp_path, patients())
     layout = layout_of(service)
     assert clause(service, "layout", replace(layout, scale="none").tree()) == "layout"
     fixed = site(tmp_path / "fixed", patients(), split=Split(scale="client"))
-    assert merge({"a": asked(fixed, "describe").tree}).layout("auto").scale == "client"
+    assert merge({"a": described(fixed)}).layout("auto").scale == "client"
     assert clause(fixed, "layout", layout.tree()) == "layout"
-    both = merge({"a": asked(service, "describe").tree, "b": asked(fixed, "describe").tree})
+    both = merge({"a": described(service), "b": described(fixed)})
     both.note_splits(Split())
     with pytest.raises(DataError, match="sites have fixed theirs: federation at a, client at b"):
         both.check()

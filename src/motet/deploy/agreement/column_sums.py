@@ -40,13 +40,17 @@ class ColumnSums(NamedTuple):
     @classmethod
     def of(cls, site: str, tree: Tree, columns: int) -> ColumnSums:
         """What a site sent, if it is sums of so many columns."""
+        if not isinstance(tree, dict) or not set(cls._fields) <= set(tree):
+            raise DataError(f"site {site} sent no sums of its columns")
         found = []
         for name in cls._fields:
-            v = tree.get(name) if isinstance(tree, dict) else None
-            if not isinstance(v, torch.Tensor) or v.ndim != 1 or not bool(torch.isfinite(v.double()).all()):
-                raise DataError(f"site {site} sent no sums of its columns when it was asked for {name}")
-            if len(v) != columns:
-                raise DataError(f"site {site} sent sums of {len(v)} columns; expected {columns}")
+            v = tree[name]
+            if (
+                not isinstance(v, torch.Tensor)
+                or v.shape != (columns,)
+                or not bool(v.double().isfinite().all())
+            ):
+                raise DataError(f"site {site} sent no finite number for each of {columns} columns as {name}")
             found.append(v.double().numpy())
         return cls(*found)
 
