@@ -34,6 +34,7 @@ from motet.runs.run import Run, run
 from motet.wire import unpack
 
 WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2", "train.patience=0"]
+SPLIT = ["--val", "0.2"]  # the sites' own, so that runs at home are the same
 
 
 class Living:
@@ -54,7 +55,9 @@ class Living:
         for party in who:
             again = party == "server" or party in self.parties.running
             table = self.tables / f"{party}.csv"
-            self.parties.start(party, *([] if again else ["--data", str(table), "--target", "y", *more]))
+            self.parties.start(
+                party, *([] if again else ["--data", str(table), "--target", "y", *SPLIT, *more])
+            )
 
     def processes(self, party: str) -> list[psutil.Process]:
         """A party's process and its children."""
@@ -174,7 +177,7 @@ def table(number: int, rows: int = 60) -> pd.DataFrame:
 def server_has(table: Path, far: Path) -> Iterator[None]:
     """Runs on this machine get the proxy set that the server of the federated run `far` has from a table."""
     layout = Layout.of(unpack((far / "layout.motet").read_bytes()))
-    proxy, load = SiteTable("server", table, "y").whole(layout), build.load
+    proxy, load = SiteTable("server", table, "y", least_category=1).whole(layout), build.load
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load", lambda *given: replace(load(*given), proxy=proxy))
         yield

@@ -55,6 +55,11 @@ def test_a_client_with_one_class_has_no_auc() -> None:
     assert np.isnan(found["auc"]) and found["pairs"] == 0 and found["accuracy"] == 0.5
 
 
+def test_a_client_without_rows_has_no_score_and_raises_nothing() -> None:
+    found = metrics("classes", np.zeros((1, 0, 2)), np.zeros((1, 0), int), np.zeros((1, 0)))
+    assert found["n"].tolist() == [0] and np.isnan(found["auc"]).all()
+
+
 def test_auc_of_predictions_that_are_no_numbers_is_none() -> None:
     scores = np.array([[[0.0, np.nan], [0.0, 1.0]]])
     assert np.isnan(metrics("classes", scores, np.array([[0, 1]]), np.ones((1, 2)))["auc"][0])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from living import WORDS, server_has, table
+from motet.deploy.agreement.layout import Split
 from motet.deploy.demo import difference
 from motet.deploy.flare.kits import FederationError, Kit
 from motet.deploy.server.job import run_job
@@ -54,7 +55,7 @@ class Town:
 
     def service(self, site: str) -> SiteService:
         place = self.folder / site
-        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
+        source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y", split=Split(val=0.2))
         return SiteService(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
 
     def post(self, letters: Letters) -> Came:
@@ -208,6 +209,23 @@ def test_a_newcomer_is_taken_in_between_jobs(tmp_path: Path) -> None:
     assert found.clients["client"].tolist() == list(SITES)
     last = found.scores[found.scores["round"] == ROUNDS - 1]
     assert set(last["client"]) == set(SITES)
+
+
+def test_sites_that_say_no_numbers_of_rows_take_part_with_a_weight_of_one(tmp_path: Path) -> None:
+    town = Town(tmp_path, **{s: Policy(counts=False) for s in SITES})
+    assert town.go().state == "done"
+    found = Run(town.run)
+    assert found.clients["train"].tolist() == [0, 0, 0] and set(found.scores["n"]) == {1}
+    assert found.test.query("side == 'personal'")["accuracy"].min() > 0.5
+
+
+def test_a_run_says_and_records_how_sites_divide_their_rows(tmp_path: Path) -> None:
+    town = Town(tmp_path, words=["method.lr=0.1", "method.epochs=1", "data.val=0.3"])
+    report = town.go()
+    said = "site b divides its rows in its own way: val 0.2, test 0.25, seed 0; the recipe: val 0.3"
+    assert report.state == "done" and said in report.agreement
+    assert Run(town.run).facts["settings"]["data"]["val"] == 0.2
+    assert Run(town.run).clients["train"].tolist() == [33, 38, 44]
 
 
 def test_a_policy_that_forbids_the_method_ends_the_run_before_it_starts_with_the_reason(

@@ -13,9 +13,9 @@ import torch
 
 from motet.data.federated import DataError
 from motet.deploy.agreement.handshake import handshake
-from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.schema import merge
-from motet.deploy.site.policy import Policy
+from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
@@ -71,7 +71,8 @@ def test_sites_lay_out_the_very_rows_that_a_loop_has(tmp_path: Path, scale: str,
     tables = different()
     if numbers:
         tables = {s: t.assign(y=np.linspace(-1, 7, len(t)) ** 2) for s, t in tables.items()}
-    services = services_of(tmp_path, tables, missing="mean")
+    fine = Policy(least_rows=1, least_category=1)  # sex is "x" in 6 training rows of c
+    services = services_of(tmp_path, tables, fine, missing="mean", split=Split(seed=SEED))
     words = [
         "data.target=y",
         "data.missing=mean",
@@ -109,12 +110,16 @@ def test_a_table_that_changed_during_a_run_is_refused(tmp_path: Path) -> None:
     again = SiteService(
         "a", tmp_path / "a", SiteTable("a", tmp_path / "tables" / "a.csv", "y"), Policy(), b"k" * 32
     )
-    evaluate = Letter(
-        "evaluate", "r", recipe={"method": {"name": "fedavg"}, "net": {"name": "mlp"}, "seed": 0}
-    )
-    assert "the rows of a.csv changed since run r began" in Reply.read(again.answer(evaluate.pack())).refusal
-    letter = Letter("layout", "r", send=layout.tree())
-    assert not Reply.read(again.answer(letter.pack())).refusal, "nothing was kept yet: it may begin anew"
+    letters = [
+        Letter("layout", "r", send=layout.tree()), Letter("layout", "another run", send=layout.tree()),
+        Letter("describe"), Letter("measure", send={"kind": "classes"}),
+    ]  # fmt: skip
+    changed = "(?s)the table a.csv, or which of its columns are used, changed.*--new-split"
+    for letter in letters:
+        with pytest.raises(RefusedByPolicy, match=changed):
+            again.jobs[letter.job](letter)
+    with pytest.raises(RefusedByPolicy, match=changed):
+        again.rows.of("r")
 
 
 def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
@@ -125,7 +130,7 @@ def test_a_run_that_began_keeps_its_layout(tmp_path: Path) -> None:
     assert not Reply.read(services["a"].answer(train.pack())).refusal
     again = Letter("layout", "r", send=layout.tree())
     assert Reply.read(services["a"].answer(again.pack())).tree == {"train": 24, "val": 6, "test": 10}
-    other = Letter("layout", "r", send=layout.tree() | {"seed": 9})
+    other = Letter("layout", "r", send=layout.tree() | {"classes": ("0", "1", "2", "3")})
     assert "began here with another layout" in Reply.read(services["a"].answer(other.pack())).refusal
 
 
@@ -190,8 +195,8 @@ def test_different_columns_are_refused_by_name_and_borne_by_stacking() -> None:
     assert "site a has no column" not in str(e.value)
     assert "site b has no column 'bp', 'hb', and fedper needs the same columns" in str(e.value)
     stacked = merge(tables, "stacking").check()
-    assert "hb" in [c[0] for c in stacked.layout("federation", 0, 0.1, 0.1).columns]
-    common = merge(tables, "fedper", "common").check().layout("federation", 0, 0.1, 0.1)
+    assert "hb" in [c[0] for c in stacked.layout("federation").columns]
+    common = merge(tables, "fedper", "common").check().layout("federation")
     assert [c[0] for c in common.columns] == ["age", "sex=f", "sex=m", "ill"]
 
 
@@ -253,7 +258,9 @@ def test_a_layout_survives_the_wire_and_nothing_else_is_taken_for_one() -> None:
     assert pack(back.tree()) == pack(layout.tree())
     tree = layout.tree()
     wrong = (
-        {"kind": "words"}, {"means": torch.zeros(3)}, {"val": 0.9}, {"columns": (("x",),)}, {"classes": (1,)},
+        {"kind": "words"}, {"means": torch.zeros(3)}, {"val": 0.9},
+        {"splits": {"a": (0.9, 0.2, 0, "auto")}}, {"columns": (("x",),)}, {"classes": (1,)},
+        {"columns": 2 * (("age", "number", ""),)}, {"spread": torch.tensor([1.0, 0.0])},
         {"target": (0.0, 0.0)}, {"middle": torch.tensor([1.0, torch.nan])},
     )  # fmt: skip
     for change in wrong:

@@ -52,6 +52,7 @@ def parties(within: Add) -> None:
     empty, kinds = ("refuse", "mean"), ("auto", "classes", "numbers")
     p.add_argument("--missing", choices=empty, default="refuse", help="what to do with empty cells")
     p.add_argument("--kind", choices=kinds, default="auto", help="what the target holds")
+    split_arguments(p)
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
     p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
     p.add_argument("--method", help="a method instead of the recipe's")
@@ -66,6 +67,19 @@ def parties(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("site")
     p.add_argument("--undo", action="store_true", help="let it in again")
+
+
+def split_arguments(p: Any) -> None:
+    """How a site divides its rows, which nobody else decides. What is not said stays as at the last start."""
+    share: Any = {"type": float, "metavar": "SHARE"}
+    p.add_argument("--val", help="share of validation rows (at first: 0.15)", **share)
+    p.add_argument("--test", help="share of test rows (at first: 0.25)", **share)
+    p.add_argument("--seed", type=int, metavar="N", help="draws these rows (at first: 0)")
+    scales = ("auto", "federation", "client", "none")
+    p.add_argument(
+        "--scale", choices=scales, help="whose rows scale numbers (at first: auto, as the first run asks)"
+    )
+    p.add_argument("--new-split", action="store_true", help="forget how the table's rows were divided before")
 
 
 def runs(within: Add) -> None:

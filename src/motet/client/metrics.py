@@ -175,7 +175,7 @@ def rank_sums(values: Array, column: Array, live: Array) -> Array:
     at = live & (column >= 0)
     client, row = np.nonzero(at)
     place = client * many + column[at]
-    own = _keys(columns.reshape(-1, rows)[place, row], place)
+    own = _keys(columns.reshape(clients * many, rows)[place, row], place)
     below, upto = (np.searchsorted(ascending, own, side) for side in ("left", "right"))
     ranks = (below + upto + 1) / 2 - place * rows
     return np.bincount(place, ranks, clients * many).reshape(clients, many)

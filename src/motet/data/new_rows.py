@@ -12,6 +12,7 @@ import numpy as np
 
 from motet.data.federated import refuse
 from motet.data.table_files import SourceTable
+from motet.data.user_table import OTHER
 from motet.text import nearest
 
 
@@ -62,7 +63,10 @@ class NewRows:
         if f"{name}={value}" == next(c for c in self.columns if c.startswith(f"{name}=")):
             self.gaps(name, empty)
             self.strangers(name, texts, empty)
-        return np.where(empty, np.nan, (texts == value).astype(float))
+        here = texts == value
+        if value == OTHER:
+            here |= ~np.isin(texts.astype(str), sorted(self.known(name)))
+        return np.where(empty, np.nan, here.astype(float))
 
     def gaps(self, name: str, empty: np.ndarray) -> None:
         if not empty.any() or name in self.absent:
@@ -77,9 +81,13 @@ class NewRows:
             )
 
     def strangers(self, name: str, texts: np.ndarray, empty: np.ndarray) -> None:
-        known = {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
-        if odd := sorted({str(t) for t in texts[~empty]} - known):
+        if odd := sorted({str(t) for t in texts[~empty]} - (known := self.known(name))):
             more = ", …" if len(odd) > 5 else ""
+            taken = f"; taken for {OTHER!r}" if OTHER in known else ""
             self.notes.append(
-                f"column {name!r} holds values that the model never saw: {', '.join(odd[:5])}{more}"
+                f"column {name!r} holds values that the model never saw: {', '.join(odd[:5])}{more}{taken}"
             )
+
+    def known(self, name: str) -> set[str]:
+        """The categories of a text column that the model has."""
+        return {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}

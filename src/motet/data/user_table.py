@@ -21,6 +21,7 @@ from motet.text import nearest
 if TYPE_CHECKING:
     import pandas as pd
 
+OTHER = "other"  # the category of rare values, and of values that a model never saw
 _MANY = 100  # a text column with more different values than this is a name or a date, not a category
 
 

@@ -80,7 +80,7 @@ def demo(folder: Path | None, methods: Sequence[str], say: Say) -> str:
             parties.start("server")
             (policy := place / "policy.toml").write_text(POLICY)
             for site in SITES:
-                data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis"]
+                data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis", "--val", "0.2"]
                 parties.start(site, *data, "--policy", str(policy))
             lines = [compared(kit, m, tables, place, say) for m in methods or METHODS]
         finally:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from motet.core import Tree
 from motet.data.federated import DataError
-from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.column_sums import ColumnSums, combined
+from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.refusals import explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
 from motet.deploy.agreement.site_replies import (
@@ -26,7 +26,7 @@ from motet.deploy.agreement.site_replies import (
     each_site,
     part_rows,
 )
-from motet.deploy.agreement.sum_checks import ColumnMeans, Sums, added, middle_spread, read_sums
+from motet.deploy.agreement.sum_checks import ColumnMeans, check_ranges, middle_spread
 from motet.engines.letters import Letter, Reply
 from motet.engines.site_scores import MOST_ROWS
 
@@ -50,15 +50,16 @@ def handshake(
 ) -> tuple[Agreement, Layout]:
     """What all sites hold, with the numbers of rows that they keep to, and the layout that all of them then use.
     `on_agreement` is called before the agreement is checked, so that people see what does not fit, and again when
-    more is known. `robust`: no single site moves the scaling far."""
+    more is known. `seed`, `val` and `test` are what the recipe has; sites divide their rows in their own way, and where
+    that differs a note says so. `robust`: no single site moves the scaling far."""
     described = each_site(trees_of(call(Letter("describe", run))), checked_description)
     check_widths(described)
     rows = {site: int(tree["counts"].get("rows", 0)) for site, tree in described.items()}
     agreement = merge(described, method, features)
+    agreement.note_splits(Split(val, test, seed, scale))  # type: ignore[arg-type]
     agreement.notes += large_sites(rows)
     on_agreement(agreement)
-    layout = agreement.check().layout(scale, seed, val, test)
-    layout = measured(call, run, agreement, layout, rows, robust)
+    layout = measured(call, run, agreement, agreement.check().layout(scale), rows, robust)
     replies = trees_of(call(Letter("layout", run, send=layout.tree())))
     agreement.part_rows = each_site(replies, lambda site, tree: part_rows(tree, rows.get(site, 0)))
     on_agreement(agreement)
@@ -68,29 +69,30 @@ def handshake(
 def measured(
     call: Call, run: str, agreement: Agreement, layout: Layout, rows: Rows, robust: bool = False
 ) -> Layout:
-    """The layout with means and spreads of all sites' training rows, from sums."""
+    """The layout with means and spreads of all sites' training rows, from sums. Sites are asked once, and what
+    they answer depends on the kind of the target alone: a letter cannot choose rows, columns or middles."""
     if not (layout.wants_sums or agreement.holes):
         return layout
 
-    def ask(middle: Tree, *names: str) -> Sums:
-        letter = Letter("measure", run, send={"layout": layout.tree(), "middle": middle})
-        replies = trees_of(call(letter))
-        return each_site(replies, lambda s, tree: read_sums(tree, layout, names, rows.get(s) or MOST_ROWS))
+    def read(site: str, tree: Tree) -> ColumnSums:
+        own = agreement.own[site]
+        sums = ColumnSums.of(site, tree, len(own) + (layout.kind == "numbers"))
+        flags = np.array([kind == "flag" for _, kind, _ in own] + [False] * (layout.kind == "numbers"))
+        check_ranges(sums._asdict(), flags, rows.get(site) or MOST_ROWS)
+        return sums.aligned(own, layout)
 
-    first = ask((), "rows", "many", "total")
-    said = ColumnMeans.of(layout, first)
+    found = each_site(trees_of(call(Letter("measure", run, send={"kind": layout.kind}))), read)
+    said = ColumnMeans.of(layout, {s: v._asdict() for s, v in found.items()})
     said.check_gross()
-    many, total = added(first, "many"), added(first, "total")
-    if robust:
-        many, total = np.minimum(many, 1), said.middle_site()
-        agreement.notes.append("numbers are standardised by the middle site's mean and spread (guard.mean)")
-    layout, middle = layout.with_means(many, total), total / np.maximum(many, 1)
-    second = ask(torch.from_numpy(middle), "rows", "squares")
-    said.check_spreads(np.stack([second[s]["squares"] for s in said.sites]), middle)
+    said.check_spreads(np.stack([found[s].squares for s in said.sites]))
     agreement.notes += said.notes
-    if robust:
-        return layout.with_spread(np.ones(len(middle)), middle_spread(second))
-    return layout.with_spread(added(second, "rows"), added(second, "squares"))
+    if not robust:
+        return combined(layout, list(found.values()))
+    agreement.notes.append("numbers are standardised by the middle site's mean and spread (guard.mean)")
+    middle = said.middle_site()
+    about = {s: {"rows": v.rows, "squares": v.about(middle)} for s, v in found.items()}
+    layout = layout.with_means(np.ones(len(middle)), middle)
+    return layout.with_spread(np.ones(len(middle)), middle_spread(about))
 
 
 def trees_of(replies: Mapping[str, Reply]) -> dict[str, Tree]:

@@ -1,16 +1,17 @@
 """The common layout of a federation's tables: which columns in which order, which classes, which scale.
 
-It is what sites agree on before anything trains, and plain data: it goes over the wire and into a file.
+It is what sites agree on before anything trains, and plain data: it goes over the wire and into a file. How a
+site's rows are divided into training, validation and test rows is the site's own decision; the layout repeats it.
 Knows columns and statistics. Does not know any site's rows.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 from torch import Tensor
 
@@ -23,16 +24,34 @@ from motet.wire import WireError, record
 _TINY = 1e-9  # a column whose spread is smaller than this share of its mean is constant
 
 
+Share = Annotated[float, Meta(ge=0, lt=1)]
+Scale = Literal["federation", "client", "none"]
+
+
+class Split(NamedTuple):
+    """How a site divides its rows: chosen at the site, once for a table, never by a letter."""
+
+    val: Share = 0.15
+    test: Share = 0.25
+    seed: Annotated[int, Meta(ge=0, lt=1 << 53)] = 0
+    scale: Literal["auto", "federation", "client", "none"] = "auto"  # auto: as the first run asks
+
+    @property
+    def fine(self) -> bool:
+        return min(self.val, self.test) >= 0 and self.val + self.test < 1
+
+    def __str__(self) -> str:
+        return f"val {self.val:g}, test {self.test:g}, seed {self.seed}"
+
+
 class Layout(Struct, frozen=True):
     """How every site lays its rows out. Statistics are of training rows; () where sites use their own."""
 
     columns: tuple[tuple[str, Literal["number", "flag"], str], ...]  # (name, kind, one-hot encoded from)
     kind: Kind
     classes: tuple[str, ...]  # () for numbers
-    scale: Literal["federation", "client", "none"] = "federation"  # whose rows standardise numbers
-    seed: int = 0  # of the cut into training, validation and test rows
-    val: float = 0.15
-    test: float = 0.25
+    scale: Scale = "federation"  # whose rows standardise numbers
+    splits: dict[str, Split] = {}  # each site's own; a site that came later is not in it
     means: Any = ()  # (columns,) what fills empty cells
     middle: Any = ()  # (columns,)
     spread: Any = ()
@@ -52,8 +71,12 @@ class Layout(Struct, frozen=True):
                 raise WireError(f"the layout's {name} must be a finite number for each column")
         if not layout.target[1] > 0:
             raise WireError("the layout's target must have a middle and a spread above 0")
-        if not (0 <= layout.val < 1 and 0 <= layout.test < 1 and layout.val + layout.test < 1):
-            raise WireError("the layout's shares of validation and test rows must leave some for training")
+        if len({name for name, _, _ in layout.columns}) < len(layout.columns):
+            raise WireError("the layout names a column twice")
+        if not all(split.fine for split in layout.splits.values()):
+            raise WireError("shares of validation and test rows must leave some for training")
+        if isinstance(layout.spread, Tensor) and not bool((layout.spread > 0).all()):
+            raise WireError("the layout's spreads must be above 0")
         return layout
 
     @property

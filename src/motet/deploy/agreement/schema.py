@@ -9,7 +9,7 @@ Knows descriptions of tables. Does not know rows, nor how descriptions are sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from motet.client.task import Kind
 from motet.core import Tree
 from motet.data.federated import DataError, refuse
 from motet.data.targets import FEW
-from motet.deploy.agreement.layout import Layout
+from motet.deploy.agreement.layout import Layout, Split
 from motet.wire import WireError, record
 
 Features = Literal["same", "common", "any"]
@@ -28,6 +28,7 @@ ANY_COLUMNS = ("stacking", "local")  # methods that can do with sites that hold 
 _MOST = 100_000  # columns or categories that a site may describe
 _LISTED = 20  # columns that a table for people lists one by one
 Texts = Annotated[list[str], Meta(max_length=_MOST)]
+LayoutColumn = tuple[str, Any, str]  # (name, number or flag, one-hot encoded from)
 
 
 # ---- what a site sends ----
@@ -56,6 +57,7 @@ class TableDescription(Struct, frozen=True):
     target: TargetDescription
     auto: bool  # whether the target's kind was guessed from numbers
     holes: bool  # whether cells are empty
+    split: Split  # how the site divides its rows
     counts: dict[str, Any]  # numbers of rows; {} where the site's policy keeps them
 
 
@@ -92,6 +94,10 @@ class Agreement:
     kind: Kind = "numbers"
     classes: tuple[str, ...] = ()
     seen: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the classes of each site
+    own: dict[str, list[LayoutColumn]] = field(
+        default_factory=dict
+    )  # the columns of each site, as it measures
+    splits: dict[str, Split] = field(default_factory=dict)  # of each site
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     part_rows: dict[str, dict[str, int]] = field(default_factory=dict)  # of each site, once it has the layout
@@ -101,12 +107,13 @@ class Agreement:
         refuse(self.problems)
         return self
 
-    def layout(self, scale: str, seed: int, val: float, test: float) -> Layout:
+    def layout(self, scale: str) -> Layout:
         """The common layout, without statistics yet."""
         kept = [f for f in self.fields if self.features == "any" or len(f.sites) == len(self.sites)]
-        columns = [c for f in kept for c in _columns(f)]
-        wanted: Any = "federation" if scale == "auto" else scale
-        return Layout(tuple(columns), self.kind, self.classes, wanted, seed, val, test)
+        columns = [c for f in kept for c in _columns(f.name, f.kind, f.values)]
+        fixed = {s.scale for s in self.splits.values()} - {"auto"}
+        wanted: Any = (fixed.pop() if len(fixed) == 1 else "federation") if scale == "auto" else scale
+        return Layout(tuple(columns), self.kind, self.classes, wanted, self.splits)
 
     def class_counts(self) -> dict[str, int]:
         """Rows of each class at all sites; {} unless all sites say them."""
@@ -149,6 +156,30 @@ class Agreement:
         return f"{name:<{wide}}  {kind:<9}  {by_site}".rstrip()
 
     # ---- how it is made ----
+
+    def add_splits(self, tables: Mapping[str, TableDescription]) -> None:
+        """Each site's own division of its rows, and its columns in the order in which it measures them."""
+        self.splits = {s: tables[s].split for s in self.sites}
+        self.own = {
+            s: [x for c in tables[s].columns for x in _columns(c.name, c.kind, c.values)] for s in self.sites
+        }
+        if odd := [s for s in self.sites if not self.splits[s].fine]:
+            self.problems.append(f"site {odd[0]} leaves no rows for training")
+
+    def note_splits(self, wanted: Split) -> None:
+        """Say which sites divide their rows in another way than a recipe has it, and whose scaling does not fit."""
+        for site, split in self.splits.items():
+            if split[:3] != wanted[:3]:
+                self.notes.append(
+                    f"site {site} divides its rows in its own way: {split}; the recipe: {wanted}"
+                )
+        fixed = {s: split.scale for s, split in self.splits.items() if split.scale != "auto"}
+        if len({*fixed.values()} | ({wanted.scale} - {"auto"})) > 1:
+            said = ", ".join(f"{scale} at {site}" for site, scale in fixed.items())
+            self.problems.append(
+                f"data.scale is {wanted.scale}, and sites have fixed theirs: {said}.\n"
+                "hint: name the sites' own with data.scale=…, or ask their owners for a new split"
+            )
 
     def add_fields(self, tables: Mapping[str, TableDescription]) -> None:
         """Every column that some site holds, in the order in which sites name them."""
@@ -234,6 +265,7 @@ def merge(descriptions: Mapping[str, Tree], method: str = "", features: Features
         counts if len(counts) == len(tables) else {},
         any(t.holes for t in tables.values()),
     )
+    found.add_splits(tables)
     found.add_fields(tables)
     found.add_target(tables)
     found.compare_columns(method)
@@ -255,7 +287,7 @@ def _by_value(name: str) -> tuple[int, float, str]:
     return (0, float(name), "") if name.lstrip("-").isdecimal() else (1, 0.0, name)
 
 
-def _columns(f: SchemaField) -> list[tuple[str, Any, str]]:
-    if f.kind == "text":
-        return [(f"{f.name}={v}", "flag", f.name) for v in f.values]
-    return [(f.name, f.kind, "")]
+def _columns(name: str, kind: str, values: Sequence[str]) -> list[LayoutColumn]:
+    if kind == "text":
+        return [(f"{name}={v}", "flag", name) for v in values]
+    return [(name, kind, "")]

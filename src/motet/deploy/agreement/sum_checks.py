@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from motet.core import Tree
 from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.site_replies import UnusableReplies
@@ -32,20 +30,6 @@ _NOTABLE = 20.0  # spreads that people are told of
 _UNDECIDED = 1e6  # as _FAR, where only two sites have the column and nobody knows which one is wrong
 
 
-def read_sums(
-    tree: Tree, layout: Layout, names: tuple[str, ...], described: float = MOST_ROWS
-) -> dict[str, Array]:
-    """The sums that a site sent by column, the target's last where it is a number; `described` are its rows."""
-    wide = len(layout.columns) + (layout.kind == "numbers")
-    if not isinstance(tree, dict) or not set(names) <= set(tree):
-        raise WireError(f"it sent no sums of its columns when it was asked for {', '.join(names)}")
-    found = {name: _column_numbers(name, tree[name], wide) for name in names}
-    flags = np.zeros(wide, bool)
-    flags[: len(layout.columns)] = ~layout.numbers
-    check_ranges(found, flags, described)
-    return found
-
-
 def check_ranges(found: Mapping[str, Array], flags: Array, described: float = MOST_ROWS) -> None:
     """Refuse sums by column that cannot be sums of a table with `described` rows; `flags` are truth values."""
     counts = [found[k] for k in ("rows", "many") if k in found]
@@ -56,12 +40,6 @@ def check_ranges(found: Mapping[str, Array], flags: Array, described: float = MO
         _check_totals(found["rows"], found["many"], found["total"], flags)
     if "squares" in found and (found["squares"] < 0).any():
         raise WireError(f"a sum of squares is {found['squares'].min():g}")
-
-
-def _column_numbers(name: str, v: Any, wide: int) -> Array:
-    if not isinstance(v, Tensor) or v.shape != (wide,) or not bool(v.double().isfinite().all()):
-        raise WireError(f"it sent no finite number for each of {wide} columns when it was asked for {name}")
-    return np.asarray(v.double().numpy())
 
 
 def _check_totals(rows: Array, many: Array, total: Array, flags: Array) -> None:
@@ -156,14 +134,6 @@ def middle_spread(sums: Sums) -> Array:
     rows, squares = (np.stack([sums[s][k] for s in sorted(sums)]) for k in ("rows", "squares"))
     mean = squares / np.maximum(rows, 1)
     return np.array([_median(mean[:, k], rows[:, k]) for k in range(mean.shape[1])])
-
-
-def added(sums: Sums, name: str) -> Array:
-    """Sums over sites by column, in the order of sites' names."""
-    total: Array = np.zeros(())
-    for site in sorted(sums):
-        total = total + sums[site][name]
-    return total
 
 
 def _median(values: Array, many: Array) -> float:

@@ -203,7 +203,8 @@ def data_at_the_server(order: RunOrder, recipe: Recipe, layout: Layout) -> Feder
     if not data["server"]:
         return found
     return dataclasses.replace(
-        found, proxy=SiteTable("server", Path(data["server"]), data["target"]).whole(layout)
+        found,
+        proxy=SiteTable("server", Path(data["server"]), data["target"], least_category=1).whole(layout),
     )
 
 
@@ -296,8 +297,8 @@ def agree_anew(
     rows = [client_row(site, parts) for site, parts in agreement.part_rows.items()]
     federated = layout.federation(order.federation)
     federated.notes = [*agreement.notes]
-    counts, given = agreement.class_counts(), recipe
-    recipe = completed(recipe, federated, counts)
+    counts, given = agreement.class_counts(), with_sites_split(recipe, layout)
+    recipe = completed(given, federated, counts)
     each_site(trees_of(sites(offer(order.run, recipe))), agreed)
     for site, parts in agreement.part_rows.items():
         agree_on(sites.engine, site, parts)
@@ -311,6 +312,15 @@ def agree_anew(
     store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
+
+
+def with_sites_split(recipe: Recipe, layout: Layout) -> Recipe:
+    """The recipe as it is played: with the split that all sites have, where it is one."""
+    splits = {split[:3] for split in layout.splits.values()}
+    if len(splits) != 1:
+        return recipe
+    own = dict(zip(("val", "test", "seed"), splits.pop(), strict=True))
+    return dataclasses.replace(recipe, settings=recipe.settings | {"data": recipe["data"] | own})
 
 
 def check_layout(path: Path, packed: bytes, facts: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from motet.deploy.agreement.layout import Split
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
@@ -18,6 +19,7 @@ from motet.deploy.site.table import SiteTable
 
 _DATA = "data.json"
 POLICY = "policy.toml"
+KEPT = "kept"  # the folder of what the site stores
 
 
 def write_source(kit: Kit, source: SiteTable) -> None:
@@ -25,16 +27,23 @@ def write_source(kit: Kit, source: SiteTable) -> None:
     write(kit.folder / _DATA, asdict(source) | {"path": str(Path(source.path).expanduser().resolve())})
 
 
+def has_source(kit: Kit) -> bool:
+    return (kit.folder / _DATA).is_file()
+
+
 def read_source(kit: Kit) -> SiteTable:
     file = kit.folder / _DATA
-    if not file.is_file():
+    if not has_source(kit):
         raise FederationError(
             f"{kit.party} has not said where its data are\nhint: motet federation join {kit.folder} --data …"
         )
     try:
         given = json.loads(file.read_text())
-        return SiteTable(**given | {"path": Path(given["path"]), "drop": tuple(given["drop"])})
-    except (LookupError, TypeError, ValueError) as e:
+        split = Split(*given.get("split", ()))
+        return SiteTable(
+            **given | {"path": Path(given["path"]), "drop": tuple(given["drop"]), "split": split}
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as e:
         raise FederationError(
             f"{file} cannot be read: {e}\nhint: motet federation join {kit.folder} --data … writes it anew"
         ) from e
@@ -49,4 +58,4 @@ def read_policy(kit: Kit) -> Policy:
 def open_service(folder: Path) -> SiteService:
     kit = open_kit(folder, "site")
     key = site_key(kit.folder / "key")
-    return SiteService(kit.party, kit.folder / "kept", read_source(kit), read_policy(kit), key)
+    return SiteService(kit.party, kit.folder / KEPT, read_source(kit), read_policy(kit), key)

@@ -3,18 +3,22 @@
     print(dry_text(dry_run(source, policy, "fedper")))
 
 The table lists what the handshake sends, then each verb that the method asks for, then what evaluation sends.
+Below it stand the very values that the handshake would say: columns, categories, classes, counts, means.
 The layout is the site's own: in a federation, other sites' categories and classes are added to it.
 Knows needs and policies. Does not know other sites.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
 from motet.core import Tree
+from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
+from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.table import SiteTable
@@ -37,33 +41,38 @@ class DryRunReport:
     rounds: int
     needs: list[Need]
     objections: list[str]
+    values: list[tuple[str, str]]  # what the handshake would say, in words
 
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
     """A dry run at this site alone, of a recipe or of a method with its usual settings."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
-    description = source.describe(policy.counts)
+    source = dataclasses.replace(source, least_category=policy.least_category)
+    description = source.describe(policy)
     name = recipe["method"]["name"]
-    shares = {k: data.get(k, v) for k, v in (("val", 0.15), ("test", 0.25))}
-    layout = merge({site: description}, name).layout(data.get("scale", "auto"), data["seed"], **shares)
-    before, layout = handshake_needs(source, description, layout)
+    layout = merge({site: description}, name).layout(data.get("scale", "auto"))
+    before, layout, values = handshake_needs(source, policy, description, layout)
     federated = source.build_clients(layout)
     whole = completed(recipe, federated)
     needs = before + needs_of(method_of(whole, task_of(whole, federated)), federated)
     wrong = objections(policy, name, needs, recipe)
-    return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
+    values += few_rows(federated.clients_data[site], policy)
+    return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong, values)
 
 
-def handshake_needs(source: SiteTable, description: Tree, layout: Layout) -> tuple[list[Need], Layout]:
-    """What the handshake sends, and the layout that this site alone would come to."""
+def handshake_needs(
+    source: SiteTable, policy: Policy, description: Tree, layout: Layout
+) -> tuple[list[Need], Layout, list[tuple[str, str]]]:
+    """What the handshake sends, the layout that this site alone would come to, and the values in words."""
     needs = [need("describe", "schema", description)]
-    sums = source.measure(layout, ())
-    layout = layout.with_means(sums["many"].numpy(), sums["total"].numpy())
-    squares = source.measure(layout, sums["total"] / sums["many"].clamp(min=1))
+    sums = source.measure(layout.kind, policy)
+    own = source.own_layout(layout.kind)
     if layout.wants_sums:
-        needs += [need("measure", "sums of columns", sums), need("measure", "sums of squares", squares)]
-    return needs, layout.with_spread(squares["rows"].numpy(), squares["squares"].numpy())
+        needs.append(need("measure", "sums of columns", sums.tree()))
+    said = policy.sums and (layout.wants_sums or description["holes"])
+    values = described_values(description) + (sum_values(sums, own, source.target) if said else [])
+    return needs, pooled(layout, {source.site: own.columns}, {source.site: sums.tree()}), values
 
 
 def need(verb: str, learn: str, tree: Tree) -> Need:
@@ -93,7 +102,11 @@ def dry_text(report: DryRunReport) -> str:
         f"what would leave {report.site} with {report.method}, in {report.rounds} rounds; nothing was sent"
     )
     verdict = [f"refused: {why}" for why in report.objections] or ["within this site's policy"]
-    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *notes(report), *verdict])
+    values = [
+        "values that leave before anything trains:",
+        *aligned([("  " + k, v) for k, v in report.values]),
+    ]
+    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *values, "", *notes(report), *verdict])
 
 
 def notes(report: DryRunReport) -> list[str]:
@@ -112,7 +125,6 @@ def learned(n: Need) -> str:
         "collect": "this site's reply (collect)",
         "schema": "this site's columns",
         "sums of columns": "this site's sums",
-        "sums of squares": "this site's sums",
         "scores": "this site's scores",
     }[n.learn]
 

@@ -37,7 +37,7 @@ _LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
-    """Something that a site's policy forbids; `clause` is its word for the other side."""
+    """Something that a site does not do, with the reason. The reason stays at the site; the clause may leave."""
 
     def __init__(self, text: str, clause: str = "error") -> None:
         super().__init__(text)
@@ -75,6 +75,9 @@ class Policy:
     )
     counts: bool = True  # may numbers of rows leave; if not, this site weighs 1 in a mean
     sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
+    least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
+    least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
+    round_sums: bool = False  # whether means, spreads and numbers of cells leave rounded
     trusted: Names = ()  # the site's own module:name that a recipe may name
 
     @classmethod

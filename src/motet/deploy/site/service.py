@@ -25,6 +25,7 @@ from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.site_replies import own_version
+from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
@@ -60,8 +61,8 @@ class SiteService:
         key: bytes = b"",
     ) -> None:
         self.name, self.folder = name, Path(folder)
-        self.rows = SiteRows(self.folder, data)
         self.policy, self.key = policy or Policy(), key
+        self.rows = SiteRows(self.folder, data, self.policy, key)
         self.ledger = Ledger(self.folder / "ledger.tsv")
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
@@ -90,12 +91,12 @@ class SiteService:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.sent(letter, Reply(self.rows.source.describe(self.policy.counts) | own_version()))
+        return self.sent(letter, Reply(self.rows.describe() | own_version()))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
             raise RefusedByPolicy(
-                "this site's policy lets no sums of columns leave.\nhint: data.scale=client"
+                "this site's policy lets no sums of columns leave.\nhint: data.scale=client", "sums"
             )
         return self.sent(letter, Reply(self.rows.measure(letter.send)))
 
@@ -146,8 +147,12 @@ class SiteService:
         made: Verb = partial(predictions, method)
         if letter.job == "evaluate_trained":
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
-        job = partial(scores_at_home, method, self.name, made)
-        return self.sent(letter, self.weighted(letter, self.tested(letter, method, job)))
+        parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
+        check_scored(self.rows.of(letter.run).clients_data[self.name], parts, self.policy.least_rows)
+        scores = self.tested(letter, method, partial(scores_at_home, method, self.name, made))
+        return self.sent(
+            letter, self.weighted(letter, scores if self.policy.counts else without_counts(scores))
+        )
 
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
@@ -181,7 +186,8 @@ class SiteService:
         return self._method[3]
 
     def visit(self, letter: Letter, method: Method) -> Visit:
-        client_data = self.rows.of(letter.run).clients_data[self.name]
+        own = self.rows.of(letter.run).clients_data[self.name]
+        client_data = with_enough_rows(own, self.policy.least_rows)
         return Visit(method, self.name, client_data, letter.seed, letter.round)
 
     def states(self, letter: Letter) -> EncryptedState:

@@ -7,19 +7,24 @@ Knows files, labels, layouts and a key. Does not know what is in a state or in a
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 from urllib.parse import quote
 
 from motet.atomic import write_atomically
 from motet.checksums import BLANK, FIELD, is_whole, with_checksum
+from motet.client.task import Kind
 from motet.core import Tree
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
-from motet.deploy.site.policy import RefusedByPolicy
+from motet.deploy.site.disclosure import said_at_home, with_enough_rows
+from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.split import TableSplit
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import LEARN, Label, Letter
 from motet.errors import MotetError
@@ -132,34 +137,61 @@ class Ledger:
 class SiteRows:
     """A site's rows, run by run. `data` is its table, or federated data with this client alone."""
 
-    def __init__(self, folder: Path, data: FederatedData | SiteTable) -> None:
-        self.folder, self.data = folder, data
+    def __init__(
+        self, folder: Path, data: FederatedData | SiteTable, policy: Policy | None = None, key: bytes = b""
+    ) -> None:
+        self.folder, self.policy = folder, policy or Policy()
+        self.data = data
+        if isinstance(data, SiteTable):
+            self.data = dataclasses.replace(data, least_category=self.policy.least_category)
+            self.split = TableSplit(folder, self.data, self.policy, key)
         self._last: tuple[str, FederatedData] | None = None
 
     @property
     def source(self) -> SiteTable:
         if isinstance(self.data, FederatedData):
-            raise RefusedByPolicy("this site's rows are laid out already")
+            raise RefusedByPolicy("this site's rows are laid out already", "layout")
         return self.data
 
+    def describe(self) -> Tree:
+        """The table as others may know it."""
+        with said_at_home("data"):
+            return self.source.describe(self.policy, self.split.said())
+
     def measure(self, asked: Tree) -> Tree:
-        """Sums of columns, from which the federation's means and spreads are made."""
-        if not isinstance(asked, dict) or set(asked) != {"layout", "middle"}:
-            raise WireError("sums are asked for with a layout and a middle")
-        return self.source.measure(Layout.of(asked["layout"]), asked["middle"])
+        """Sums of this site's columns, from which the federation's means and spreads are made. A letter says what
+        kind of target the sites agreed on, and nothing else: the same answer each time."""
+        if not isinstance(asked, dict) or set(asked) != {"kind"} or asked["kind"] not in get_args(Kind):
+            raise RefusedByPolicy("sums are asked for with the kind of the target, and nothing else", "sums")
+        with said_at_home("data"):
+            source = self.source
+            return self.split.sums(asked["kind"], lambda kind: source.measure(kind, self.policy).tree())
 
     def use_layout(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
-        layout, path = Layout.of(given), self.run_folder(run) / LAYOUT
-        if began and path.exists():
-            if pack(read_layout(path)["layout"]) != pack(layout.tree()):
-                raise RefusedByPolicy(f"run {run} began here with another layout of columns")
-            return self.of(run)
-        found = self.source.build_clients(layout)
+        with said_at_home("data"):
+            layout, path = self.fitting(given), self.run_folder(run) / LAYOUT
+            if began and path.exists():
+                if pack(read_layout(path)["layout"]) != pack(layout.tree()):
+                    raise RefusedByPolicy(f"run {run} began here with another layout of columns", "layout")
+                return self.of(run)
+            found = self.source.build_clients(layout)
+        with_enough_rows(found.clients_data[self.source.site], self.policy.least_rows)
         packed = pack({FIELD: BLANK, "layout": layout.tree(), "rows": found.fingerprint()})
         write_atomically(path, with_checksum(packed), private=True)
         self._last = run, found
         return found
+
+    def fitting(self, given: Tree) -> Layout:
+        """The layout that a letter holds, if it is one for this site's columns and for its own split."""
+        source = self.source
+        try:
+            layout = Layout.of(given)
+        except WireError as e:
+            raise RefusedByPolicy(f"a letter holds no layout of columns: {e}", "layout") from e
+        source.check_layout(layout)
+        self.split.use(layout)
+        return layout
 
     def of(self, run: str) -> FederatedData:
         """This site's rows, as they were laid out for a run."""
@@ -173,13 +205,16 @@ class SiteRows:
         """The rows of a run whose layout was agreed on before; they must be those that it began with."""
         path = self.run_folder(run) / LAYOUT
         if not path.exists():
-            raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}")
+            raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}", "layout")
         given = read_layout(path)
-        found = source.build_clients(Layout.of(given["layout"]))
+        with said_at_home("data"):
+            self.split.use(layout := Layout.of(given["layout"]))
+            found = source.build_clients(layout)
         if found.fingerprint() != given["rows"]:
             raise RefusedByPolicy(
                 f"the rows of {source.path.name} changed since run {run} began.\n"
-                "hint: restore the old file, or start a new run"
+                "hint: restore the old file, or start a new run",
+                "data",
             )
         return found
 

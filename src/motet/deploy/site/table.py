@@ -1,7 +1,8 @@
 """A site's own table: its description for others, its sums, and the client data that it becomes.
 
-Rows leave this file only as client data for the site's own service. Knows one site's rows. Does not know
-other sites, nor what is trained.
+Rows leave this file only as client data for the site's own service. What is said to others depends on the rows,
+the owner's settings and the policy, and on no letter.
+Knows one site's rows. Does not know other sites, nor what is trained.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from motet.client import Batch, ClientData, Column
 from motet.core import Tree
 from motet.data.build_clients import Partition, RowBlock, gather, views
 from motet.data.federated import DataError, FederatedData, Pool, Scaler, refuse
-from motet.data.partition import DataSettings, cut
+from motet.data.partition import TRAIN, DataSettings, cut
 from motet.data.splits import Assignment
 from motet.data.table_files import SourceTable, read
-from motet.data.user_table import Reader, TableFeature
-from motet.deploy.agreement.layout import Layout
+from motet.data.user_table import OTHER, Reader, TableFeature
+from motet.deploy.agreement.column_sums import ColumnSums
+from motet.deploy.agreement.layout import Layout, Split
+from motet.deploy.site.categories import category_counts, is_text, nearly_unique, with_others
+from motet.deploy.site.disclosure import class_counts, column_sums
+from motet.deploy.site.policy import Policy, RefusedByPolicy
+
+_FAR = 1_000  # spreads from a federation's mean to a site's, at most: a site with a millionth of the rows has less
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class SiteTable:
     drop: tuple[str, ...] = ()
     missing: str = "refuse"  # refuse empty cells, or fill them with the column's mean
     kind: str = "auto"  # classes, numbers or auto
+    split: Split = Split()  # as the owner chose it
+    least_category: int = Policy.least_category  # rows of a category; rarer ones are one category
 
     @cached_property
     def table(self) -> SourceTable:
@@ -46,48 +55,122 @@ class SiteTable:
         return reader
 
     @cached_property
+    def used(self) -> list[str]:
+        """Names of the columns that are learned from."""
+        return [c for c in self.table.frame.columns if c not in {self.target, *self.drop}]
+
+    @cached_property
     def features(self) -> dict[str, TableFeature]:
-        """What each column of the file becomes."""
+        """What each column of the file becomes; columns of names or numbers of persons are refused."""
         reader = self.reader(self.kind)
-        names = [c for c in self.table.frame.columns if c not in {self.target, *self.drop}]
-        found = {c: reader.feature(c) for c in names}
-        if not names:
+        found = {c: reader.feature(c) for c in self.used}
+        if not found:
             reader.problems.append("no column is left to learn from")
         refuse(reader.problems)
-        return found
+        texts = {c: f for c, f in found.items() if is_text(f)}
+        self.refuse_unique(
+            [c for c, f in texts.items() if nearly_unique(category_counts(f), self.least_category)]
+        )
+        return found | {c: with_others(c, f, self.least_category) for c, f in texts.items()}
+
+    def refuse_unique(self, names: list[str]) -> None:
+        """By name and without a value: categories and classes are what leaves first."""
+        if names:
+            raise RefusedByPolicy(
+                f"most values of {', '.join(map(repr, names))} are different or rare, and names of categories and "
+                f"classes leave.\nhint: names and dates are no categories; leave them out: "
+                f"--drop {','.join(names)}; or group their values",
+                "categories",
+            )
+
+    def labels(self, kind: str) -> tuple[np.ndarray, str, tuple[str, ...]]:
+        """Targets, their kind, and the names of classes."""
+        reader = self.reader(kind)
+        y, found, classes = reader.target(self.target)
+        refuse(reader.problems)
+        if found == "classes" and not self.numeric and nearly_unique(np.bincount(y), self.least_category):
+            self.refuse_unique([self.target])
+        return y, found, classes
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the target's cells are numbers."""
+        return bool(self.table.frame[self.target].dtype.kind in "iuf")
 
     # ---- what others may know ----
 
-    def describe(self, counts: bool = True) -> Tree:
-        """Names and kinds of columns, categories and classes; numbers of rows only where they may leave."""
-        reader = self.reader(self.kind)
-        y, kind, classes = reader.target(self.target)
-        refuse(reader.problems)
-        numeric = bool(self.table.frame[self.target].dtype.kind in "iuf")
+    def describe(self, policy: Policy | None = None, split: Split | None = None) -> Tree:
+        """Names and kinds of columns, categories and classes, how rows are divided; numbers of rows only where they
+        may leave."""
+        policy = policy or Policy()
+        y, kind, classes = self.labels(self.kind)
         description = {
             "columns": [_description(name, f) for name, f in self.features.items()],
             "target": {"name": self.target, "kind": kind, "classes": list(classes)},
-            "auto": self.kind == "auto" and numeric,  # whether the kind was guessed from numbers
+            "auto": self.kind == "auto" and self.numeric,  # whether the kind was guessed from numbers
             "holes": any(bool(np.isnan(f.values).any()) for f in self.features.values()),
+            "split": split or self.split,
         }
         rows = np.bincount(y, minlength=len(classes)).tolist() if kind == "classes" else []
-        return description | {"counts": {"rows": len(y), "classes": rows} if counts else {}}
+        counts = {"rows": len(y), "classes": class_counts(rows, policy.least_rows)}
+        return description | {"counts": counts if policy.counts else {}}
 
-    def measure(self, layout: Layout, middle: Tree) -> Tree:
-        """Sums of training rows by column: of cells, or of squared distances to a middle."""
+    def measure(self, kind: str, policy: Policy | None = None) -> ColumnSums:
+        """Sums of training rows, by column of this site's own; the target's come last if it is numbers."""
+        own = self.own_layout(kind)
+        block = self.block(own)
+        z = block.x[block.learned]
+        groups = [group for _, _, group in own.columns]
+        if own.kind == "numbers":
+            z, groups = np.column_stack([z, block.y[block.learned]]), [*groups, ""]
+        return column_sums(z, groups, policy or Policy())
+
+    def own_layout(self, kind: str) -> Layout:
+        """The columns and classes of this site alone."""
+        columns = [(c.name, c.kind, c.group) for f in self.features.values() for c in f.columns]
+        _, found, classes = self.labels(kind)
+        return Layout(tuple(columns), found, classes)  # type: ignore[arg-type]
+
+    def check_layout(self, layout: Layout) -> None:
+        """Refuse a layout in which this site's columns are not what they are, or are scaled out of all bounds."""
+        own = {c.name: c for f in self.features.values() for c in f.columns}
+        for name, kind, group in layout.columns:
+            here = own.get(name)
+            if here is not None:
+                fits = group == here.group and (kind == here.kind or (not group and here.kind == "flag"))
+            else:
+                text = group in self.features and is_text(self.features[group])
+                fits = name not in self.features and (
+                    group not in self.features or (text and kind == "flag" and name.startswith(f"{group}="))
+                )
+            if not fits:
+                raise RefusedByPolicy(
+                    f"a layout has a column {name!r:.80} that is another one here", "layout"
+                )
+        self.check_scaling(layout)
+
+    def check_scaling(self, layout: Layout) -> None:
+        """Means and spreads of rows that include this site's are not far from its own; what is far makes single rows
+        outweigh all others in what is trained."""
+        if layout.scale == "federation" and not (
+            isinstance(layout.middle, torch.Tensor) and isinstance(layout.spread, torch.Tensor)
+        ):
+            raise RefusedByPolicy("a layout is to scale columns, and has no means and spreads", "layout")
         block = self.block(layout)
-        z = np.where(self.held(layout), block.x[block.learned], np.nan)
-        if layout.kind == "numbers":
-            z = np.column_stack([z, block.y[block.learned]])
-        some = ~np.isnan(z)
-        rows = np.where(some.any(0), len(z), 0)
-        if not isinstance(middle, torch.Tensor):
-            sums = {"rows": rows, "many": some.sum(0), "total": np.where(some, z, 0.0).sum(0)}
-            return {k: torch.from_numpy(v) for k, v in sums.items()}
-        if middle.shape != (z.shape[1],):
-            raise DataError(f"{z.shape[1]} columns are measured, and means came for {tuple(middle.shape)}")
-        away = np.where(some, z - middle.numpy(), 0.0)
-        return {"rows": torch.from_numpy(rows), "squares": torch.from_numpy((away**2).sum(0))}
+        rows, y = block.x[block.learned], block.y[block.learned]
+        if odd := np.flatnonzero(self.held(layout) & far_columns(layout, rows)).tolist():
+            name = layout.columns[odd[0]][0]
+            raise RefusedByPolicy(f"a layout scales or fills the column {name!r} out of bounds", "layout")
+        target, own = Scaler(*map(np.asarray, layout.target)), Scaler.of(y)
+        if layout.kind == "numbers" and _far(own, target):
+            raise RefusedByPolicy("a layout scales the target out of bounds", "layout")
+
+    def row_hashes(self) -> np.ndarray:
+        """(rows,) hashes of what is used of each row, in the table's order."""
+        import pandas as pd
+
+        frame = self.table.frame[[*self.used, self.target]]
+        return np.asarray(pd.util.hash_pandas_object(frame, index=False).to_numpy())
 
     # ---- what the site's own service gets ----
 
@@ -124,36 +207,69 @@ class SiteTable:
 
     def block(self, layout: Layout) -> RowBlock:
         """The rows in the layout's columns, sorted by part; empty cells are NaN."""
-        pool = self.pool(layout)
-        n = len(pool.x)
-        own = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
-        common = DataSettings(val=layout.val, test=layout.test)
-        parts = cut(pool, own, np.full(n, -1), common, layout.seed)
+        pool, parts = self.pool(layout), self.parts(layout.kind)
+        row, who = np.arange(len(parts)), np.zeros(len(parts), np.int64)
         none, yes = np.empty(0, np.int64), np.ones(1, bool)
-        return gather(pool, Partition(own.row, own.who, parts, own.clients, yes, ~yes, none, none))
+        return gather(pool, Partition(row, who, parts, (self.site,), yes, ~yes, none, none))
+
+    def parts(self, kind: str) -> np.ndarray:
+        """(rows,) the part of each row: a matter of this site's own targets and split, whatever a layout says."""
+        y, found, classes = self.labels(kind)
+        n = len(y)
+        pool = Pool(np.zeros((n, 1)), y, found, classes)  # type: ignore[arg-type]
+        own = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
+        return cut(
+            pool, own, np.full(n, -1), DataSettings(val=self.split.val, test=self.split.test), self.split.seed
+        )
+
+    def learned(self, kind: str) -> np.ndarray:
+        """(rows,) which rows are training rows."""
+        return np.asarray(self.parts(kind) == TRAIN)
 
     def pool(self, layout: Layout) -> Pool:
-        reader = self.reader(layout.kind)
-        y, _, classes = reader.target(self.target)
-        refuse(reader.problems)
+        y, _, classes = self.labels(layout.kind)
         if layout.kind == "classes":
             if strange := sorted(set(classes) - set(layout.classes)):
                 raise DataError(f"the target {self.target!r} has classes that nobody agreed on: {strange}")
             y = np.array([layout.classes.index(c) for c in classes], np.int64)[y]
-        mine = {c.name: f.values[:, i] for f in self.features.values() for i, c in enumerate(f.columns)}
-        empty = np.zeros(len(y))
-        x = np.column_stack([mine.get(c.name, self.absent(c, empty)) for c in layout.table])
+        x = np.column_stack([self.cells(c, layout) for c in layout.table])
         return Pool(x, y, layout.kind, layout.classes, layout.table)
 
-    def absent(self, column: Column, empty: np.ndarray) -> np.ndarray:
-        """A category that is not among this site's is 0, or unknown where the cell is empty."""
-        if column.group not in self.features:
-            return empty
-        return np.where(np.isnan(self.features[column.group].values[:, 0]), np.nan, 0.0)
+    def cells(self, column: Column, layout: Layout) -> np.ndarray:
+        """(rows,) one column. A category that is not among this site's is 0, or unknown where the cell is empty;
+        `other` takes in what the layout does not name."""
+        feature = self.features.get(column.group or column.name)
+        if feature is None:
+            return np.zeros(len(self.table.frame))
+        named = {name for name, _, _ in layout.columns}
+        other = column.name == f"{column.group}={OTHER}"
+        here = [c.name == column.name or (other and c.name not in named) for c in feature.columns]
+        gaps = np.isnan(feature.values[:, 0])
+        return np.where(gaps, np.nan, feature.values[:, here].sum(1))
 
     def held(self, layout: Layout) -> np.ndarray:
         """(columns,) which of the layout's columns this site has."""
         return np.array([(group or name) in self.features for name, _, group in layout.columns], bool)
+
+
+def far_columns(layout: Layout, rows: np.ndarray) -> np.ndarray:
+    """(columns,) which ones a layout scales, or fills, far from these rows."""
+    own = Scaler.of(np.where(np.isnan(rows), means_of(rows), rows))
+    far = np.zeros(len(layout.columns), bool)
+    if layout.scale == "federation":
+        far = layout.numbers & _far(own, layout.scaler)
+    if isinstance(layout.means, torch.Tensor):
+        means, gaps = layout.means.numpy(), np.isnan(rows).any(0)
+        scaler = layout.scaler if layout.scale == "federation" else own
+        strange = np.where(
+            layout.numbers, _far(Scaler(means, own.spread), scaler), abs(means - 0.5) > 0.5 + 1e-9
+        )
+        far |= gaps & strange
+    return np.asarray(far)
+
+
+def _far(own: Scaler, scaler: Scaler) -> np.ndarray:
+    return np.asarray(np.maximum(abs(own.middle - scaler.middle), own.spread) / scaler.spread > _FAR)
 
 
 def means_of(rows: np.ndarray) -> np.ndarray:
