@@ -18,4 +18,5 @@ class SiteJob:
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.service.answer(message)
+        """FLARE publishes this to every party of the job, and knows by its certificate which one calls."""
+        return self.service.answer(message, str(collab.caller))

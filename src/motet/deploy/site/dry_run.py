@@ -10,11 +10,13 @@ Knows needs and policies. Does not know other sites.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from motet.core import Tree
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
+from motet.deploy.site.contract import Contract, derive, objections
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.table import SiteTable
@@ -37,6 +39,7 @@ class DryRunReport:
     rounds: int
     needs: list[Need]
     objections: list[str]
+    contract: Contract
 
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
@@ -50,9 +53,11 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     before, layout = handshake_needs(source, description, layout)
     federated = source.build_clients(layout)
     whole = completed(recipe, federated)
-    needs = before + needs_of(method_of(whole, task_of(whole, federated)), federated)
-    wrong = objections(policy, name, needs, recipe)
-    return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong)
+    made, rounds = method_of(whole, task_of(whole, federated)), recipe.train.rounds
+    asked, own = needs_of(made, federated), federated.clients_data[site]
+    contract = derive("dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy)
+    wrong = [o.text for o in objections(contract, made, asked, policy)] + sums_refused(policy, before)
+    return DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, contract)
 
 
 def handshake_needs(source: SiteTable, description: Tree, layout: Layout) -> tuple[list[Need], Layout]:
@@ -70,14 +75,15 @@ def need(verb: str, learn: str, tree: Tree) -> Need:
     return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
 
 
-def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -> list[str]:
-    asked = [n for n in needs if n.verb not in ("describe", "measure")]
-    wrong = policy.objections(method, asked, recipe.train.rounds, 0)
-    if not policy.sums and any(n.learn == "sums of columns" for n in needs):
-        wrong.append(
-            "this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"
-        )
-    return wrong
+def held_by_letters(recipe: Recipe) -> Tree:
+    """What letters of a run hold of its recipe."""
+    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+
+
+def sums_refused(policy: Policy, needs: list[Need]) -> list[str]:
+    if policy.sums or not any(n.learn == "sums of columns" for n in needs):
+        return []
+    return ["this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"]
 
 
 # ---- for people ----
@@ -93,7 +99,31 @@ def dry_text(report: DryRunReport) -> str:
         f"what would leave {report.site} with {report.method}, in {report.rounds} rounds; nothing was sent"
     )
     verdict = [f"refused: {why}" for why in report.objections] or ["within this site's policy"]
-    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *notes(report), *verdict])
+    contract = ["the contract that letters of such a run are held to:", *contract_lines(report.contract)]
+    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *contract, "", *notes(report), *verdict])
+
+
+def contract_lines(contract: Contract) -> list[str]:
+    """Every term of a contract."""
+    terms = {k: v for k, v in asdict(contract).items() if k not in ("run", "asks")}
+    rows = [(f"  {name}", in_words(v)) for name, v in terms.items()]
+    asks = [
+        (f"  {r.ask}", f"{r.learn}; {r.per_round} in a round, {r.in_all} in all" + most(r.numbers))
+        for r in contract.asks
+    ]
+    return aligned([*rows, *asks])
+
+
+def most(numbers: int) -> str:
+    return f", {numbers} numbers at most" if numbers else ""
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v:g}" for k, v in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def notes(report: DryRunReport) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a site stores: the rows of each run as all sites agreed, client state, encrypted, and a ledger of all that left.
+"""What a site stores: the rows of each run as all sites agreed, and client state, encrypted.
 
 Layouts outlive the process, in the run's folder. Rows that changed since a run began are refused: their
 partition into training, validation and test rows would be another.
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,7 +20,7 @@ from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.site.policy import RefusedByPolicy
 from motet.deploy.site.table import SiteTable
-from motet.engines.letters import LEARN, Label, Letter
+from motet.engines.letters import Label
 from motet.errors import MotetError
 from motet.wire import WireError, pack, unpack
 
@@ -96,46 +96,18 @@ class EncryptedState:
         return f"{self.run}/{label[0]}/{label[1]}".encode()
 
 
-class Ledger:
-    """What left the site, line by line, for its owner to read and for its policy to count; lines are only added.
-
-    A line is written before the reply leaves, so that nothing leaves unwritten; after a crash a line may stand
-    for a reply that never left. Tab-separated: time, run, round, ask, job, verb, learn, bytes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
-        self.rounds = {(w[1], w[2]) for w in lines if len(w) == 8 and w[4] == "verb"}
-
-    def allows(self, letter: Letter, limit: int) -> bool:
-        """Whether a letter belongs to a round that is counted already, or one more is within the limit."""
-        return (letter.run, str(letter.round)) in self.rounds or len(self.rounds) < limit
-
-    def write(self, letter: Letter, size: int) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        run = letter.run.replace("\t", " ").replace("\n", " ")
-        words = (when, run, letter.round, letter.number, letter.job, letter.verb, LEARN[letter.learn], size)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write("\t".join(map(str, words)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if letter.job == "verb":
-            self.rounds.add((run, str(letter.round)))
-
-
 class SiteRows:
     """A site's rows, run by run. `data` is its table, or federated data with this client alone."""
 
     def __init__(self, folder: Path, data: FederatedData | SiteTable) -> None:
         self.folder, self.data = folder, data
         self._last: tuple[str, FederatedData] | None = None
+        self._fingerprint = ""
 
     @property
     def source(self) -> SiteTable:
         if isinstance(self.data, FederatedData):
-            raise RefusedByPolicy("this site's rows are laid out already")
+            raise RefusedByPolicy("this site's rows are laid out already", "layout")
         return self.data
 
     def measure(self, asked: Tree) -> Tree:
@@ -149,7 +121,7 @@ class SiteRows:
         layout, path = Layout.of(given), self.run_folder(run) / _LAYOUT
         if began and path.exists():
             if pack(unpack(path.read_bytes())["layout"]) != pack(layout.tree()):
-                raise RefusedByPolicy(f"run {run} began here with another layout of columns")
+                raise RefusedByPolicy(f"run {run} began here with another layout of columns", "layout")
             return self.of(run)
         found = self.source.build_clients(layout)
         packed = pack({"layout": layout.tree(), "rows": found.fingerprint()})
@@ -169,15 +141,24 @@ class SiteRows:
         """The rows of a run whose layout was agreed on before; they must be those that it began with."""
         path = self.run_folder(run) / _LAYOUT
         if not path.exists():
-            raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}")
+            raise RefusedByPolicy(f"no layout of columns was agreed on for run {run}", "layout")
         given = unpack(path.read_bytes())
         found = source.build_clients(Layout.of(given["layout"]))
         if found.fingerprint() != given["rows"]:
             raise RefusedByPolicy(
                 f"the rows of {source.path.name} changed since run {run} began.\n"
-                "hint: restore the old file, or start a new run"
+                "hint: restore the old file, or start a new run",
+                "data",
             )
         return found
+
+    def layout_hash(self, run: str) -> str:
+        """Of the layout of a run's columns and of its rows."""
+        if isinstance(self.data, FederatedData):
+            self._fingerprint = self._fingerprint or self.data.fingerprint()
+            return self._fingerprint
+        path = self.run_folder(run) / _LAYOUT
+        return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
     def run_folder(self, run: str) -> Path:
         """Where a run's files are: in this site's folder, whatever the run's name is."""
