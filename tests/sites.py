@@ -28,7 +28,7 @@ from motet.vec import leaves
 from motet.wire import WireError, unpack
 
 ROUNDS = 3
-RUN = 1000  # rounds that are offered
+RUN = 100  # rounds that are offered
 SITES = ("a", "b", "c")
 FEATURES, CLASSES = 6, 3
 
@@ -70,7 +70,7 @@ class OfferedSite(SiteService):
     """A site to which every run is offered before its first letter, as jobs do."""
 
     def answer(self, message: bytes, caller: str = SERVER) -> bytes:
-        with suppress(WireError):
+        with suppress(WireError, OSError):
             letter = Letter.read(message, self.policy.letter_bytes)
             if letter.job in RUN_JOBS and not (self.rows.run_folder(letter.run) / CONTRACT).exists():
                 offer = Letter("offer", letter.run, recipe=letter.recipe, send={"rounds": RUN})

@@ -108,7 +108,7 @@ def contract_lines(contract: Contract) -> list[str]:
     terms = {k: v for k, v in asdict(contract).items() if k not in ("run", "asks")}
     rows = [(f"  {name}", in_words(v)) for name, v in terms.items()]
     asks = [
-        (f"  {r.ask}", f"{r.learn}; {r.per_round} in a round, {r.in_all} in all" + most(r.numbers))
+        (f"  may ask {r.ask}", f"{r.learn}; {r.per_round} in a round, {r.in_all} in all" + most(r.numbers))
         for r in contract.asks
     ]
     return aligned([*rows, *asks])

@@ -58,6 +58,12 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
             caller=caller[:_TEXT], learn=learn, round=letter.round, ask=letter.number, letter=digest, **names
         )
 
+    @property
+    def what(self) -> str:
+        """For the log."""
+        asked = f"{self.job} {self.verb!r} of run {self.run!r}, round {self.round}" if self.job else "a message"
+        return f"{asked}, from {self.caller!r}"
+
     def refused(self, clause: str, text: str) -> LedgerLine:
         return replace(self, clause=clause, text=text[:_REASON])
 

@@ -21,6 +21,7 @@ except ImportError:  # a system without limits of this kind
     resource = None  # type: ignore[assignment]
 
 _AGAIN = 0.5  # seconds after which the error is raised once more, where something has caught it
+_STEPS = 100  # of Python, after which nothing is on its way
 _PAGE = 4096
 
 
@@ -69,25 +70,25 @@ def ended_after(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        while not ended(worker, over, changing):
+        while not ended(over, changing):
             pass
 
 
-def ended(worker: int, over: threading.Event, changing: threading.Lock) -> bool:
-    """Stop watching, and take back what was raised and did not arrive; False if it arrived just now."""
+def ended(over: threading.Event, changing: threading.Lock) -> bool:
+    """Stop watching; False if what was raised arrived only now. Nothing more is on its way after a True."""
     try:
         with changing:
             over.set()
-            raise_in(worker, None)
+        for _ in range(_STEPS):  # it arrives between two steps of Python
+            pass
         return True
     except _TimeIsUp:
         return False
 
 
-def raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Let a thread raise an error at its next step; None takes back one that it has not raised yet."""
-    what = ctypes.py_object(error) if error else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), what)
+def raise_in(thread: int, error: type[BaseException]) -> None:
+    """Let a thread raise an error at its next step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
 
 @contextmanager

@@ -95,10 +95,10 @@ class SiteService:
                 self.check_name(letter)
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
-                log.warning("%s: refused %.300s: %s", self.name, self.line, e)
+                log.warning("%s: refused %.300s: %s", self.name, self.line.what, e)
                 return self.refused(e, str(e))
             except _UNEXPECTED as e:
-                log.exception("%s: cannot answer %.300s", self.name, self.line)
+                log.exception("%s: cannot answer %.300s", self.name, self.line.what)
                 return self.refused(e, f"{type(e).__name__}: {e}")
 
     def refused(self, error: BaseException, why: str) -> bytes:
