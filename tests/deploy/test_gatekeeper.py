@@ -100,7 +100,9 @@ def test_the_head_that_stays_at_home_is_not_given_to_another_method(tmp_path: Pa
     assert not offered(service, FEDPER), "the same offer once more, as every job of a run makes it"
 
 
-@pytest.mark.parametrize(("name", "verb"), [("pfa", "sparsity"), ("fedperc", "sparsity"), ("stacking", "publish")])
+@pytest.mark.parametrize(
+    ("name", "verb"), [("pfa", "sparsity"), ("fedperc", "sparsity"), ("stacking", "publish")]
+)
 def test_whether_a_reply_is_averaged_is_read_from_the_text_and_not_from_the_letter(
     tmp_path: Path, name: str, verb: str
 ) -> None:
@@ -176,7 +178,9 @@ def test_a_method_that_trains_on_half_of_the_rows_needs_twice_as_many(tmp_path: 
     assert not offered(site(tmp_path / "2", data=rows_of(24)), recon)
 
 
-@pytest.mark.parametrize(("many", "batch", "clause"), [(17, 16, "rows"), (33, 16, ""), (21, 20, "rows"), (36, 1, "")])
+@pytest.mark.parametrize(
+    ("many", "batch", "clause"), [(17, 16, "rows"), (33, 16, ""), (21, 20, "rows"), (36, 1, "")]
+)
 def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, clause: str) -> None:
     assert offered(site(tmp_path, data=rows_of(many)), with_settings(FEDAVG, batch=batch)) == clause
 

@@ -45,6 +45,7 @@ from motet.vec import Vec
 
 _LOSS = 10.0  # what one example counts in a validation loss that gets noise, where shares count 1: examples are fewer
 
+
 class Grouping(Method):
     """Settings, parts of a round and verbs of a method that groups clients by sparsity vectors."""
 
@@ -238,7 +239,9 @@ class Grouping(Method):
         return 1 + (clusters.MOST if not self.k and self.choose_k == "trials" else 0)
 
     def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
-        if verb == "second_moments":  # products of two numbers between -1/2 and 1/2, the same above the diagonal
+        if (
+            verb == "second_moments"
+        ):  # products of two numbers between -1/2 and 1/2, the same above the diagonal
             half = draw(reply["moments"].shape).triu() / 2
             return reply | {"moments": reply["moments"] + (half + half.triu(1).T).to(reply["moments"])}
         if verb == "best_group":  # a name: which of the models fits best

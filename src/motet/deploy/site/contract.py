@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Literal, get_args
@@ -42,7 +42,14 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
     (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
 )  # fmt: skip
-_PASSES = ("tune", "mix_first", "inner", "stretch", "trees", "tries")  # settings that repeat work, besides epochs
+_PASSES = (
+    "tune",
+    "mix_first",
+    "inner",
+    "stretch",
+    "trees",
+    "tries",
+)  # settings that repeat work, besides epochs
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
@@ -96,7 +103,9 @@ class Contract:
             return msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError as e:
             hint = "hint: let the server offer the run again"
-            raise RefusedByPolicy(f"the stored contract of the run cannot be read: {e}\n{hint}", "state") from e
+            raise RefusedByPolicy(
+                f"the stored contract of the run cannot be read: {e}\n{hint}", "state"
+            ) from e
 
     @property
     def hash(self) -> str:
@@ -119,9 +128,13 @@ class Contract:
         if recipe_hash(letter.recipe) != self.recipe:
             other = name_of_method(letter.recipe) != self.method
             clause = "method" if other else "recipe"
-            yield Objection(clause, f"{run} was offered with another {clause}: {self.method} with its own settings")
+            yield Objection(
+                clause, f"{run} was offered with another {clause}: {self.method} with its own settings"
+            )
         if not -1 <= letter.round < self.rounds:
-            yield Objection("rounds", f"{run} was offered with {self.rounds} rounds, and round {letter.round} came")
+            yield Objection(
+                "rounds", f"{run} was offered with {self.rounds} rounds, and round {letter.round} came"
+            )
         ahead = 1 if letter.job == "evaluate_trained" else 0
         if letter.seed != turn_seed(self.seed, letter.round + ahead):
             yield Objection("recipe", f"{run}: the recipe gives round {letter.round} another seed")
@@ -134,7 +147,8 @@ class Contract:
         if letter.job == "verb" and self.rule(letter.verb, LEARN[letter.learn]) is None:
             how = " or ".join(r.learn for r in self.asks if r.ask == letter.verb)
             yield Objection(
-                "learn", f"{self.method} asks for {letter.verb} by {how}, and the letter by {LEARN[letter.learn]}"
+                "learn",
+                f"{self.method} asks for {letter.verb} by {how}, and the letter by {LEARN[letter.learn]}",
             )
         if letter.job in ("evaluate", "evaluate_trained"):
             if not self.scores:
@@ -172,7 +186,7 @@ def derive(
         recipe_hash(recipe), name_of_method(recipe), layout, recipe.get("seed", 0), rounds,
         tuple(ask_rules(method, needs, rounds, policy)),
         {"train": n, "val": len(client_data.val), "test": len(client_data.test)}, policy.least_rows,
-        settings_of(recipe), largest_share(method, n), 0.0 if method.task.body else policy.weight,
+        settings_of(method), largest_share(method, n), 0.0 if method.task.body else policy.weight,
         0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
         policy.losses, policy.scores, policy.counts,
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
@@ -216,10 +230,16 @@ def largest_share(method: Method, n: int) -> float:
     return 1 / ((whole + (rest > 0)) * (rest or batch))
 
 
-def settings_of(recipe: Tree) -> dict[str, float]:
+def settings_of(method: Method) -> dict[str, float]:
     """Batch, passes over rows and learning rates, by name."""
-    found = ((k, v) for k, v in recipe.get("method", {}).items() if isinstance(v, int | float))
+    found = ((f.name, getattr(method, f.name)) for f in fields(method))
     return {k: v for k, v in found if k == "batch" or is_pass(k) or is_rate(k)}
+
+
+def check_whole(method: Method) -> None:
+    """Refuse an offer that leaves settings open, which a run never does."""
+    if left := [f.name for f in fields(method) if getattr(method, f.name) == "auto"]:
+        raise RefusedByPolicy(f"the offer leaves settings of the method open: {', '.join(left)}", "recipe")
 
 
 def is_pass(name: str) -> bool:
@@ -242,7 +262,9 @@ def objections(
     if contract.share > policy.largest_share and hasattr(method, "batch"):
         batch = contract.settings.get("batch", 0)
         text = f"with {rows} rows and batch = {batch:g} one row is {contract.share:.0%} of a reply"
-        wrong.append(Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}"))
+        wrong.append(
+            Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")
+        )
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
     asked = sum(numbers_sent(need, method, contract.rounds) for need in needs)
     if losses + asked > policy.losses:

@@ -55,7 +55,9 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     whole = completed(recipe, federated)
     made, rounds = method_of(whole, task_of(whole, federated)), recipe.train.rounds
     asked, own = needs_of(made, federated), federated.clients_data[site]
-    contract = derive("dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy)
+    contract = derive(
+        "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
+    )
     wrong = [o.text for o in objections(contract, made, asked, policy)] + sums_refused(policy, before)
     return DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, contract)
 
@@ -123,7 +125,9 @@ def in_words(value: Any) -> str:
         return ", ".join(f"{k} {v:g}" for k, v in value.items()) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else str(value)
+    )
 
 
 def notes(report: DryRunReport) -> list[str]:

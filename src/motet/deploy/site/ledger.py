@@ -61,7 +61,9 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     @property
     def what(self) -> str:
         """For the log."""
-        asked = f"{self.job} {self.verb!r} of run {self.run!r}, round {self.round}" if self.job else "a message"
+        asked = (
+            f"{self.job} {self.verb!r} of run {self.run!r}, round {self.round}" if self.job else "a message"
+        )
         return f"{asked}, from {self.caller!r}"
 
     def refused(self, clause: str, text: str) -> LedgerLine:
@@ -74,7 +76,9 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self.path, self.old = folder / "ledger.jsonl", folder / _OLD
         self.rounds: set[tuple[str, int]] = set()  # (run, round) in which a verb was answered
-        self.asks: dict[tuple[str, int, str], set[str]] = defaultdict(set)  # letters answered in a round, by ask
+        self.asks: dict[tuple[str, int, str], set[str]] = defaultdict(
+            set
+        )  # letters answered in a round, by ask
         self.in_all: dict[tuple[str, str], int] = defaultdict(int)  # the same in all rounds of a run
         self.numbers: dict[str, int] = defaultdict(int)  # losses and numbers of sketches that left, by run
         self.read, self.last = 0, ""  # how far the file was read, and the hash of the last line
@@ -170,7 +174,9 @@ def read_ledger(folder: Path) -> tuple[list[LedgerLine], list[str]]:
             damage.append(f"line {number} is no line of a ledger: it was changed, or cut off by a crash")
         else:
             if line.previous != last:
-                damage.append(f"line {number} does not follow the line before it: lines were changed or left out")
+                damage.append(
+                    f"line {number} does not follow the line before it: lines were changed or left out"
+                )
             lines.append(line)
         last = sha256(raw).hexdigest()
     if content and not content.endswith(b"\n"):
@@ -182,7 +188,16 @@ def ledger_text(lines: list[LedgerLine], damage: list[str]) -> str:
     """A plain table of the ledger, and whether its chain is whole."""
     head = ("time", "caller", "run", "round", "asked", "learns", "bytes", "what became of it")
     rows = [
-        (x.time, printable(x.caller), printable(x.run)[:24], str(x.round), asked(x), x.learn, f"{x.bytes:,}", fate(x))
+        (
+            x.time,
+            printable(x.caller),
+            printable(x.run)[:24],
+            str(x.round),
+            asked(x),
+            x.learn,
+            f"{x.bytes:,}",
+            fate(x),
+        )
         for x in lines
     ]
     verdict = [f"damaged: {why}" for why in damage] or [f"{len(lines)} lines, and the chain is whole"]
@@ -196,7 +211,9 @@ def asked(line: LedgerLine) -> str:
 def fate(line: LedgerLine) -> str:
     if line.clause:
         return printable(f"refused, {line.clause}: {line.text}")[:120]
-    return f"left{' once more' if line.again else ''} {line.sha256[:12]}, contract {line.contract[:12] or '-'}"
+    return (
+        f"left{' once more' if line.again else ''} {line.sha256[:12]}, contract {line.contract[:12] or '-'}"
+    )
 
 
 def printable(text: str) -> str:

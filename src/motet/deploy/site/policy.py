@@ -182,7 +182,9 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
     by name is refused, unless the site's owner trusts it. `train` is there if it names a user's own metric."""
     sections = isinstance(given, dict) and {"method", "net", "seed"} <= set(given) <= set(_LETTERS)
     if not sections or not all(isinstance(given[k], dict) for k in given if k != "seed"):
-        raise RefusedByPolicy("the letter's recipe must have the sections method and net, and a seed", "recipe")
+        raise RefusedByPolicy(
+            "the letter's recipe must have the sections method and net, and a seed", "recipe"
+        )
     if set(given.get("train", {})) - {"metric"}:
         text = "the letter's recipe may name a metric in its section train, and nothing else"
         raise RefusedByPolicy(text, "recipe")

@@ -28,7 +28,15 @@ from motet.atomic import write_atomically
 from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
-from motet.deploy.site.contract import SERVER, Contract, clause_of, derive, objections, recipe_hash
+from motet.deploy.site.contract import (
+    SERVER,
+    Contract,
+    check_whole,
+    clause_of,
+    derive,
+    objections,
+    recipe_hash,
+)
 from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
 from motet.deploy.site.limits import limited
 from motet.deploy.site.needs import needs_of
@@ -142,7 +150,7 @@ class SiteService:
         rounds = letter.send.get("rounds") if isinstance(letter.send, dict) else None
         if type(rounds) is not int or not 1 <= rounds < 1 << 40:
             raise WireError("an offer says how many rounds it wants")
-        method = self.method(letter)
+        check_whole(method := self.method(letter))
         with self.limits():
             needs = needs_of(method, self.rows.of(letter.run))
         own, layout = self.rows.of(letter.run).clients_data[self.name], self.rows.layout_hash(letter.run)
@@ -180,7 +188,8 @@ class SiteService:
             return
         if len(known) >= rule.per_round or self.ledger.in_all[letter.run, ask] >= rule.in_all:
             raise RefusedByPolicy(
-                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did", "asks"
+                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did",
+                "asks",
             )
         one_more = (letter.run, letter.round) not in self.ledger.rounds
         if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
