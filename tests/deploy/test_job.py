@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -42,7 +43,8 @@ class Town:
     def __init__(
         self, folder: Path, min_replies: int = 3, words: Sequence[str] = (), **policies: Policy
     ) -> None:
-        self.folder, self.policies = folder, policies
+        self.folder = folder  # sites shuffle their rows as the loop engine does
+        self.policies = {s: replace(policies.get(s, Policy()), secret_orders=False) for s in SITES}
         (folder / "tables").mkdir(parents=True)
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / "tables" / f"{site}.csv", index=False)

@@ -25,6 +25,7 @@ import torch
 from msgspec.structs import replace
 
 from motet.atomic import write_atomically
+from motet.client import seed_of
 from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
@@ -290,7 +291,8 @@ class SiteService:
 
     def visit(self, letter: Letter, method: Method) -> Visit:
         client_data = self.rows.of(letter.run).clients_data[self.name]
-        return Visit(method, self.name, client_data, letter.seed, letter.round)
+        seed = seed_of(self.secret.hex(), letter.seed) if self.policy.secret_orders else letter.seed
+        return Visit(method, self.name, client_data, seed, letter.round)
 
     def states(self, letter: Letter) -> EncryptedState:
         return EncryptedState(self.rows.run_folder(letter.run), letter.run, self.key)
