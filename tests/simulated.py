@@ -9,7 +9,7 @@ from nvflare.collab import collab
 
 import sites
 from motet.engines.flare import Flare, group_calls
-from motet.engines.letters import Reply
+from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import method_names
 
 
@@ -23,6 +23,7 @@ class Server:
     def main(self) -> None:
         gaps = {name: self.play(name) for name in method_names()}
         found = {"gaps": gaps, "large": self.send(b"x" * (8 << 20)), "strange": self.send(b"hello")}
+        found["neighbour"] = collab.get_clients(["a"])(timeout=60.0).knock(Letter("describe").pack())["a"]
         found["after"] = self.play("fedavg", "once more")
         (Path(self.folder) / "found.json").write_text(json.dumps(found))
 
@@ -56,4 +57,9 @@ class Site:
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.service.answer(message)
+        return self.service.answer(message, str(collab.caller))
+
+    @collab.publish
+    def knock(self, message: bytes) -> str:
+        """What site b answers to a letter of this site."""
+        return Reply.read(collab.get_clients(["b"])(timeout=30.0).answer(message)["b"]).refusal

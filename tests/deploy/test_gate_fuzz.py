@@ -48,6 +48,7 @@ class Attacker:
         g = torch.Generator().manual_seed(seed)
         self.rows = ClientData(*(sites.examples(0, n, g) for n in ROWS))
         self.service = SiteService("a", folder, sites.federation({"a": self.rows}), policy, b"k" * 32)
+        self.w0: dict[str, Vec] = {}  # of each network
         self.offers = [self.offer(f"run {i}", i) for i in range(10)]
         self.answered: list[tuple[Letter, Any]] = []
         self.trained: dict[str, int] = {}  # the next round of each run
@@ -93,8 +94,10 @@ class Attacker:
         if recipe["method"]["name"] == "swarm":
             many, size = int(self.pick(1, 21, 234)), int(self.pick(21, 83))
             return {"theta": torch.from_numpy(self.draw.normal(0, self.pick(*SCALES), (1, many, size)))}
-        w0 = sites.method(recipe).task.w0 if recipe["method"]["name"] in ("fedavg", "fedprox") else Vec({})
-        scale = self.pick(*SCALES)
+        name, scale = recipe["net"]["name"], self.pick(*SCALES)
+        if name not in self.w0:
+            self.w0[name] = sites.method(sites.recipe("fedavg") | {"net": recipe["net"]}).task.w0
+        w0 = self.w0[name] if recipe["method"]["name"] in ("fedavg", "fedprox") else Vec({})
         return w0.map(lambda v, _: torch.from_numpy(self.draw.normal(0, scale, v.shape)).float())
 
     def play(self, letters: int) -> None:

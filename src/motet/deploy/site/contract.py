@@ -24,9 +24,9 @@ import msgspec
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
-from motet.deploy.site.limits import LimitReached
 from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedStateError
+from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
 from motet.nets import NetError
 from motet.runs.identity import source_digest, versions

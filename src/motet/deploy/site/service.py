@@ -39,13 +39,13 @@ from motet.deploy.site.contract import (
     recipe_hash,
 )
 from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
-from motet.deploy.site.limits import limited
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.storage import EncryptedState, SiteRows
 from motet.deploy.site.table import SiteTable
+from motet.deploy.site.work_limits import limited
 from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
 from motet.engines.letters import Label, Letter, Reply
 from motet.engines.loop import all_finite
