@@ -23,7 +23,7 @@ class Server:
     def main(self) -> None:
         gaps = {name: self.play(name) for name in method_names()}
         found = {"gaps": gaps, "large": self.send(b"x" * (8 << 20)), "strange": self.send(b"hello")}
-        found["neighbour"] = collab.get_clients(["a"])(timeout=60.0).knock(Letter("describe").pack())["a"]
+        found["neighbour"] = self.neighbour(Letter("describe").pack())
         found["after"] = self.play("fedavg", "once more")
         (Path(self.folder) / "found.json").write_text(json.dumps(found))
 
@@ -31,6 +31,11 @@ class Server:
         """What becomes of a message to site a."""
         came, failed = group_calls(20.0)({"a": message})
         return f"failed: {failed['a']}" if failed else f"refused: {Reply.read(came['a']).refusal}"
+
+    def neighbour(self, message: bytes) -> str:
+        """What site b says to a letter that site a sends it."""
+        call = collab.get_clients(["a"])(blocking=False, timeout=60.0).knock(message)
+        return str(dict(call).get("a") or call.failures)
 
     def play(self, name: str, run: str = "") -> float:
         settings = sites.recipe(name)
@@ -62,4 +67,5 @@ class Site:
     @collab.publish
     def knock(self, message: bytes) -> str:
         """What site b answers to a letter of this site."""
-        return Reply.read(collab.get_clients(["b"])(timeout=30.0).answer(message)["b"]).refusal
+        call = collab.get_clients(["b"])(blocking=False, timeout=30.0).answer(message)
+        return Reply.read(dict(call)["b"]).refusal
