@@ -49,6 +49,7 @@ class Living:
         self.tables.mkdir()
         for i, site in enumerate(self.sites):
             table(i).to_csv(self.tables / f"{site}.csv", index=False)
+            (folder / site / "policy.toml").write_text("secret_orders = false\n")  # as on the loop engine
 
     def start(self, *who: str, policy: Path | None = None) -> None:
         more = ["--policy", str(policy)] if policy else []

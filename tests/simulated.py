@@ -9,7 +9,7 @@ from nvflare.collab import collab
 
 import sites
 from motet.engines.flare import Flare, group_calls
-from motet.engines.letters import Reply
+from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import method_names
 
 
@@ -23,6 +23,7 @@ class Server:
     def main(self) -> None:
         gaps = {name: self.play(name) for name in method_names()}
         found = {"gaps": gaps, "large": self.send(b"x" * (8 << 20)), "strange": self.send(b"hello")}
+        found["neighbour"] = self.neighbour(Letter("describe").pack())
         found["after"] = self.play("fedavg", "once more")
         (Path(self.folder) / "found.json").write_text(json.dumps(found))
 
@@ -30,6 +31,11 @@ class Server:
         """What becomes of a message to site a."""
         came, failed = group_calls(20.0)({"a": message})
         return f"failed: {failed['a']}" if failed else f"refused: {Reply.read(came['a']).refusal}"
+
+    def neighbour(self, message: bytes) -> str:
+        """What site b says to a letter that site a sends it."""
+        call = collab.get_clients(["a"])(blocking=False, timeout=60.0).knock(message)
+        return str(dict(call).get("a") or call.failures)
 
     def play(self, name: str, run: str = "") -> float:
         settings = sites.recipe(name)
@@ -56,4 +62,10 @@ class Site:
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return self.service.answer(message)
+        return self.service.answer(message, str(collab.caller))
+
+    @collab.publish
+    def knock(self, message: bytes) -> str:
+        """What site b answers to a letter of this site."""
+        call = collab.get_clients(["b"])(blocking=False, timeout=30.0).answer(message)
+        return Reply.read(dict(call)["b"]).refusal

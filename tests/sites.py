@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from motet.client import Batch, ClientData, seed_of
+from motet.client import Batch, ClientData
 from motet.core import Method, Turn
 from motet.data.federated import FederatedData
+from motet.deploy.site.contract import SERVER, turn_seed
+from motet.deploy.site.ledger import RUN_JOBS
 from motet.deploy.site.policy import Policy
-from motet.deploy.site.service import SiteService
+from motet.deploy.site.service import CONTRACT, SiteService
 from motet.deploy.site.storage import site_key
 from motet.engines.driver import play, start
 from motet.engines.flare import Flare, Post
+from motet.engines.letters import Letter
 from motet.engines.loop import Loop
 from motet.runs import recipe as recipes
 from motet.runs.build import method_of, task_of
 from motet.vec import leaves
+from motet.wire import WireError, unpack
 
 ROUNDS = 3
+RUN = 100  # rounds that are offered
 SITES = ("a", "b", "c")
 FEATURES, CLASSES = 6, 3
 
@@ -60,11 +66,28 @@ def method(settings: dict[str, Any]) -> Method:
     return method_of(checked, task_of(checked, federation(clients_data())))
 
 
+class OfferedSite(SiteService):
+    """A site to which every run is offered before its first letter, as jobs do."""
+
+    def answer(self, message: bytes, caller: str = SERVER) -> bytes:
+        with suppress(WireError, OSError):
+            letter = Letter.read(message, self.policy.letter_bytes)
+            if letter.job in RUN_JOBS and not (self.rows.run_folder(letter.run) / CONTRACT).exists():
+                offer = Letter("offer", letter.run, recipe=letter.recipe, send={"rounds": RUN})
+                super().answer(offer.pack(), caller)
+        return super().answer(message, caller)
+
+
 def service(site: str, folder: Path, policy: Policy | None = None) -> SiteService:
-    """These sites have 6 validation rows and 9 test rows, so they let numbers of few rows leave."""
-    client_data = {site: clients_data()[site]}
-    policy = replace(policy or Policy(learn="collect"), least_rows=1)
-    return SiteService(site, folder, federation(client_data), policy, site_key(folder / "key"))
+    """These sites have few rows, and let numbers of few rows leave, as on the loop engine."""
+    return OfferedSite(
+        site, folder, federation({site: clients_data()[site]}), lenient(policy), site_key(folder / "key")
+    )
+
+
+def lenient(policy: Policy | None = None) -> Policy:
+    few = {"least_rows": 1, "largest_share": 1.0, "noise": 0.0, "secret_orders": False}
+    return replace(policy or Policy(learn="collect"), **few)
 
 
 def in_process(services: Mapping[str, SiteService]) -> Post:
@@ -79,7 +102,7 @@ def server_examples(many: int = 8) -> Batch:
 
 def turn(number: int) -> Turn:
     cohort = SITES if number % 2 else SITES[:2]
-    return Turn(number, cohort, SITES, seed_of(1, number), server_examples())
+    return Turn(number, cohort, SITES, turn_seed(1, number), server_examples())
 
 
 def go(method: Method, engine: Loop, first: int = 0, last: int = ROUNDS, state: Any = None) -> Any:
@@ -112,9 +135,6 @@ def gap(a: list[Any], b: list[Any]) -> float:
 
 def kept(engine: Flare, services: Mapping[str, SiteService], run: str) -> dict[str, Any]:
     """What sites keep, read from their storage, as only a test may."""
-    from motet.engines.letters import Letter
-    from motet.wire import unpack
-
     found = {}
     for site in SITES:
         if (label := engine.keeps.get(site)) is not None:

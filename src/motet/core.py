@@ -121,6 +121,7 @@ class Method(Frozen):
     """Fields are hyper-parameters. Write `round` and its verbs; override the rest where the paper does."""
 
     strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
+    measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     def start(self, turn: Turn) -> Tree | Talk:
@@ -178,6 +179,25 @@ class Method(Frozen):
     def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
         """This client's model as the verb `train` left it: what it was sent, what leaves, what stays."""
         return self.personal(reply, keep, data)
+
+    # ---- what an organisation must know before it takes part ----
+
+    def most_asks(self) -> int:
+        """How often one client is asked the same verb in a round, at most."""
+        return 1
+
+    def rows_trained(self, n: int) -> int:
+        """How many of a client's n examples a reply that was trained rests on."""
+        return n
+
+    def bounded(self, most: float) -> Method:
+        """The same method, in whose measuring verbs one example counts at most this much."""
+        return self
+
+    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Any]) -> Tree:
+        """A reply of a measuring verb with noise of the client's own; `draw` gives, for a shape, noise for means
+        over examples that count 1 at most."""
+        return reply
 
 
 class Keeps(Protocol):

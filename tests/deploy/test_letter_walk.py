@@ -9,15 +9,15 @@ from typing import Any
 
 import motet
 import sites
-from motet.client import seed_of
 from motet.core import Turn
+from motet.deploy.site.contract import turn_seed
 from motet.engines.driver import play
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare
 from motet.engines.letters import Letter
 
 HOME = str(Path(motet.__file__).parent) + "/"
-MOST = 21
+MOST = 23
 
 
 def files_of_a_letter(folder: Path) -> list[str]:
@@ -30,7 +30,7 @@ def files_of_a_letter(folder: Path) -> list[str]:
     service.answer(Letter("offer", "r", recipe=settings, send={"rounds": 1}).pack())
     expect = ExpectedReplies(method.task, (sites.FEATURES,))
     engine = Flare(["a"], sites.in_process({"a": service}), "r", settings, expect=expect)
-    turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
+    turn = Turn(0, ["a"], ["a"], turn_seed(1, 0))
     found: dict[str, None] = {}
 
     def watch(frame: FrameType, event: str, _: Any) -> None:

@@ -13,17 +13,30 @@ import pytest
 
 import sites
 from motet.core import average, collect
+from motet.deploy.site.contract import turn_seed
 from motet.deploy.site.dry_run import dry_run, dry_text
+from motet.deploy.site.ledger import read_ledger
 from motet.deploy.site.needs import asks_in, needs_of
 from motet.deploy.site.policy import Policy, PolicyError
+from motet.deploy.site.service import SiteService
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import method_class, method_names, read
 
 
 def offer(tmp_path: Path, policy: Policy, method: str = "fedper", rounds: int = 5) -> str:
-    letter = Letter("offer", "r", recipe=sites.recipe(method), send={"rounds": rounds})
-    return Reply.read(sites.service("a", tmp_path, policy).answer(letter.pack())).refusal
+    """The clause and the reason of a refusal."""
+    return offered(sites.service("a", tmp_path, policy), tmp_path, "r", method, rounds)
+
+
+def offered(service: SiteService, folder: Path, run: str, method: str = "fedper", rounds: int = 5) -> str:
+    letter = Letter("offer", run, recipe=sites.recipe(method), send={"rounds": rounds})
+    return refusal(service, letter.pack(), folder)
+
+
+def refusal(service: SiteService, message: bytes, folder: Path) -> str:
+    clause = Reply.read(service.answer(message)).refusal
+    return f"{clause}: {read_ledger(folder)[0][-1].text}" if clause else ""
 
 
 # ---- reading ----
@@ -56,12 +69,12 @@ def test_a_method_within_the_policy_is_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "method", "reason"),
     [
-        (Policy(), "pfa", "pfa asks for sparsity by `collect`"),
-        (Policy(), "page", "page asks for train by `collect`"),
+        (Policy(), "pfa", "learn: pfa asks for sparsity by `collect`"),
+        (Policy(), "page", "learn: page asks for train by `collect`"),
         (Policy(methods=("fedavg",)), "fedper", "methods = ['fedavg'], and fedper is none of them"),
         (Policy(verbs=("fedavg.train",)), "fedper", "verbs = ['fedavg.train'], and train is none of them"),
         (Policy(reply_bytes=100), "fedper", "and this site's policy has reply_bytes = 100"),
-        (Policy(rounds=4), "fedper", "the run has 5 rounds, and this site's policy has rounds = 4"),
+        (Policy(rounds=4), "fedper", "rounds: the run has 5 rounds, and this site's policy has rounds = 4"),
     ],
 )
 def test_a_method_that_needs_more_is_refused_before_it_starts_with_the_reason(
@@ -86,7 +99,7 @@ def test_what_only_later_rounds_ask_is_known_from_the_methods_text() -> None:
     needs = needs_of(late, sites.federation({"a": sites.clients_data()["a"]}))
     found = {(n.verb, n.learn): n.seen for n in needs}
     assert found[("train", "average")] and found[("train", "collect")] is False
-    assert any("by `collect`" in why for why in Policy().objections("late", needs, 5, 0))
+    assert any("by `collect`" in why.text for why in Policy().objections("late", needs, 5, 0))
 
 
 def test_every_ask_of_every_method_stands_in_its_text() -> None:
@@ -108,37 +121,35 @@ def ask(number: int = 0, **more: Any) -> bytes:
         "recipe": sites.recipe("fedper"),
         "send": method.start(sites.turn(-1)),
     }
-    return Letter("verb", "r", number, 0, 1, **(usual | more)).pack()
+    return Letter("verb", "r", number, 0, turn_seed(1, number), **(usual | more)).pack()
 
 
 @pytest.mark.parametrize(
-    ("policy", "letter", "reason"),
+    ("policy", "reason"),
     [
-        (Policy(), {"learn": "all"}, "by `collect`"),
-        (Policy(verbs=("train_extractor",)), {}, "train is none of them"),
-        (Policy(methods=("fedavg",)), {}, "fedper is none of them"),
-        (Policy(reply_bytes=64), {}, "reply_bytes = 64"),
+        (Policy(verbs=("train_extractor",)), "train is none of them"),
+        (Policy(methods=("fedavg",)), "fedper is none of them"),
+        (Policy(reply_bytes=64), "reply_bytes = 64"),
     ],
 )
-def test_a_server_that_never_offered_is_held_to_the_policy_ask_by_ask(
-    tmp_path: Path, policy: Policy, letter: dict[str, Any], reason: str
+def test_what_the_policy_refuses_has_no_contract_and_no_letter_of_it_is_answered(
+    tmp_path: Path, policy: Policy, reason: str
 ) -> None:
     service = sites.service("a", tmp_path, policy)
-    assert reason in Reply.read(service.answer(ask(**letter))).refusal
+    assert "was not offered" in refusal(service, ask(), tmp_path)
+    assert reason in read_ledger(tmp_path)[0][-2].text
     assert not list(tmp_path.rglob("*.keep")), "nothing is kept of an ask that was refused"
 
 
 def test_rounds_are_counted_over_restarts_and_a_repeated_one_counts_once(tmp_path: Path) -> None:
     policy = Policy(rounds=2)
+    assert not offered(sites.service("a", tmp_path, policy), tmp_path, "r", rounds=2)
     for number in (0, 0, 1, 0):
-        assert Reply.read(sites.service("a", tmp_path, policy).answer(ask(number))).refusal == ""
-    assert "rounds = 2" in Reply.read(sites.service("a", tmp_path, policy).answer(ask(2))).refusal
-    assert "after 2 of earlier runs" in offer_of_another_run(tmp_path, policy)
-
-
-def offer_of_another_run(tmp_path: Path, policy: Policy) -> str:
-    letter = Letter("offer", "another", recipe=sites.recipe("fedper"), send={"rounds": 1})
-    return Reply.read(sites.service("a", tmp_path, policy).answer(letter.pack())).refusal
+        assert not refusal(sites.service("a", tmp_path, policy), ask(number), tmp_path)
+    service = sites.service("a", tmp_path, policy)
+    assert refusal(service, ask(2), tmp_path).startswith("rounds: ")
+    assert "rounds = 2, and they are used up" in refusal(service, ask(-1), tmp_path)
+    assert "after 2 of earlier runs" in offered(service, tmp_path, "another", rounds=1)
 
 
 def test_scores_and_numbers_of_rows_stay_where_the_policy_says_so(tmp_path: Path) -> None:
@@ -146,8 +157,10 @@ def test_scores_and_numbers_of_rows_stay_where_the_policy_says_so(tmp_path: Path
     reply = Reply.read(service.answer(ask()))
     assert reply.n == 1 and not reply.refusal
     sent = {"global": (), "download": reply.tree, "same": False}
-    evaluate = Letter("evaluate", "r", 0, 0, 1, recipe=sites.recipe("fedper"), send=sent, base=(0, 0))
-    assert "lets no scores leave" in Reply.read(service.answer(evaluate.pack())).refusal
+    letter = Letter(
+        "evaluate", "r", 0, 0, turn_seed(1, 0), recipe=sites.recipe("fedper"), send=sent, base=(0, 0)
+    )
+    assert refusal(service, letter.pack(), tmp_path).startswith("scores: ")
 
 
 # ---- dry runs ----
@@ -167,6 +180,14 @@ def test_a_dry_run_says_what_would_leave_verb_by_verb(source: SiteTable) -> None
     recipe = read(None, ["method=fedper", "net=mlp", "net.hidden=[8]", "train.rounds=7"])
     text = dry_text(dry_run(source, Policy(), recipe))
     lines = {line.split()[0]: line for line in text.splitlines() if line}
+    contract = text.partition("the contract that letters of such a run are held to:")[2]
+    terms = [" ".join(line.split()) for line in contract.splitlines()]
+    wanted = [
+        "caller server",
+        "rows train 24, val 6, test 10",
+        "may ask train average; 3 in a round, 16 in all",
+    ]
+    assert set(wanted) <= set(terms)
     assert "hospital-a with fedper, in 7 rounds; nothing was sent" in text
     assert "a mean (average)" in lines["train"] and "fc1.weight 8×3 float32" in lines["train"]
     assert "head" not in lines["train"], "what stays is not what leaves"

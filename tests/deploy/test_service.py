@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import sites
-from motet.client import seed_of
 from motet.client.visit import name_of
 from motet.core import Turn
+from motet.deploy.site.contract import turn_seed
+from motet.deploy.site.ledger import read_ledger
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import EncryptedState, EncryptedStateError, site_key
@@ -34,12 +35,21 @@ BODY = METHOD.start(Turn(-1, ["a"], ["a"], 0))
 
 
 def ask(number: int = 0, **more: Any) -> Letter:
-    usual = {"verb": "train", "recipe": FEDPER, "send": BODY, "seed": seed_of(1, number)}
+    usual = {"verb": "train", "recipe": FEDPER, "send": BODY, "seed": turn_seed(1, number)}
     return Letter("verb", "r", number, 0, **(usual | more))
 
 
 def asked(service: SiteService, letter: Letter) -> Reply:
     return Reply.read(service.answer(letter.pack()))
+
+
+def offer(service: SiteService, recipe: Any) -> Reply:
+    return asked(service, Letter("offer", "r", recipe=recipe, send={"rounds": 5}))
+
+
+def said(folder: Path) -> str:
+    """The reason of the last refusal, which stays at the site."""
+    return read_ledger(folder)[0][-1].text
 
 
 def keep_of(service: SiteService, label: Label) -> Any:
@@ -53,7 +63,7 @@ def keep_of(service: SiteService, label: Label) -> Any:
 
 def test_a_verb_does_at_a_site_what_it_does_in_a_loop(tmp_path: Path) -> None:
     loop = Loop({"a": sites.clients_data()["a"]})
-    expected = play(loop, METHOD, BODY, Turn(0, ["a"], ["a"], seed_of(1, 0)))
+    expected = play(loop, METHOD, BODY, Turn(0, ["a"], ["a"], turn_seed(1, 0)))
     service = sites.service("a", tmp_path)
     reply = asked(service, ask())
     assert reply.n == loop.clients_data["a"].n
@@ -91,12 +101,13 @@ def test_versions_that_the_server_may_go_back_to_stay_and_others_go(tmp_path: Pa
         asked(service, ask(number, base=base, spare=((1, 0),)))
         base = (number, 0)
     assert service.states(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
-    assert "nothing is kept here of ask 0 of round 2" in asked(service, ask(3, base=(2, 0))).refusal
+    assert asked(service, ask(3, base=(2, 0))).refusal == "state"
+    assert "nothing is kept here of ask 0 of round 2" in said(tmp_path)
 
 
 def test_scores_leave_as_metrics_and_are_those_of_the_loop(tmp_path: Path) -> None:
     service, loop = sites.service("a", tmp_path), Loop({"a": sites.clients_data()["a"]})
-    turn = Turn(0, ["a"], ["a"], seed_of(1, 0))
+    turn = Turn(0, ["a"], ["a"], turn_seed(1, 0))
     body = play(loop, METHOD, BODY, turn)
     asked(service, ask())
     _, expected = loop.evaluate(METHOD, body, turn, "test")
@@ -170,7 +181,7 @@ def test_any_sequence_of_crashes_ends_as_if_there_had_been_none(
     faulty, body = Faulty(loop, lambda _, number: not server.rounds[number]), BODY
     for number, counted in enumerate(server.rounds):
         if counted:  # a round that nobody answered changes nothing
-            body = play(faulty, METHOD, body, Turn(number, ["a"], ["a"], seed_of(1, number)))
+            body = play(faulty, METHOD, body, Turn(number, ["a"], ["a"], turn_seed(1, number)))
     assert pack(server.body) == pack(body)
     if server.base is not None:
         assert pack(keep_of(server.service, server.base)) == pack(loop.keeps.get("a"))
@@ -191,10 +202,10 @@ def test_what_is_kept_is_encrypted_at_rest(tmp_path: Path) -> None:
 
 def test_another_key_opens_nothing_and_the_site_says_so(tmp_path: Path) -> None:
     asked(sites.service("a", tmp_path), ask())
-    thief = SiteService(
-        "a", tmp_path, sites.federation({"a": sites.clients_data()["a"]}), Policy(), b"?" * 32
-    )
-    assert "cannot be decrypted" in asked(thief, ask(1, base=(0, 0))).refusal
+    data = sites.federation({"a": sites.clients_data()["a"]})
+    thief = SiteService("a", tmp_path, data, sites.lenient(), b"?" * 32)
+    assert asked(thief, ask(1, base=(0, 0))).refusal == "state"
+    assert "cannot be decrypted" in said(tmp_path)
 
 
 def test_versions_cannot_be_swapped(tmp_path: Path) -> None:
@@ -221,8 +232,8 @@ def test_what_is_no_verb_is_refused_and_logged(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "motet.site"):
-        assert "is no verb of FedPer" in asked(sites.service("a", tmp_path), ask(verb=name)).refusal
-    assert "refused" in caplog.text
+        assert asked(sites.service("a", tmp_path), ask(verb=name)).refusal == "verb"
+    assert "refused" in caplog.text and "is no verb that fedper asks for" in said(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +243,8 @@ def test_what_is_no_verb_is_refused_and_logged(
 )  # fmt: skip
 def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, setting: Any) -> None:
     recipe = FEDPER | {section: setting}
-    assert "does not trust it" in asked(sites.service("a", tmp_path), ask(recipe=recipe)).refusal
+    assert offer(sites.service("a", tmp_path), recipe).refusal == "recipe"
+    assert "does not trust it" in said(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -243,8 +255,8 @@ def test_no_letter_makes_a_site_import_anything(tmp_path: Path, section: str, se
     ],
 )
 def test_no_letter_makes_a_site_read_a_file(tmp_path: Path, section: str, setting: Any) -> None:
-    odd = FEDPER | {section: setting}
-    assert "names a file" in asked(sites.service("a", tmp_path), ask(recipe=odd)).refusal
+    assert offer(sites.service("a", tmp_path), FEDPER | {section: setting}).refusal == "recipe"
+    assert "names a file" in said(tmp_path)
 
 
 def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_service_lives_on(
@@ -264,9 +276,11 @@ def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_service
     ):
         assert Reply.read(service.answer(message)).refusal
     bent = Vec(BODY | {"fc1.bias": torch.zeros(9)})
-    assert "has shape (9,); this network's has (8,)" in asked(service, ask(send=bent)).refusal
-    assert "larger than the limit" in asked(service, ask(send=torch.zeros(20_000))).refusal
-    assert asked(service, ask(send={"w": 1})).refusal
+    assert asked(service, ask(send=bent)).refusal == "weights"
+    assert "has shape (9,); this network's has (8,)" in said(tmp_path)
+    assert asked(service, ask(send=torch.zeros(20_000))).refusal == "letter"
+    assert "larger than the limit" in said(tmp_path)
+    assert asked(service, ask(send={"w": 1})).refusal == "error"
     assert not asked(service, ask()).refusal
 
 
@@ -275,25 +289,28 @@ def test_a_runs_name_never_leads_out_of_the_sites_folder(tmp_path: Path, name: s
     site = tmp_path / "site"
     asked(sites.service("a", site), replace(ask(), run=name))
     assert {p.name for p in tmp_path.iterdir()} == {"site"}
-    assert {p.name for p in site.iterdir()} <= {"key", "runs", "ledger.tsv"}
+    assert {p.name for p in site.iterdir()} <= {"key", "runs", "ledger.jsonl", "ledger.lock"}
 
 
-def test_recipes_that_are_wrong_are_refused_with_the_reason(tmp_path: Path) -> None:
+def test_recipes_that_are_wrong_are_refused_and_the_reason_stays_at_home(tmp_path: Path) -> None:
     service = sites.service("a", tmp_path)
-    assert (
-        "unknown method fedpr" in asked(service, ask(recipe=FEDPER | {"method": {"name": "fedpr"}})).refusal
-    )
-    wrong = FEDPER | {"method": {"name": "fedper", "lr": "fast"}}
-    assert "method.lr" in asked(service, ask(recipe=wrong)).refusal
-    assert "must have the sections" in asked(service, ask(recipe={})).refusal
+    for wrong, reason in (
+        (FEDPER | {"method": {"name": "fedpr"}}, "unknown method fedpr"),
+        (FEDPER | {"method": {"name": "fedper", "lr": "fast"}}, "method.lr"),
+        ({}, "must have the sections"),
+    ):
+        assert offer(service, wrong).refusal == "recipe"
+        assert reason in said(tmp_path)
 
 
 def test_the_ledger_says_what_left(tmp_path: Path) -> None:
     service = sites.service("a", tmp_path)
     size = len(service.answer(ask().pack()))
-    service.answer(ask().pack())  # once more, which is nothing new
-    (line,) = (tmp_path / "ledger.tsv").read_text().splitlines()
-    assert line.split("\t")[1:] == ["r", "0", "0", "verb", "train", "average", str(size)]
+    service.answer(ask().pack())  # once more
+    offered, first, again = read_ledger(tmp_path)[0]
+    assert offered.job == "offer" and again.again and again.sha256 == first.sha256
+    found = (first.caller, first.run, first.round, first.ask, first.job, first.verb, first.learn, first.bytes)
+    assert found == ("server", "r", 0, 0, "verb", "train", "average", size)
 
 
 class FirstAsk(Wrapper):
@@ -310,9 +327,10 @@ class FirstAsk(Wrapper):
 def test_methods_start_is_asked_in_round_minus_one(tmp_path: Path) -> None:
     settings_ = sites.recipe("swarm")
     method, engine = sites.method(settings_), FirstAsk(Loop({"a": sites.clients_data()["a"]}))
-    start(engine, method, Turn(-1, ["a"], ["a"], 7))
+    seed = turn_seed(1, -1)
+    start(engine, method, Turn(-1, ["a"], ["a"], seed))
     first, answer = engine.found
-    letter = Letter("verb", "s", -1, 0, 7, name_of(first.verb), first.learn, settings_, first.sent_to("a"))
+    letter = Letter("verb", "s", -1, 0, seed, name_of(first.verb), first.learn, settings_, first.sent_to("a"))
     reply = asked(sites.service("a", tmp_path), letter)
     assert not reply.refusal
     want = answer if first.learn == "mean" else answer["a"]

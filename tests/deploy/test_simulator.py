@@ -53,5 +53,6 @@ def test_every_method_by_group_calls_is_as_on_the_loop_and_strange_messages_are_
     assert sorted(found["gaps"]) == method_names()
     assert {name: gap for name, gap in found["gaps"].items() if gap > 1e-6} == {}
     assert found["large"].startswith("failed:")  # refused by FLARE from the stream's header
-    assert "these bytes are no motet message" in found["strange"]
+    assert found["strange"] == "refused: letter"
+    assert found["neighbour"] == "caller", "a site that asks another site"
     assert found["after"] <= 1e-6  # the site lives on

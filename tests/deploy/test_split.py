@@ -6,7 +6,6 @@ Every attack goes through the site's own service, as letters; the attacker knows
 from __future__ import annotations
 
 import itertools
-import json
 import random
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,8 @@ from motet.cli.main import main
 from motet.data.federated import DataError
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.schema import TableDescription, merge
+from motet.deploy.demo import free_port
+from motet.deploy.flare.all_kits import create
 from motet.deploy.site.config import open_service
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.service import SiteService
@@ -284,9 +285,8 @@ def test_a_damaged_split_answers_nothing_and_the_owner_begins_anew(tmp_path: Pat
 def test_the_owner_says_the_split_when_the_site_joins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (kit := tmp_path / "a").mkdir()
-    card = {"federation": "care", "party": "a", "host": "localhost", "port": 8002}
-    (kit / "motet.json").write_text(json.dumps(card))
+    create("care", "localhost", ["a"], tmp_path / "care", free_port())
+    kit = tmp_path / "care" / "a"
     patients().to_csv(tmp_path / "a.csv", index=False)
     data = ["--data", str(tmp_path / "a.csv"), "--target", "ill"]
 

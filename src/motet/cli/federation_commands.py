@@ -59,6 +59,10 @@ def parties(within: Add) -> None:
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
     p.add_argument("--dry-run", action="store_true", help="print what would leave the site, and do not join")
 
+    p = within("ledger", do_ledger, "what left this site, who asked, and what was refused")
+    p.add_argument("kit", help="this site's kit")
+    p.add_argument("--json", action="store_true", help="as JSON")
+
     p = within("reset", do_reset, "begin anew at a site, in runs whose kept state there is damaged")
     p.add_argument("kit", help="this site's kit")
     p.add_argument("--run", default="", metavar="NAME", help="in this run, damaged or not")
@@ -137,6 +141,20 @@ def do_join(args: Any) -> None:
         return
     say(f"joining {kit.federation} as {kit.party}; log: {kit.folder / 'log.txt'}")
     become(kit)
+
+
+def do_ledger(args: Any) -> None:
+    from msgspec import to_builtins
+
+    from motet.deploy.flare.kits import FederationError, open_kit
+    from motet.deploy.site.ledger import ledger_text, read_ledger
+
+    kit = open_kit(args.kit, "site")
+    lines, damage = read_ledger(kit.folder / "kept")
+    found = {"lines": to_builtins(lines), "damage": damage}
+    print(json.dumps(found) if args.json else ledger_text(lines, damage))
+    if damage:
+        raise FederationError(f"the ledger of {kit.party} is damaged: {damage[0]}")
 
 
 def do_reset(args: Any) -> None:

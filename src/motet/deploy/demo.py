@@ -33,6 +33,8 @@ POLICY = """\
 learn = "collect"       # the server may see each site's replies: stacking sends a public model, which is no mean
 reply_bytes = 4_000_000 # and none that is larger
 rounds = 100            # of training, in all runs together
+noise = 0.0             # none on losses and sketches, and
+secret_orders = false   # rows in the order of the run's seed, so that runs are those of the loop engine to the bit
 """
 WORDS = ["train.rounds=5", "net.name=mlp", "net.hidden=[16]", "data.val=0.2"]
 Say = Callable[[str], None]

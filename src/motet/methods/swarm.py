@@ -12,7 +12,6 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import (
     Count,
-    Method,
     MethodUnfit,
     NotNegative,
     Positive,
@@ -27,7 +26,7 @@ from motet.parts import particle_losses as losses
 from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, initial_state, with_trail
 
 
-class Swarm(Method):
+class Swarm(losses.SendsLosses):
     """Swarm: particle swarm optimisation of a network's weights, without gradients.
 
     D. Zeng, "Self-adaptive Federated Swarm Intelligence" (undated; its references end in 2021), Algorithms 1 and 2.

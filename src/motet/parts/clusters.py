@@ -14,7 +14,7 @@ import numpy as np
 
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
 Labels = np.ndarray[Any, np.dtype[np.int64]]
-_MOST = 10  # the largest k that is tried
+MOST = 10  # the largest k that is tried
 _FLOOR = 1e-4  # of the largest variance: the least that a direction's variance counts as
 
 
@@ -79,7 +79,7 @@ def best_k(rows: Vectors, seed: int) -> int:
 
 def largest_k(rows: int) -> int:
     """The largest number of groups that is tried."""
-    return max(min(_MOST, rows - 1), 1)
+    return max(min(MOST, rows - 1), 1)
 
 
 def silhouette(rows: Vectors, labels: Labels) -> float:

@@ -18,7 +18,7 @@ Knows asks and tensors. Does not know what of a model a group shares.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -43,10 +43,13 @@ from motet.core import (
 from motet.parts import clusters, sparsity_vectors
 from motet.vec import Vec
 
+_LOSS = 10.0  # what one example counts in a validation loss that gets noise, where shares count 1: examples are fewer
+
 
 class Grouping(Method):
     """Settings, parts of a round and verbs of a method that groups clients by sparsity vectors."""
 
+    measuring = ("sparsity", "second_moments", "validation_loss", "best_group")
     warm_up: Annotated[int, ">= 0"] = 1  # first rounds, in which FedAvg trains the global model W_g
     grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how groups are found
     k: Annotated[int, ">= 0"] = 4  # kmeans, random: number of groups; 0 = found by choose_k
@@ -230,6 +233,21 @@ class Grouping(Method):
         return sparsity_vectors.VectorNoise(epsilon, self.noise, self.vector_clip if self.epsilon else 0.0)
 
     # ---- what the rest of motet asks of a method ----
+
+    def most_asks(self) -> int:
+        """A trial trains and scores once for each number of groups."""
+        return 1 + (clusters.MOST if not self.k and self.choose_k == "trials" else 0)
+
+    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+        if (
+            verb == "second_moments"
+        ):  # products of two numbers between -1/2 and 1/2, the same above the diagonal
+            half = draw(reply["moments"].shape).triu() / 2
+            return reply | {"moments": reply["moments"] + (half + half.triu(1).T).to(reply["moments"])}
+        if verb == "best_group":  # a name: which of the models fits best
+            return reply
+        many = _LOSS if verb == "validation_loss" else 1.0
+        return reply + many * draw(reply.shape).to(reply)
 
     def global_model(self, s: Tree) -> Vec:
         W_g: Vec = s["W_g"]

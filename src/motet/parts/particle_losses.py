@@ -9,9 +9,11 @@ Knows a task and one client's examples. Does not know how particles move. Works 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +22,7 @@ from torch.nn.functional import softplus
 
 from motet.client import Data, Task
 from motet.client.data import hashes
+from motet.core import Method, Tree
 from motet.settings import import_named
 from motet.vec import Vec
 
@@ -28,6 +31,27 @@ PER_CLASS = ("one_vs_all", "published")  # losses with a swarm for each class
 _NOISE = 1 << 42  # salt of the noise, far from those of other draws
 _under_vmap = torch._C._functorch.is_functorch_wrapped_tensor  # then values of tensors cannot be read
 _SMALL = 1e-3  # what the author's notebook adds inside its logarithms
+
+
+class SendsLosses(Method):
+    """What an organisation must know of a method whose clients answer with losses at points that the server chooses:
+    without noise, their second differences are the rows."""
+
+    measuring = ("loss_of_particles", "loss_by_function")
+
+    if TYPE_CHECKING:  # these are the method's
+        clip: float
+        stretch: int
+
+    def most_asks(self) -> int:
+        return 2 * self.stretch
+
+    def bounded(self, most: float) -> SendsLosses:
+        return replace(self, clip=min(self.clip or most, most))
+
+    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+        loss, flags = reply
+        return torch.stack([loss + self.clip * draw(loss.shape), flags])
 
 
 def unfit(task: Task, loss: str, swarms: int, clip: float, epsilon: float) -> list[str]:

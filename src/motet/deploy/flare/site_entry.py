@@ -9,7 +9,6 @@ from nvflare.collab import collab
 from motet.deploy.flare.credentials import objection_to_job
 from motet.deploy.flare.kits import open_kit
 from motet.deploy.site.config import open_service
-from motet.engines.letters import Reply
 
 
 class SiteJob:
@@ -29,4 +28,8 @@ class SiteJob:
 
     @collab.publish
     def answer(self, message: bytes) -> bytes:
-        return Reply(refusal=self.objection).pack() if self.objection else self.service.answer(message)
+        """FLARE publishes this to every party of the job, and knows by its certificate which one calls."""
+        caller = str(collab.caller)
+        if self.objection:
+            return self.service.decline(self.objection, caller)
+        return self.service.answer(message, caller)

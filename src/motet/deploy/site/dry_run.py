@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from motet.core import Tree
 from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
+from motet.deploy.site.contract import Contract, derive, objections
 from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
@@ -42,6 +44,7 @@ class DryRunReport:
     needs: list[Need]
     objections: list[str]
     values: list[tuple[str, str]]  # what the handshake would say, in words
+    contract: Contract
 
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
@@ -55,10 +58,14 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     before, layout, values = handshake_needs(source, policy, description, layout)
     federated = source.build_clients(layout)
     whole = completed(recipe, federated)
-    needs = before + needs_of(method_of(whole, task_of(whole, federated)), federated)
-    wrong = objections(policy, name, needs, recipe)
-    values += few_rows(federated.clients_data[site], policy)
-    return DryRunReport(site, name, whole["net"]["name"], recipe.train.rounds, needs, wrong, values)
+    made, rounds = method_of(whole, task_of(whole, federated)), recipe.train.rounds
+    asked, own = needs_of(made, federated), federated.clients_data[site]
+    contract = derive(
+        "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
+    )
+    wrong = [o.text for o in objections(contract, made, asked, policy)] + sums_refused(policy, before)
+    values += few_rows(own, policy)
+    return DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, values, contract)
 
 
 def handshake_needs(
@@ -79,14 +86,15 @@ def need(verb: str, learn: str, tree: Tree) -> Need:
     return Need(verb, learn, tuple(described(tree)), len(Reply(tree).pack()))
 
 
-def objections(policy: Policy, method: str, needs: list[Need], recipe: Recipe) -> list[str]:
-    asked = [n for n in needs if n.verb not in ("describe", "measure")]
-    wrong = policy.objections(method, asked, recipe.train.rounds, 0)
-    if not policy.sums and any(n.learn == "sums of columns" for n in needs):
-        wrong.append(
-            "this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"
-        )
-    return wrong
+def held_by_letters(recipe: Recipe) -> Tree:
+    """What letters of a run hold of its recipe."""
+    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+
+
+def sums_refused(policy: Policy, needs: list[Need]) -> list[str]:
+    if policy.sums or not any(n.learn == "sums of columns" for n in needs):
+        return []
+    return ["this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"]
 
 
 # ---- for people ----
@@ -106,7 +114,34 @@ def dry_text(report: DryRunReport) -> str:
         "values that leave before anything trains:",
         *aligned([("  " + k, v) for k, v in report.values]),
     ]
-    return "\n".join([title, "", lines[0], rule, *lines[1:], "", *values, "", *notes(report), *verdict])
+    contract = ["the contract that letters of such a run are held to:", *contract_lines(report.contract)]
+    parts = [lines[0], rule, *lines[1:], "", *values, "", *contract, "", *notes(report), *verdict]
+    return "\n".join([title, "", *parts])
+
+
+def contract_lines(contract: Contract) -> list[str]:
+    """Every term of a contract."""
+    terms = {k: v for k, v in asdict(contract).items() if k not in ("run", "asks")}
+    rows = [(f"  {name}", in_words(v)) for name, v in terms.items()]
+    asks = [
+        (f"  may ask {r.ask}", f"{r.learn}; {r.per_round} in a round, {r.in_all} in all" + most(r.numbers))
+        for r in contract.asks
+    ]
+    return aligned([*rows, *asks])
+
+
+def most(numbers: int) -> str:
+    return f", {numbers} numbers at most" if numbers else ""
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v:g}" for k, v in value.items()) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}" if isinstance(value, int) else f"{value:.3g}" if isinstance(value, float) else str(value)
+    )
 
 
 def notes(report: DryRunReport) -> list[str]:

@@ -73,7 +73,8 @@ def write_once(path: Path, write: Callable[..., None], *content: Any) -> None:
         if path.read_bytes() != draft.read_bytes():
             raise RefusedByPolicy(
                 f"{path} is finished, and what came for it is another model.\n"
-                "hint: to let the run write it anew, move the file away"
+                "hint: to let the run write it anew, move the file away",
+                "state",
             ) from None
     finally:
         draft.unlink()

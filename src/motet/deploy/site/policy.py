@@ -13,18 +13,18 @@ Knows names, sizes and rounds. Does not know data, nor who asks.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from torch.utils import _pytree as pytree
 
 from motet import nets
 from motet.client import Task
-from motet.core import Count, Method, Tree, Verb, is_verb
-from motet.engines.letters import LEARN, Letter
+from motet.core import Count, Method, NotNegative, Positive, Share, Tree, Verb, is_verb
 from motet.errors import MotetError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
@@ -37,11 +37,18 @@ _LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
-    """Something that a site does not do, with the reason. The reason stays at the site; the clause may leave."""
+    """Something that a site does not do, with the reason, which stays at the site; the clause leaves."""
 
     def __init__(self, text: str, clause: str = "error") -> None:
         super().__init__(text)
         self.clause = clause
+
+
+class Objection(NamedTuple):
+    """Why something may not be: the clause that is broken, and the reason for people."""
+
+    clause: str
+    text: str
 
 
 class PolicyError(MotetError, ValueError):
@@ -58,6 +65,12 @@ class Need:
     up: int = 0  # bytes of one reply; the largest that was seen
     down: int = 0  # bytes of what is sent to the site
     seen: bool = True  # in the dry run; if not, only the method's text says so
+    every_round: bool = False  # whether every round of the dry run asked for it
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers leave in one reply."""
+        return sum(math.prod(shape) for _, _, shape in self.leaves)
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,7 @@ class Policy:
     reply_bytes: Count = 64 << 20  # largest reply
     letter_bytes: Count = 256 << 20  # largest message that is read at all
     rounds: Count = 10_000  # rounds of training in all, over all runs
+    repeats: Count = 3  # how often an ask of a round may come with other content: a round may be repeated
     scores: bool = (
         True  # may scores leave: how many rows, and metrics of predictions for them; never predictions
     )
@@ -78,6 +92,16 @@ class Policy:
     least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
     least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
     round_sums: bool = False  # whether means, spreads and numbers of cells leave rounded
+    largest_share: Share = 0.34  # of one row in a reply that was trained: an epoch's last batch may be small
+    epochs: Count = 1000  # most passes over the rows that a setting of a recipe may ask for
+    rate: Positive = 10.0  # largest learning rate
+    weight: Positive = 30.0  # largest weight that may be sent for a network of one layer
+    noise: NotNegative = 2.0  # rows by which counts stay uncertain that are made from all losses and sketches
+    losses: Count = 50_000  # losses and numbers of sketches that may leave, over all runs
+    loss_bound: Positive = 3.0  # with noise: largest loss of one row; larger ones are cut to it
+    secret_orders: bool = True  # shuffle rows by this site's key, and not by the seed that the server knows
+    letter_seconds: Positive = 600.0  # longest work for one letter
+    letter_memory: Count = 4 << 30  # bytes that the work for one letter may take
     trusted: Names = ()  # the site's own module:name that a recipe may name
 
     @classmethod
@@ -101,48 +125,42 @@ class Policy:
         names = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
         return cls(**chosen | names)
 
-    def problems(self, letter: Letter, method: str) -> list[str]:
-        """Why a letter may not be answered; nothing if it may."""
-        wrong = self._of_method(method)
-        if letter.job in ("evaluate", "evaluate_trained") and not self.scores:
-            wrong.append("this site's policy lets no scores leave (scores = false)")
-        if letter.job in ("verb", "evaluate_trained"):
-            wrong += self._of_verb(method, letter.verb, LEARN[letter.learn])
-        return wrong
-
-    def objections(self, method: str, needs: Sequence[Need], rounds: int, spent: int) -> list[str]:
+    def objections(self, method: str, needs: Sequence[Need], rounds: int, spent: int) -> list[Objection]:
         """Why a whole run may not begin; nothing if it may."""
-        wrong = self._of_method(method)
+        wrong = self.of_method(method)
         for need in needs:
             if need.verb != "evaluate":
-                wrong += self._of_verb(method, need.verb, need.learn)
+                wrong += self.of_verb(method, need.verb, need.learn)
             if need.up > self.reply_bytes:
                 wrong.append(self.too_large(need.verb, need.up))
         if spent + rounds > self.rounds:
             before = f" after {spent} of earlier runs" if spent else ""
-            wrong.append(
-                f"the run has {rounds} rounds{before}, and this site's policy has rounds = {self.rounds}"
-            )
+            text = f"the run has {rounds} rounds{before}, and this site's policy has rounds = {self.rounds}"
+            wrong.append(Objection("rounds", text))
         return wrong
 
-    def too_large(self, what: str, size: int) -> str:
+    def too_large(self, what: str, size: int) -> Objection:
         most = f"{self.reply_bytes:,}"
-        return f"the reply to {what} has {size:,} bytes, and this site's policy has reply_bytes = {most}"
+        text = f"the reply to {what} has {size:,} bytes, and this site's policy has reply_bytes = {most}"
+        return Objection("bytes", text)
 
-    def _of_method(self, method: str) -> list[str]:
+    def of_method(self, method: str) -> list[Objection]:
         if not self.methods or method in self.methods:
             return []
-        return [f"this site's policy has methods = {list(self.methods)}, and {method} is none of them"]
+        text = f"this site's policy has methods = {list(self.methods)}, and {method} is none of them"
+        return [Objection("method", text)]
 
-    def _of_verb(self, method: str, verb: str, learn: str) -> list[str]:
+    def of_verb(self, method: str, verb: str, learn: str) -> list[Objection]:
         wrong = []
         if self.verbs and not {verb, f"{method}.{verb}"} & set(self.verbs):
-            wrong.append(f"this site's policy has verbs = {list(self.verbs)}, and {verb} is none of them")
+            text = f"this site's policy has verbs = {list(self.verbs)}, and {verb} is none of them"
+            wrong.append(Objection("verb", text))
         if learn == "collect" and self.learn != "collect":
-            wrong.append(
+            text = (
                 f"{method} asks for {verb} by `collect`, which shows the server this site's own reply, "
                 'and this site\'s policy has learn = "average"'
             )
+            wrong.append(Objection("learn", text))
         return wrong
 
 
@@ -153,7 +171,7 @@ def find_verb(method: Method, name: str) -> Verb:
     """A verb of the method by its name; nothing else of it can be called, nor what every method has."""
     found = getattr(type(method), name, None) if name.isidentifier() else None
     if not callable(found) or not is_verb(found) or hasattr(Method, name):
-        raise RefusedByPolicy(f"{name!r:.80} is no verb of {type(method).__name__}")
+        raise RefusedByPolicy(f"{name!r:.80} is no verb of {type(method).__name__}", "verb")
     bound: Verb = getattr(method, name)
     return bound
 
@@ -168,17 +186,20 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
     by name is refused, unless the site's owner trusts it. `train` is there if it names a user's own metric."""
     sections = isinstance(given, dict) and {"method", "net", "seed"} <= set(given) <= set(_LETTERS)
     if not sections or not all(isinstance(given[k], dict) for k in given if k != "seed"):
-        raise RefusedByPolicy("the letter's recipe must have the sections method and net, and a seed")
+        raise RefusedByPolicy(
+            "the letter's recipe must have the sections method and net, and a seed", "recipe"
+        )
     if set(given.get("train", {})) - {"metric"}:
-        raise RefusedByPolicy("the letter's recipe may name a metric in its section train, and nothing else")
+        text = "the letter's recipe may name a metric in its section train, and nothing else"
+        raise RefusedByPolicy(text, "recipe")
     words = [w for w in leaves([given[k] for k in given if k != "seed"]) if isinstance(w, str)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
         raise RefusedByPolicy(
-            f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it"
+            f"{odd[0]!r:.80} would import a module, and this site's policy does not trust it", "recipe"
         )
     if given["net"].get("weights") or any("weights=" in w for w in words):
         raise RefusedByPolicy(
-            "net.weights names a file, and nobody but this site's owner may name files of this site"
+            "net.weights names a file, and nobody but this site's owner may name files of this site", "recipe"
         )
     trust_names(names_in(policy.trusted))
     return recipes.check(given)
@@ -193,13 +214,15 @@ def recipe_to_try(policy: Policy, path: str | None, method: str | None) -> Recip
     except UntrustedCode as e:
         raise RefusedByPolicy(
             f"{str(e).splitlines()[0]}\nThis site's policy does not trust it, so nothing of it was imported.\n"
-            'hint: read it; if you trust it, list it in the policy: trusted = ["module:name"]'
+            'hint: read it; if you trust it, list it in the policy: trusted = ["module:name"]',
+            "recipe",
         ) from None
     return recipes.check(settings)
 
 
-def check_weights(method: Method, sent: Tree) -> None:
-    """Weights of a network that came in a letter must have the network's shapes."""
+def check_weights(method: Method, sent: Tree, most: float = 0.0) -> None:
+    """Weights of a network that came in a letter must have the network's shapes, and be no larger than `most`, if it
+    is not 0."""
     known = networks(method)
     parts = pytree.tree_leaves(sent, is_leaf=lambda t: isinstance(t, Vec))
     for vec in (t for t in parts if isinstance(t, Vec)):
@@ -208,8 +231,11 @@ def check_weights(method: Method, sent: Tree) -> None:
             if shapes and tuple(v.shape) not in shapes:
                 want = " or ".join(map(str, sorted(shapes)))
                 raise RefusedByPolicy(
-                    f"weight {name!r:.80} has shape {tuple(v.shape)}; this network's has {want}"
+                    f"weight {name!r:.80} has shape {tuple(v.shape)}; this network's has {want}", "weights"
                 )
+            if most and bool((v.abs() > most).any()):
+                text = f"a weight of {name!r:.80} is larger than {most:g}, which this site's policy has as weight"
+                raise RefusedByPolicy(text, "weights")
 
 
 def networks(method: Method) -> list[Vec]:

@@ -12,32 +12,50 @@ Knows letters, verbs and what the site stores. Does not know how letters are car
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
+import torch
 from msgspec.structs import replace
 
+from motet.atomic import write_atomically
+from motet.client import seed_of
 from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.site_replies import own_version
+from motet.deploy.site.contract import (
+    SERVER,
+    Contract,
+    check_whole,
+    clause_of,
+    derive,
+    objections,
+    recipe_hash,
+)
 from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
+from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
 from motet.deploy.site.needs import needs_of
+from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.reset import was_reset
-from motet.deploy.site.storage import EncryptedState, Ledger, SiteRows
+from motet.deploy.site.storage import EncryptedState, SiteRows
 from motet.deploy.site.table import SiteTable
+from motet.deploy.site.work_limits import limited
 from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
 from motet.engines.letters import BEGINS_ANEW, Label, Letter, Reply
 from motet.engines.loop import all_finite
 from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe
+from motet.vec import leaves
 from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")
@@ -46,6 +64,8 @@ _EXPECTED = (MotetError, OSError, MemoryError, ImportError)
 _UNEXPECTED = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError
 )  # fmt: skip
+_NAME = 200  # characters of a run's or a verb's name
+CONTRACT = "contract.json"  # in a run's folder
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
@@ -63,30 +83,63 @@ class SiteService:
         self.name, self.folder = name, Path(folder)
         self.policy, self.key = policy or Policy(), key
         self.rows = SiteRows(self.folder, data, self.policy, key)
-        self.ledger = Ledger(self.folder / "ledger.tsv")
+        self.secret = key or os.urandom(32)  # of the noise
+        self.ledger = Ledger(self.folder)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
             "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
             "evaluate_trained": self.evaluate, "save_model": self.save_model,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
-        self._method: tuple[bytes, FederatedData, Recipe, Method] | None = None
+        self.line = LedgerLine()  # of the letter that is being answered
+        self._contract: Contract | None = None
+        self._method: tuple[str, FederatedData, Recipe, Method] | None = None
 
-    def answer(self, message: bytes) -> bytes:
-        """The reply to a letter, or a refusal with the reason; never an exception for what came in."""
-        what = "a message"
+    def answer(self, message: bytes, caller: str = SERVER) -> bytes:
+        """The reply to a letter, or a refusal with its clause; never an exception for what came in. `caller` is who
+        sent it, as FLARE found out: the server alone is answered."""
         with self.one_at_a_time, single_threaded():
+            self.line = LedgerLine(caller=caller[:_NAME])
             try:
+                self.check_caller(caller)
                 letter = Letter.read(message, self.policy.letter_bytes)
-                what = f"{letter.job} {letter.verb!r} of run {letter.run!r}, round {letter.round}"
+                self.line = LedgerLine.about(letter, caller, digest_of(letter))
+                self.check_name(letter)
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
-                log.warning("%s: refused %.300s: %s", self.name, what, e)
-                anew = isinstance(e, RefusedByPolicy) and e.clause == BEGINS_ANEW
-                return Reply(refusal=BEGINS_ANEW if anew else f"{self.name}: {e}").pack()
+                log.warning("%s: refused %.300s: %s", self.name, self.line.what, e)
+                return self.refused(e, str(e))
             except _UNEXPECTED as e:
-                log.exception("%s: cannot answer %.300s", self.name, what)
-                return Reply(refusal=f"{self.name}: {type(e).__name__}: {e}").pack()
+                log.exception("%s: cannot answer %.300s", self.name, self.line.what)
+                return self.refused(e, f"{type(e).__name__}: {e}")
+
+    def decline(self, objection: str, caller: str = SERVER) -> bytes:
+        """The answer to whatever comes in a job in which this site takes no part; the objection may leave."""
+        with self.one_at_a_time:
+            self.line = LedgerLine(caller=caller[:_NAME])
+            word = objection.partition(":")[0] if caller == SERVER else "caller"
+            self.write_refusal(word, f"this site takes no part in the job: {objection}")
+        return Reply(refusal=objection if caller == SERVER else word).pack()
+
+    def refused(self, error: BaseException, why: str) -> bytes:
+        """One word leaves; the reason stays in the log and in the ledger."""
+        clause = clause_of(error)
+        self.write_refusal(clause, why)
+        return Reply(refusal=clause).pack()
+
+    def write_refusal(self, clause: str, why: str) -> None:
+        try:
+            self.ledger.write(self.line.refused(clause, why))
+        except OSError:
+            log.exception("%s: cannot write into the ledger", self.name)
+
+    def check_caller(self, caller: str) -> None:
+        if caller != SERVER:
+            raise RefusedByPolicy(f"{caller[:_NAME]!r} asked, and only the server may", "caller")
+
+    def check_name(self, letter: Letter) -> None:
+        if len(letter.run) > _NAME or len(letter.verb) > _NAME:
+            raise RefusedByPolicy(f"names of runs and verbs have at most {_NAME} characters", "letter")
 
     # ---- before a run: what the site holds, and whether it takes part ----
 
@@ -102,47 +155,104 @@ class SiteService:
 
     def use_layout(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
-        began = bool(self.states(letter).labels())
+        began = self.ledger.began(letter.run) or bool(self.states(letter).labels())
         client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
         rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         return self.sent(letter, Reply(rows if self.policy.counts else {}))
 
     def check_offer(self, letter: Letter) -> bytes:
-        """Whether a whole run is within the policy; a dry run at this site shows what the run needs."""
+        """Make the run's contract and store it, if the whole run is within the policy."""
         rounds = letter.send.get("rounds") if isinstance(letter.send, dict) else None
-        if type(rounds) is not int or rounds < 1:
+        if type(rounds) is not int or not 1 <= rounds < 1 << 40:
             raise WireError("an offer says how many rounds it wants")
-        method, name = self.method(letter), letter.recipe["method"]["name"]
-        needs = needs_of(method, self.rows.of(letter.run))
-        spent = self.ledger.rounds - {(letter.run, str(r)) for r in range(-1, rounds)}
-        if wrong := self.policy.objections(name, needs, rounds, len(spent)):
-            raise RefusedByPolicy("; ".join(wrong))
-        return Reply({"accepted": True}).pack()
+        check_whole(method := self.method(letter))
+        with self.limits():
+            needs = needs_of(method, self.rows.of(letter.run))
+        own, layout = self.rows.of(letter.run).clients_data[self.name], self.rows.layout_hash(letter.run)
+        made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy)
+        wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
+        before = self.stored_contract(letter.run) if self.ledger.began(letter.run) else None
+        if before and (other := before.same_run(made)):
+            wrong.insert(0, other)
+        if wrong:
+            raise RefusedByPolicy("; ".join(o.text for o in wrong), wrong[0].clause)
+        write_atomically(self.contract_file(letter.run), made.text(), private=True)
+        self._contract = made
+        self.line = replace(self.line, contract=made.hash)
+        return self.sent(letter, Reply({"accepted": True}))
 
     # ---- during a run ----
 
+    def agreed(self, letter: Letter) -> Contract:
+        """The contract of the letter's run; a letter that it does not cover is refused."""
+        if self._contract is None or self._contract.run != letter.run:
+            self._contract = self.stored_contract(letter.run)
+        if (contract := self._contract) is None:
+            raise RefusedByPolicy(f"run {letter.run!r} was not offered to this site", "recipe")
+        self.line = replace(self.line, contract=contract.hash)
+        contract.check(letter, self.policy)
+        if contract.layout != self.rows.layout_hash(letter.run):
+            raise RefusedByPolicy(f"run {letter.run!r} was offered with another layout of columns", "layout")
+        return contract
+
+    def within_budget(self, letter: Letter, contract: Contract) -> None:
+        """Refuse what comes too often. The same letter once more tells nothing new, and does not count."""
+        ask = name_of_ask(letter.job, letter.verb)
+        rule, known = contract.rule(ask), self.ledger.asks[letter.run, letter.round, ask]
+        if rule is None or self.line.letter in known:
+            return
+        if len(known) >= rule.per_round or self.ledger.in_all[letter.run, ask] >= rule.in_all:
+            raise RefusedByPolicy(
+                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did",
+                "asks",
+            )
+        one_more = (letter.run, letter.round) not in self.ledger.rounds
+        if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
+            raise RefusedByPolicy(
+                f"this site's policy has rounds = {self.policy.rounds}, and they are used up", "rounds"
+            )
+
     def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
-        states, digest = self.states(letter), digest_of(letter)
-        if (seen := states.get(letter.label)) is not None and (known := unpack(seen))["digest"] == digest:
-            return bytes(known["reply"])
+        contract, states = self.agreed(letter), self.states(letter)
+        if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
+            return self.sent_again(bytes(known["reply"]))
+        self.within_budget(letter, contract)
         method = self.method(letter)
         verb, visit = find_verb(method, letter.verb), self.visit(letter, method)
-        check_weights(method, letter.send)
-        if not self.ledger.allows(letter, self.policy.rounds):
-            raise RefusedByPolicy(
-                f"this site's policy has rounds = {self.policy.rounds}, and they are used up"
-            )
-        keep = self.keep(letter, states, visit)
-        tree, after = visit.perform(verb, letter.send, keep)
-        fine = all_finite(tree)
+        check_weights(method, letter.send, contract.weight)
+        with self.limits():
+            keep = self.keep(letter, states, visit)
+            tree, after = visit.perform(verb, letter.send, keep)
+        if fine := all_finite(tree):
+            tree = self.protected(letter, method, contract, tree)
         reply = self.sent(letter, self.weighted(letter, tree) if fine else Reply(spoilt=True))
-        states.put(letter.label, pack({"digest": digest, "keep": after if fine else keep, "reply": reply}))
+        content = {"digest": self.line.letter, "keep": after if fine else keep, "reply": reply}
+        states.put(letter.label, pack(content))
         states.forget(outdated(states.labels(), letter))
         return reply
 
+    def protected(self, letter: Letter, method: Method, contract: Contract, tree: Tree) -> Tree:
+        """A reply of losses or of a sketch with this site's noise, as far as such numbers are left."""
+        if letter.verb not in method.measuring:
+            return tree
+        many, rule = sum(torch.as_tensor(v).numel() for v in leaves(tree)), contract.rule(letter.verb)
+        if rule and rule.numbers and many > rule.numbers:
+            raise RefusedByPolicy(
+                f"{letter.verb} sends {rule.numbers} numbers at most, and {many} were asked for", "asks"
+            )
+        if sum(self.ledger.numbers.values()) + many > contract.losses:
+            raise RefusedByPolicy(
+                f"this site's policy has losses = {contract.losses:,}, and they are used up", "asks"
+            )
+        self.line = replace(self.line, numbers=many)
+        if not contract.noise:
+            return tree
+        return method.noised(letter.verb, tree, laplace_noise(self.secret, self.line.letter, contract.noise))
+
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
+        self.within_budget(letter, self.agreed(letter))
         method = self.method(letter)
         made: Verb = partial(predictions, method)
         if letter.job == "evaluate_trained":
@@ -156,6 +266,7 @@ class SiteService:
 
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
+        self.within_budget(letter, self.agreed(letter))
         method = self.method(letter)
         model: PersonalModel = self.tested(
             replace(letter, part="test"), method, partial(PersonalModel.of, method)
@@ -168,27 +279,39 @@ class SiteService:
     def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
         """What a job gives that also sees the examples on which this client is scored."""
         visit = self.visit(letter, method)
-        check_weights(method, letter.send)
-        keep = self.keep(letter, self.states(letter), visit)
-        return visit.perform(job, letter.send, keep, visit.test(letter.part))[0]
+        check_weights(method, letter.send, self._contract.weight if self._contract else 0.0)
+        with self.limits():
+            keep = self.keep(letter, self.states(letter), visit)
+            return visit.perform(job, letter.send, keep, visit.test(letter.part))[0]
 
     # ---- what the jobs need ----
 
     def method(self, letter: Letter) -> Method:
-        """The method that the letter names, of this site's own motet, as far as the policy allows it."""
-        federated, wanted = self.rows.of(letter.run), pack(letter.recipe)
+        """The method that the letter names, of this site's own motet; with noise, its losses are bounded."""
+        federated, wanted = self.rows.of(letter.run), recipe_hash(letter.recipe)
         if self._method is None or self._method[0] != wanted or self._method[1] is not federated:
             recipe = read_recipe(letter.recipe, self.policy)
-            method = method_of(recipe, task_of(recipe, federated))
-            self._method = wanted, federated, recipe, method
-        if wrong := self.policy.problems(letter, letter.recipe["method"]["name"]):
-            raise RefusedByPolicy("; ".join(wrong))
+            with self.limits():
+                method = method_of(recipe, task_of(recipe, federated))
+            bounded = method.bounded(self.policy.loss_bound) if self.policy.noise else method
+            self._method = wanted, federated, recipe, bounded
         return self._method[3]
+
+    def contract_file(self, run: str) -> Path:
+        return self.rows.run_folder(run) / CONTRACT
+
+    def stored_contract(self, run: str) -> Contract | None:
+        file = self.contract_file(run)
+        return Contract.read(file.read_bytes()) if file.exists() else None
+
+    def limits(self) -> AbstractContextManager[None]:
+        return limited(self.policy.letter_seconds, self.policy.letter_memory)
 
     def visit(self, letter: Letter, method: Method) -> Visit:
         own = self.rows.of(letter.run).clients_data[self.name]
         client_data = with_enough_rows(own, self.policy.least_rows)
-        return Visit(method, self.name, client_data, letter.seed, letter.round)
+        seed = seed_of(self.secret.hex(), letter.seed) if self.policy.secret_orders else letter.seed
+        return Visit(method, self.name, client_data, seed, letter.round)
 
     def states(self, letter: Letter) -> EncryptedState:
         return EncryptedState(self.rows.run_folder(letter.run), letter.run, self.key)
@@ -200,8 +323,10 @@ class SiteService:
             number, ask = letter.base
             if was_reset(states.folder):
                 text = f"what was kept of run {letter.run} was set aside by `motet federation reset`; it begins anew"
-                raise RefusedByPolicy(text, clause=BEGINS_ANEW)
-            raise RefusedByPolicy(f"nothing is kept here of ask {ask} of round {number} of run {letter.run}")
+                raise RefusedByPolicy(text, BEGINS_ANEW)
+            raise RefusedByPolicy(
+                f"nothing is kept here of ask {ask} of round {number} of run {letter.run}", "state"
+            )
         return unpack(known)["keep"]
 
     def weighted(self, letter: Letter, tree: Tree) -> Reply:
@@ -212,8 +337,17 @@ class SiteService:
         """The reply as bytes, within the policy's limit, and written into the ledger before it leaves."""
         packed = reply.pack()
         if len(packed) > self.policy.reply_bytes:
-            raise RefusedByPolicy(self.policy.too_large(letter.verb or letter.job, len(packed)))
-        self.ledger.write(letter, len(packed))
+            wrong = self.policy.too_large(letter.verb or letter.job, len(packed))
+            raise RefusedByPolicy(wrong.text, wrong.clause)
+        return self.written(packed)
+
+    def sent_again(self, packed: bytes) -> bytes:
+        self.line = replace(self.line, again=True)
+        return self.written(packed)
+
+    def written(self, packed: bytes) -> bytes:
+        self.line = replace(self.line, bytes=len(packed), sha256=sha256(packed).hexdigest())
+        self.ledger.write(self.line)
         return packed
 
 

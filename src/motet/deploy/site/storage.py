@@ -1,4 +1,4 @@
-"""What a site stores: the rows of each run as all sites agreed, client state, encrypted, and a ledger of all that left.
+"""What a site stores: the rows of each run as all sites agreed, and client state, encrypted.
 
 Layouts outlive the process, in the run's folder. Rows that changed since a run began are refused: their
 partition into training, validation and test rows would be another.
@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import time
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from motet.deploy.site.disclosure import said_at_home, with_enough_rows
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.split import TableSplit
 from motet.deploy.site.table import SiteTable
-from motet.engines.letters import LEARN, Label, Letter
+from motet.engines.letters import Label
 from motet.errors import MotetError
 from motet.wire import WireError, pack, unpack
 
@@ -105,35 +105,6 @@ class EncryptedState:
         return f"{self.run}/{label[0]}/{label[1]}".encode()
 
 
-class Ledger:
-    """What left the site, line by line, for its owner to read and for its policy to count; lines are only added.
-
-    A line is written before the reply leaves, so that nothing leaves unwritten; after a crash a line may stand
-    for a reply that never left. Tab-separated: time, run, round, ask, job, verb, learn, bytes.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
-        self.rounds = {(w[1], w[2]) for w in lines if len(w) == 8 and w[4] == "verb"}
-
-    def allows(self, letter: Letter, limit: int) -> bool:
-        """Whether a letter belongs to a round that is counted already, or one more is within the limit."""
-        return (letter.run, str(letter.round)) in self.rounds or len(self.rounds) < limit
-
-    def write(self, letter: Letter, size: int) -> None:
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        run = letter.run.replace("\t", " ").replace("\n", " ")
-        words = (when, run, letter.round, letter.number, letter.job, letter.verb, LEARN[letter.learn], size)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            file.write("\t".join(map(str, words)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if letter.job == "verb":
-            self.rounds.add((run, str(letter.round)))
-
-
 class SiteRows:
     """A site's rows, run by run. `data` is its table, or federated data with this client alone."""
 
@@ -146,6 +117,7 @@ class SiteRows:
             self.data = dataclasses.replace(data, least_category=self.policy.least_category)
             self.split = TableSplit(folder, self.data, self.policy, key)
         self._last: tuple[str, FederatedData] | None = None
+        self._fingerprint = ""
 
     @property
     def source(self) -> SiteTable:
@@ -217,6 +189,14 @@ class SiteRows:
                 "data",
             )
         return found
+
+    def layout_hash(self, run: str) -> str:
+        """Of the layout of a run's columns and of its rows."""
+        if isinstance(self.data, FederatedData):
+            self._fingerprint = self._fingerprint or self.data.fingerprint()
+            return self._fingerprint
+        path = self.run_folder(run) / LAYOUT
+        return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
     def run_folder(self, run: str) -> Path:
         """Where a run's files are: in this site's folder, whatever the run's name is."""

@@ -1,0 +1,321 @@
+"""The contract of a run: what one site lets the server ask in it, made at the site when the run is offered.
+
+    contract = derive(run, recipe, method, client_data, layout, rounds, needs, policy)
+    contract.check(letter)
+
+It follows from the site's own installed code and its own policy. A letter chooses nothing in it: whether a verb is
+averaged or collected is read from the method's text, how often it may come from the method, its settings are those
+of the offer. It is stored in the run's folder, every line of the ledger names its hash, and a dry run shows it.
+Knows letters, methods and policies. Does not know rows, nor how letters are carried.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from motet.client import ClientData, seed_of
+from motet.core import Method, MethodUnfit, Tree
+from motet.data.federated import DataError
+from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
+from motet.deploy.site.storage import EncryptedStateError
+from motet.deploy.site.work_limits import LimitReached
+from motet.engines.letters import LEARN, Letter
+from motet.nets import NetError
+from motet.runs.identity import source_digest, versions
+from motet.runs.recipe import RecipeError
+from motet.wire import WireError
+
+SERVER = "server"  # what FLARE calls the one party that may ask
+Clause = Literal[
+    "caller", "recipe", "method", "verb", "learn", "asks", "rounds", "bytes", "letter", "layout", "sums", "counts",
+    "scores", "categories", "rows", "weights", "limits", "state", "reset", "data", "error",
+]  # fmt: skip
+_CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
+    (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
+    (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
+)  # fmt: skip
+_PASSES = (
+    "tune",
+    "mix_first",
+    "inner",
+    "stretch",
+    "trees",
+    "tries",
+)  # settings that repeat work, besides epochs
+_SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
+_JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
+
+
+@dataclass(frozen=True)
+class AskRule:
+    """One thing that may be asked: a verb, or another job of a run."""
+
+    ask: str
+    learn: str  # average, collect, scores or nothing
+    per_round: int  # letters of different content in a round
+    in_all: int
+    numbers: int = 0  # most numbers of one reply, for losses and sketches; 0: it sends none of these
+
+
+@dataclass(frozen=True)
+class Contract:
+    """All that letters of one run are held to."""
+
+    run: str
+    caller: str
+    motet: str  # the site's own code that answers
+    policy: str  # sha256 of the policy under which it was made
+    recipe: str  # sha256 of the recipe that letters must hold
+    method: str
+    layout: str  # sha256 of the layout of columns and of the rows
+    seed: int  # of the recipe, from which every round's seed follows
+    rounds: int
+    asks: tuple[AskRule, ...]
+    rows: dict[str, int]  # training, validation and test rows
+    least_rows: int
+    settings: dict[str, float]  # settings through which a reply could be inverted
+    share: float  # largest share of one row in a reply that was trained
+    weight: float  # largest weight that may be sent; 0: any, for networks of more than one layer
+    noise: float  # on every loss and number of a sketch, for a row that counts 1: scale of Laplace's distribution
+    loss_bound: float  # largest loss of one row; 0: any
+    losses: int  # losses and numbers of sketches that may leave, over all runs
+    scores: bool
+    counts: bool
+    reply_bytes: int
+    letter_bytes: int
+    letter_seconds: float
+    letter_memory: int
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True)
+
+    @classmethod
+    def read(cls, text: bytes) -> Contract:
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as e:
+            hint = "hint: let the server offer the run again"
+            raise RefusedByPolicy(
+                f"the stored contract of the run cannot be read: {e}\n{hint}", "state"
+            ) from e
+
+    @property
+    def hash(self) -> str:
+        return sha256(self.text().encode()).hexdigest()
+
+    def rule(self, ask: str, learn: str = "") -> AskRule | None:
+        return next((r for r in self.asks if r.ask == ask and learn in ("", r.learn)), None)
+
+    # ---- letters ----
+
+    def check(self, letter: Letter, policy: Policy) -> None:
+        """Refuse a letter that the contract does not cover."""
+        if wrong := next(self.broken_by(letter, policy), None):
+            raise RefusedByPolicy(wrong.text, wrong.clause)
+
+    def broken_by(self, letter: Letter, policy: Policy) -> Iterator[Objection]:
+        run = f"run {letter.run[:80]!r}"
+        if letter.run != self.run or policy_hash(policy) != self.policy:
+            yield Objection("recipe", f"{run} was not offered under this site's present policy")
+        if recipe_hash(letter.recipe) != self.recipe:
+            other = name_of_method(letter.recipe) != self.method
+            clause = "method" if other else "recipe"
+            yield Objection(
+                clause, f"{run} was offered with another {clause}: {self.method} with its own settings"
+            )
+        if not -1 <= letter.round < self.rounds:
+            yield Objection(
+                "rounds", f"{run} was offered with {self.rounds} rounds, and round {letter.round} came"
+            )
+        ahead = 1 if letter.job == "evaluate_trained" else 0
+        if letter.seed != turn_seed(self.seed, letter.round + ahead):
+            yield Objection("recipe", f"{run}: the recipe gives round {letter.round} another seed")
+        yield from self.of_ask(letter)
+
+    def of_ask(self, letter: Letter) -> Iterator[Objection]:
+        verb = letter.job in ("verb", "evaluate_trained")
+        if verb and self.rule(letter.verb) is None:
+            yield Objection("verb", f"{letter.verb[:80]!r} is no verb that {self.method} asks for")
+        if letter.job == "verb" and self.rule(letter.verb, LEARN[letter.learn]) is None:
+            how = " or ".join(r.learn for r in self.asks if r.ask == letter.verb)
+            yield Objection(
+                "learn",
+                f"{self.method} asks for {letter.verb} by {how}, and the letter by {LEARN[letter.learn]}",
+            )
+        if letter.job in ("evaluate", "evaluate_trained"):
+            if not self.scores:
+                yield Objection("scores", "this site's policy lets no scores leave (scores = false)")
+            parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
+            for part in (p for p in parts if 0 < self.rows[p] < self.least_rows):
+                yield Objection("rows", few(self.rows[part], f"{part} rows", self.least_rows))
+
+    def same_run(self, other: Contract) -> Objection | None:
+        """Why another contract cannot take the place of this one in a run that has begun."""
+        for name in ("recipe", "rounds", "layout"):
+            if getattr(self, name) != getattr(other, name):
+                clause = "method" if self.method != other.method else name
+                return Objection(clause, f"run {self.run[:80]!r} began here with another {clause}")
+        return None
+
+
+# ---- making one ----
+
+
+def derive(
+    run: str,
+    recipe: Tree,
+    method: Method,
+    client_data: ClientData,
+    layout: str,
+    rounds: int,
+    needs: Sequence[Need],
+    policy: Policy,
+) -> Contract:
+    """The contract of a run, whether or not the policy has objections to it."""
+    n, quiet = client_data.n, not policy.noise
+    return Contract(
+        run, SERVER, f"{versions()['motet']} (source {source_digest()[:12]})", policy_hash(policy),
+        recipe_hash(recipe), name_of_method(recipe), layout, recipe.get("seed", 0), rounds,
+        tuple(ask_rules(method, needs, rounds, policy)),
+        {"train": n, "val": len(client_data.val), "test": len(client_data.test)}, policy.least_rows,
+        settings_of(method), largest_share(method, n), 0.0 if method.task.body else policy.weight,
+        0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
+        policy.losses, policy.scores, policy.counts,
+        policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
+    )  # fmt: skip
+
+
+def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy) -> Iterator[AskRule]:
+    """Verbs as the method's text has them, then scores and what ends a run."""
+    most = method.most_asks()
+    for need in (n for n in needs if n.learn in LEARN.values()):
+        numbers = 2 * need.numbers if need.verb in method.measuring else 0
+        yield AskRule(need.verb, need.learn, most * policy.repeats, 2 * most * (rounds + 1), numbers)
+    for job, (learn, many) in _JOBS.items():
+        yield AskRule(job, learn, many * policy.repeats, 2 * many * (rounds + 1))
+
+
+def noise_scale(policy: Policy, n: int) -> float:
+    """Laplace's scale for a mean of n rows that count 1 each.
+
+    Whoever spends all losses on how many rows lie beyond each of n points has losses / n of them for a count, whose
+    mean is then uncertain by `noise` rows: scale * sqrt(2) * n / sqrt(losses / n) = noise.
+
+    >>> round(noise_scale(Policy(noise=2.0, losses=50_000), 1000), 4)
+    0.01
+    """
+    return policy.noise * math.sqrt(policy.losses / (2 * n)) / n
+
+
+def largest_share(method: Method, n: int) -> float:
+    """The largest share of one row in a reply that was trained: rows of an epoch's last batch count more.
+
+    >>> from motet.methods.fedavg import FedAvg
+    >>> largest_share(FedAvg(None, batch=16), 33), largest_share(FedAvg(None, batch=64), 20)
+    (0.3333333333333333, 0.05)
+    """
+    rows = method.rows_trained(n)
+    batch = min(int(getattr(method, "batch", rows)), rows)
+    if batch < 1:
+        return 1.0
+    whole, rest = divmod(rows, batch)
+    return 1 / ((whole + (rest > 0)) * (rest or batch))
+
+
+def settings_of(method: Method) -> dict[str, float]:
+    """Batch, passes over rows and learning rates, by name."""
+    found = ((f.name, getattr(method, f.name)) for f in fields(method))
+    return {k: v for k, v in found if k == "batch" or is_pass(k) or is_rate(k)}
+
+
+def check_whole(method: Method) -> None:
+    """Refuse an offer that leaves settings open, which a run never does."""
+    if left := [f.name for f in fields(method) if getattr(method, f.name) == "auto"]:
+        raise RefusedByPolicy(f"the offer leaves settings of the method open: {', '.join(left)}", "recipe")
+
+
+def is_pass(name: str) -> bool:
+    return "epochs" in name or name in _PASSES
+
+
+def is_rate(name: str) -> bool:
+    return name in ("lr", "lr_min", "lr_max") or (name.endswith("_lr") and name != "server_lr")
+
+
+def objections(
+    contract: Contract, method: Method, needs: Sequence[Need], policy: Policy, spent: tuple[int, int] = (0, 0)
+) -> list[Objection]:
+    """Why the run of a contract may not begin here; `spent`: rounds and losses of other runs."""
+    rounds, losses = spent
+    wrong = policy.objections(contract.method, needs, contract.rounds, rounds)
+    rows = method.rows_trained(contract.rows["train"])
+    if rows < policy.least_rows:
+        wrong.append(Objection("rows", few(rows, "training rows behind a reply", policy.least_rows)))
+    if contract.share > policy.largest_share and hasattr(method, "batch"):
+        batch = contract.settings.get("batch", 0)
+        text = f"with {rows} rows and batch = {batch:g} one row is {contract.share:.0%} of a reply"
+        wrong.append(
+            Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")
+        )
+    wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
+    asked = sum(numbers_sent(need, method, contract.rounds) for need in needs)
+    if losses + asked > policy.losses:
+        text = f"the run sends some {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
+        wrong.append(Objection("asks", f"{text}, and this site's policy has losses = {policy.losses:,}"))
+    return wrong
+
+
+def numbers_sent(need: Need, method: Method, rounds: int) -> int:
+    """How many losses or numbers of sketches a run sends if nothing is repeated."""
+    if need.verb not in method.measuring:
+        return 0
+    return need.numbers * (rounds * max(method.most_asks() // 2, 1) if need.every_round else 1)
+
+
+def out_of_range(name: str, value: float, policy: Policy) -> list[Objection]:
+    most = policy.epochs if is_pass(name) else policy.rate if is_rate(name) else math.inf
+    if value <= most:
+        return []
+    field = "epochs" if is_pass(name) else "rate"
+    return [Objection("limits", f"method.{name} is {value:g}, and this site's policy has {field} = {most:g}")]
+
+
+def few(many: int, what: str, least: int) -> str:
+    return f"there are {many} {what}, and this site's policy has least_rows = {least}"
+
+
+# ---- hashes and clauses ----
+
+
+def recipe_hash(recipe: Tree) -> str:
+    return sha256(json.dumps(recipe, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+@lru_cache(maxsize=8)
+def policy_hash(policy: Policy) -> str:
+    return sha256(json.dumps(asdict(policy), sort_keys=True).encode()).hexdigest()
+
+
+def name_of_method(recipe: Any) -> str:
+    method = recipe.get("method") if isinstance(recipe, Mapping) else None
+    return str(method.get("name", ""))[:80] if isinstance(method, Mapping) else ""
+
+
+def turn_seed(seed: int, number: int) -> int:
+    """The seed of a round, as every run has it."""
+    return seed_of(seed, "turn", number)
+
+
+def clause_of(error: BaseException) -> Clause:
+    """What leaves of an error: one word."""
+    if isinstance(error, RefusedByPolicy):
+        return error.clause if error.clause in get_args(Clause) else "error"  # type: ignore[return-value]
+    return next((clause for kind, clause in _CLAUSES if isinstance(error, kind)), "error")

@@ -1,0 +1,221 @@
+"""The ledger of a site: a line for all that left it and for all that it refused, who asked, and under which contract.
+
+A line is JSON in plain ASCII, so that nothing in a letter can end it or begin another. It holds the hash of the
+line before it: a line that is changed, left out or put in breaks the chain, and `read_ledger` says where. A line is
+written before the reply leaves, so that nothing leaves unwritten; after a crash a line may stand for a reply that
+never left. The ledger of an older motet, `ledger.tsv`, is still counted, and the chain begins with its hash.
+Knows lines and files. Does not know what is in a letter, nor what a policy allows.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+
+from filelock import FileLock
+from msgspec import DecodeError, Struct, ValidationError, json, to_builtins
+from msgspec.structs import replace
+
+from motet.engines.letters import LEARN, Letter
+from motet.text import aligned
+
+_TEXT = 200  # characters of a name that are written down
+_REASON = 2000  # of a reason for a refusal
+RUN_JOBS = ("verb", "evaluate", "evaluate_trained", "save_model")  # letters of a run that was offered
+_OLD = "ledger.tsv"  # time, run, round, ask, job, verb, learn, bytes
+
+
+class LedgerLine(Struct, frozen=True, omit_defaults=True):
+    """One message and what became of it."""
+
+    time: str = ""
+    caller: str = ""
+    job: str = ""
+    verb: str = ""
+    learn: str = ""
+    run: str = ""
+    round: int = -1
+    ask: int = 0
+    letter: str = ""  # sha256 of the letter
+    bytes: int = 0  # of the reply
+    sha256: str = ""  # of the reply
+    numbers: int = 0  # losses or numbers of a sketch that left
+    again: bool = False  # the reply left before, and left once more
+    contract: str = ""  # sha256 of the run's contract
+    clause: str = ""  # what of the contract or the policy refused the letter; "" for a reply
+    text: str = ""  # the reason of a refusal, which stays here
+    previous: str = ""  # sha256 of the line before
+
+    @classmethod
+    def about(cls, letter: Letter, caller: str, digest: str) -> LedgerLine:
+        names = {k: getattr(letter, k)[:_TEXT] for k in ("job", "verb", "run")}
+        learn = LEARN[letter.learn] if letter.job == "verb" else ""
+        return cls(
+            caller=caller[:_TEXT], learn=learn, round=letter.round, ask=letter.number, letter=digest, **names
+        )
+
+    @property
+    def what(self) -> str:
+        """For the log."""
+        asked = (
+            f"{self.job} {self.verb!r} of run {self.run!r}, round {self.round}" if self.job else "a message"
+        )
+        return f"{asked}, from {self.caller!r}"
+
+    def refused(self, clause: str, text: str) -> LedgerLine:
+        return replace(self, clause=clause, text=text[:_REASON])
+
+
+class Ledger:
+    """The ledger of one site, and what its policy counts: rounds, asks and numbers that left, over all runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.old = folder / "ledger.jsonl", folder / _OLD
+        self.rounds: set[tuple[str, int]] = set()  # (run, round) in which a verb was answered
+        self.asks: dict[tuple[str, int, str], set[str]] = defaultdict(
+            set
+        )  # letters answered in a round, by ask
+        self.in_all: dict[tuple[str, str], int] = defaultdict(int)  # the same in all rounds of a run
+        self.numbers: dict[str, int] = defaultdict(int)  # losses and numbers of sketches that left, by run
+        self.read, self.last = 0, ""  # how far the file was read, and the hash of the last line
+        if self.old.exists():
+            self.rounds |= old_rounds(self.old.read_bytes())
+            self.last = sha256(self.old.read_bytes()).hexdigest()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count what is in the file and was not read yet: another process of this site may have written it."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.read)
+            content = file.read()
+        self.read += len(content)
+        for raw in filter(None, content.split(b"\n")):
+            self.last = sha256(raw).hexdigest()
+            if (line := parsed(raw)) is not None:
+                self.count(line)
+
+    def count(self, line: LedgerLine) -> None:
+        if line.clause or line.job not in RUN_JOBS:
+            return
+        key = line.run, line.round, name_of_ask(line.job, line.verb)
+        if line.letter not in self.asks[key]:
+            self.asks[key].add(line.letter)
+            self.in_all[line.run, key[2]] += 1
+            self.numbers[line.run] += line.numbers
+        if line.job == "verb":
+            self.rounds.add((line.run, line.round))
+
+    def write(self, line: LedgerLine) -> None:
+        """Add a line; it is on the disk when this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.with_suffix(".lock")):
+            self.catch_up()
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            raw = ascii_json(replace(line, time=now, previous=self.last))
+            opened = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                whole = not self.read or os.pread(opened, 1, self.read - 1) == b"\n"
+                os.write(opened, raw + b"\n" if whole else b"\n" + raw + b"\n")
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+            self.catch_up()
+
+    def spent_by_others(self, run: str) -> tuple[int, int]:
+        """Rounds, and losses and numbers of sketches, of all runs but one."""
+        rounds = sum(r != run for r, _ in self.rounds)
+        return rounds, sum(many for r, many in self.numbers.items() if r != run)
+
+    def began(self, run: str) -> bool:
+        """Whether anything of a run's training or scoring left."""
+        return any(r == run and many for (r, _), many in self.in_all.items())
+
+
+def name_of_ask(job: str, verb: str) -> str:
+    """What is counted together: a verb, or another job of a run."""
+    return verb if job == "verb" else job
+
+
+def parsed(raw: bytes) -> LedgerLine | None:
+    try:
+        return json.decode(raw, type=LedgerLine)
+    except (DecodeError, ValidationError, UnicodeDecodeError):
+        return None
+
+
+def ascii_json(line: LedgerLine) -> bytes:
+    """One line, whatever the texts hold: all but plain ASCII is escaped."""
+    return dumps(to_builtins(line)).encode("ascii")
+
+
+def old_rounds(content: bytes) -> set[tuple[str, int]]:
+    """(run, round) of the verbs in a ledger of an older motet."""
+    lines = (line.split("\t") for line in content.decode(errors="replace").splitlines())
+    return {(w[1], int(w[2])) for w in lines if len(w) == 8 and w[4] == "verb" and w[2].lstrip("-").isdigit()}
+
+
+# ---- for the site's owner ----
+
+
+def read_ledger(folder: Path) -> tuple[list[LedgerLine], list[str]]:
+    """All lines of a site's ledger, and where its chain is damaged."""
+    old, path = folder / _OLD, folder / "ledger.jsonl"
+    last = sha256(old.read_bytes()).hexdigest() if old.exists() else ""
+    content = path.read_bytes() if path.exists() else b""
+    lines, damage = list[LedgerLine](), list[str]()
+    for number, raw in enumerate(content.split(b"\n")[:-1], 1):
+        if (line := parsed(raw)) is None:
+            damage.append(f"line {number} is no line of a ledger: it was changed, or cut off by a crash")
+        else:
+            if line.previous != last:
+                damage.append(
+                    f"line {number} does not follow the line before it: lines were changed or left out"
+                )
+            lines.append(line)
+        last = sha256(raw).hexdigest()
+    if content and not content.endswith(b"\n"):
+        damage.append("the last line is cut off")
+    return lines, damage
+
+
+def ledger_text(lines: list[LedgerLine], damage: list[str]) -> str:
+    """A plain table of the ledger, and whether its chain is whole."""
+    head = ("time", "caller", "run", "round", "asked", "learns", "bytes", "what became of it")
+    rows = [
+        (
+            x.time,
+            printable(x.caller),
+            printable(x.run)[:24],
+            str(x.round),
+            asked(x),
+            x.learn,
+            f"{x.bytes:,}",
+            fate(x),
+        )
+        for x in lines
+    ]
+    verdict = [f"damaged: {why}" for why in damage] or [f"{len(lines)} lines, and the chain is whole"]
+    return "\n".join([*aligned([head, *rows], right=[3, 6]), "", *verdict])
+
+
+def asked(line: LedgerLine) -> str:
+    return printable(f"{line.job} {line.verb}".strip() or "?")
+
+
+def fate(line: LedgerLine) -> str:
+    if line.clause:
+        return printable(f"refused, {line.clause}: {line.text}")[:120]
+    return (
+        f"left{' once more' if line.again else ''} {line.sha256[:12]}, contract {line.contract[:12] or '-'}"
+    )
+
+
+def printable(text: str) -> str:
+    """Without what could move a terminal's cursor or break a line."""
+    return "".join(c if c.isprintable() else "?" for c in text)
