@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,8 @@ class LyingFederation:
     def service(self, site: str) -> SiteService:
         place = self.folder / f"sites-{self.runs}" / site
         source = SiteTable(site, self.folder / "tables" / f"{site}.csv", "y")
-        return SiteService(site, place, source, self.policies.get(site, Policy()), site_key(place / "key"))
+        policy = replace(self.policies.get(site, Policy()), secret_orders=False)  # as on the loop engine
+        return SiteService(site, place, source, policy, site_key(place / "key"))
 
     def result(self) -> Run:
         return Run(self.run)

@@ -360,7 +360,7 @@ FORGED = 'x\n{"job":"verb","run":"honest","round":1,"letter":"1"}\n\u2028\x00\x1
 def test_nothing_in_a_letter_forges_a_line_or_moves_a_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from motet.deploy.flare.kits import create
+    from motet.deploy.flare.all_kits import create
 
     create("care", "localhost", ["a", "b"], tmp_path / "care", 8002)
     place = tmp_path / "care" / "a" / "kept"
