@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from motet.cli.main import main
 from motet.errors import UntrustedCode
 from motet.runs.recipe import parsed
 from motet.runs.run import Run
+from motet.runs.store import Store
 from motet.trusted_code import AT_SITES, names_in, require_trust
 
 QUICK = ["data=wine", "train.rounds=1", "engine.name=loop"]
@@ -67,9 +67,10 @@ def their_run(stranger: str, tmp_path: Path) -> str:
     """A finished run of a stranger's: its database names the same code."""
     done = motet.run(data="wine", rounds=1, engine={"name": "loop"}, out=tmp_path / "theirs")
     settings = done.facts["settings"] | {"data": parsed(stranger)["data"]}
-    with sqlite3.connect(done.folder / "run.sqlite") as db:
-        db.execute("REPLACE INTO meta VALUES ('settings', ?)", (json.dumps(settings),))
-        db.execute("REPLACE INTO meta VALUES ('data', ?)", (json.dumps("timeit:main"),))
+    store = Store(done.folder, writing=True)  # with checksums that are right
+    store.set_facts(settings=settings, data="timeit:main")
+    store.commit()
+    store.close()
     return "theirs"
 
 
