@@ -354,6 +354,15 @@ def test_nothing_leaves_unwritten_and_refusals_leave_one_word(tmp_path: Path) ->
     assert [Reply.read(r).refusal for r in replies[3:]] == ["verb", "recipe", "letter"]
 
 
+def test_a_job_that_the_site_objects_to_is_declined_with_a_line(tmp_path: Path) -> None:
+    service, why = site(tmp_path), "version: this site runs motet 2, and the server another"
+    assert Reply.read(service.decline(why)).refusal == why
+    assert Reply.read(service.decline(why, "b")).refusal == "caller", "another site learns nothing"
+    lines, damage = read_ledger(tmp_path)
+    assert damage == [] and [(x.caller, x.clause) for x in lines] == [("server", "version"), ("b", "caller")]
+    assert all(why in x.text for x in lines)
+
+
 FORGED = 'x\n{"job":"verb","run":"honest","round":1,"letter":"1"}\n\u2028\x00\x1b[2J\t"\\'
 
 

@@ -14,7 +14,6 @@ Knows names, sizes and rounds. Does not know data, nor who asks.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from motet.core import Count, Method, NotNegative, Positive, Share, Tree, Verb, 
 from motet.errors import MotetError
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
+from motet.runs.recipe_text import parse
 from motet.settings import checked, fields_of
 from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
@@ -107,13 +107,15 @@ class Policy:
     @classmethod
     def read(cls, path: Path) -> Policy:
         try:
-            return cls.of(tomllib.loads(path.read_text()))
-        except tomllib.TOMLDecodeError as e:
-            raise PolicyError(f"{path} is not valid TOML: {e}") from e
+            values = parse(path.read_text())
         except FileNotFoundError:
             raise PolicyError(
                 f"there is no policy {path}\nhint: an empty file is the default policy"
             ) from None
+        except ValueError as e:  # also for bytes that are no text
+            raise PolicyError(f"{path} is not valid TOML: {e}") from e
+        try:
+            return cls.of(values)
         except PolicyError as e:
             raise PolicyError(f"{path}: {e}") from None
 
