@@ -65,9 +65,7 @@ def test_federating_helps_hospitals_that_have_a_handful_of_rare_outcomes_each(tm
     frame = pd.DataFrame(x, columns=[f"v{k}" for k in range(30)])
     frame = frame.assign(hospital=np.repeat([f"h{k}" for k in range(6)], 150))
     frame["outcome"] = np.where(random.random(900) < chance, "died", "alive")
-    found = motet.compare(
-        ["fedavg"], data=frame, target="outcome", client="hospital", base=tmp_path, jobs=0
-    )
+    found = motet.compare(["fedavg"], data=frame, target="outcome", client="hospital", base=tmp_path, jobs=0)
     assert found.verdict[0].startswith("Federating helps here: +"), found.verdict
     assert "AUC, because 2." in found.verdict[-1] and len(found.folders) == 30
     rows = found.frame.query("metric == 'accuracy'").groupby("method")["value"].mean()

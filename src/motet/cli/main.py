@@ -118,7 +118,7 @@ def reading(add: Add) -> None:
     p.add_argument("run", help="a run's folder")
     p.add_argument("client", help="a client's name, or `global` for the global model")
     p.add_argument(
-        "--format", choices=("safetensors", "onnx"), default="safetensors", help="default: safetensors"
+        "--format", choices=("safetensors", "onnx"), help="default: as --to says, else safetensors"
     )
     p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
 
@@ -181,7 +181,9 @@ def do_verify(args: Any) -> int:
 def do_export(args: Any) -> None:
     from motet.runs.export import export
 
-    print(export(Path(args.run), args.client, args.format, Path(args.to) if args.to else None))
+    to = Path(args.to) if args.to else None
+    form = args.format or ("onnx" if to and to.suffix == ".onnx" else "safetensors")
+    print(export(Path(args.run), args.client, form, to))
 
 
 def do_recipe(args: Any) -> None:
