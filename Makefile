@@ -8,7 +8,7 @@ JOBS ?= 2
 .PHONY: run federation test test-long bench clean
 
 run: .venv/ready
-	$(BIN)/motet compare data=digits
+	$(BIN)/motet compare docs/study.toml
 
 federation: .venv/ready-for-federations
 	$(BIN)/motet federation demo

@@ -90,6 +90,7 @@ def test_gains_that_are_all_zero_claim_nothing():
 def test_few_equal_gains_are_no_proof():
     assert np.isnan(interval([0.1] * 3, range(3), [0] * 3).low)
     assert interval([0.1] * 6, range(6), [0] * 6).above
+    assert np.isnan(interval([0.8 - 0.7, 0.9 - 0.8], "ab", [0, 0]).low)  # they differ by rounding alone
 
 
 def test_signed_ranks_are_counted_exactly_with_ties_and_zeros():

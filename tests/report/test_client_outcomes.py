@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from motet.report.client_outcomes import METRICS, outcomes
+from motet.report.client_outcomes import METRICS, _by_bootstrap, outcomes
 from motet.report.gains import pairs
 from motet.report.read import read
 
@@ -131,3 +131,15 @@ def test_a_row_of_weight_two_is_a_row_twice():
     for name in ("accuracy", "balanced", "f1", "auc", "brier", "ece", "loss"):
         ours = METRICS[name](y, p, weights[None].astype(float))[0]
         assert ours == pytest.approx(METRICS[name](y[twice], p[twice], np.ones((1, len(twice))))[0]), name
+
+
+def test_nothing_is_said_of_a_client_with_few_test_rows_and_little_that_is_false_of_others():
+    draw = np.random.default_rng(3)
+
+    def equal_models(rows):
+        y, *found = draw.normal(size=(3, rows))
+        return _by_bootstrap({0: [((y, y + found[0]), (y, y + found[1]))]}, "rmse", -1, 0.25)
+
+    assert {equal_models(rows) for rows in (1, 2, 9)} == {"not known"}
+    called = [equal_models(20) for _ in range(200)]
+    assert called.count("same") >= 0.91 * 200

@@ -241,3 +241,28 @@ def test_clients_are_shown_with_whole_rows_and_percent(make):
     lines = clients_text(by_client(runs), "accuracy").splitlines()
     assert lines[1].split() == ["client", "training", "rows", "ditto"]
     assert lines[2].split() == ["a", "1,072", "96.7"]
+
+
+def test_pooled_training_is_not_federating(make):
+    lines = lines_of([make("local", ALONE, tests=ROWS), make("centralised", shifted(0.1), tests=ROWS)])
+    assert not any(line.startswith("Federating") for line in lines)
+    assert lines[1] == "Whether federating helps needs a federated method to compare with."
+
+
+def test_a_method_that_is_chosen_and_does_worse_on_test_rows_is_not_praised(make):
+    better = shifted(0.1)
+    folders = [make("local", ALONE, tests=ROWS), make("fedavg", better, tests=ROWS, val=shifted(0.0))]
+    folders += [make("ditto", {c: v - 0.05 for c, v in better.items()}, tests=ROWS, val=shifted(0.2))]
+    assert lines_of(folders)[1] == "Best: ditto; on test rows, which choose nothing, fedavg did better."
+
+
+def test_a_method_that_failed_on_the_hard_split_is_not_best(make):
+    easy, hard = shifted(0.1), shifted(-0.2)
+    folders = [make("local", ALONE, folder=f"local-{s}", split=s, tests=ROWS) for s in (0, 1)]
+    folders += [
+        make("fedavg", v, folder=f"fedavg-{s}", split=s, tests=ROWS) for s, v in enumerate((easy, hard))
+    ]
+    folders += [make("ditto", {c: v - 0.02 for c, v in easy.items()}, folder="ditto-0", split=0, tests=ROWS)]
+    folders += [make("ditto", {}, folder="ditto-1", split=1, status="failed", failure="diverged")]
+    table = comparison(read(folders))
+    assert table.loc[table["best"], "method"].tolist() == ["fedavg"]

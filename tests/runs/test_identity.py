@@ -183,6 +183,15 @@ CHANGES: dict[str, Callable[[int], Any]] = {
     "property": lambda k: made(f"class f:\n    @property\n    def x(self): return {k}"),
     "equality": lambda k: made(f"class f:\n    def __eq__(self, o): return {k}"),
     "object": lambda k: nn.Sequential(nn.Linear(2, k)),
+    "decorator class": lambda k: made(
+        "from functools import update_wrapper\nclass D:\n    def __init__(self, g): update_wrapper(self, g)\n"
+        f"    def __call__(self): return {k} * self.__wrapped__()\n@D\ndef g(): return 1\ndef f(): return g()"
+    ),
+    "dict class": lambda k: made(
+        f"class T(dict):\n    def __missing__(self, key): return {k}\nt = T()\ndef f(): return t[0]"
+    ),
+    "set": lambda k: made(f"def g(): return {k}\ns = {{g}}\ndef f(): return [h() for h in s]"),
+    "bound": lambda k: made(f"get = {{0: {k}}}.get\ndef f(): return get(0)"),
 }
 
 
@@ -193,6 +202,11 @@ def test_everything_that_code_rests_on_counts(kind: str) -> None:
     one = make(1)
     torch.manual_seed(0)
     assert digest(one) == digest(make(1)) != digest(make(2))
+
+
+def test_code_whose_name_is_not_ascii_counts() -> None:
+    assert identity.named_code("übung:maß") == ["übung:maß"]
+    assert identity.named_code("9:x") == identity.named_code("a b:c") == []
 
 
 def test_weights_of_a_module_and_its_class_count() -> None:

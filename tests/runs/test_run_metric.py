@@ -57,6 +57,26 @@ def test_a_federation_with_a_rare_outcome_goes_by_auc_and_says_why(tmp_path: Pat
     assert test.loc["constant", "accuracy"].mean() > 0.95 and test.loc["personal", "auc"].mean() > 0.5
 
 
+def test_federating_helps_hospitals_that_have_a_handful_of_rare_outcomes_each(tmp_path: Path) -> None:
+    """Accuracy is that of the majority class everywhere, and AUC is not."""
+    random = np.random.default_rng(2)
+    x = random.normal(size=(900, 30)).round(3)
+    chance = 1 / (1 + np.exp(5.6 - 0.75 * (x[:, 1:10:2].sum(1) - x[:, 0:10:2].sum(1))))
+    frame = pd.DataFrame(x, columns=[f"v{k}" for k in range(30)])
+    frame = frame.assign(hospital=np.repeat([f"h{k}" for k in range(6)], 150))
+    frame["outcome"] = np.where(random.random(900) < chance, "died", "alive")
+    found = motet.compare(["fedavg"], data=frame, target="outcome", client="hospital", base=tmp_path, jobs=0)
+    assert found.verdict[0].startswith("Federating helps here: +"), found.verdict
+    assert "AUC, because 2." in found.verdict[-1] and len(found.folders) == 30
+    rows = found.frame.query("metric == 'accuracy'").groupby("method")["value"].mean()
+    assert (
+        abs(rows["fedavg"] - rows["local"])
+        < 0.01
+        < 0.1
+        < found.table.set_index("method").loc["fedavg", "gain_local"]
+    )
+
+
 @pytest.mark.parametrize(
     ("counts", "metric"),
     [

@@ -57,7 +57,7 @@ def compare_command(add: Add) -> None:
     p.add_argument("--seeds", metavar="0-4", help="of initial weights, batches, cohorts (default: 0)")
     p.add_argument(
         "--splits", metavar="0-4",
-        help="who holds which rows, data.seed (default: five for few rows of named clients, else one)",
+        help="who holds which rows, data.seed (default: 5 or 15 for few rows of named clients, else one)",
     )  # fmt: skip
     p.add_argument(
         "--tune", action="store_true", help="the same small budget for every method to find settings"

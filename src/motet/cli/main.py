@@ -120,7 +120,7 @@ def reading(add: Add) -> None:
     p.add_argument("run", help="a run's folder")
     p.add_argument("client", help="a client's name, or `global` for the global model")
     p.add_argument(
-        "--format", choices=("safetensors", "onnx"), default="safetensors", help="default: safetensors"
+        "--format", choices=("safetensors", "onnx"), help="default: as --to says, else safetensors"
     )
     p.add_argument("--to", metavar="FILE", help="default: CLIENT.FORMAT")
     add_trust(p, "the run's folder")
@@ -189,7 +189,8 @@ def do_export(args: Any) -> None:
     from motet.runs.export import export
 
     to = Path(args.to) if args.to else None
-    print(export(Path(args.run), args.client, args.format, to, consent_of(args)))
+    form = args.format or ("onnx" if to and to.suffix == ".onnx" else "safetensors")
+    print(export(Path(args.run), args.client, form, to, consent_of(args)))
 
 
 def do_recipe(args: Any) -> None:

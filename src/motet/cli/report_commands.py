@@ -56,6 +56,12 @@ def checked(names: Sequence[str]) -> list[Path]:
     return paths
 
 
+def run_folders(names: Sequence[str]) -> list[Path]:
+    """What `runs/digits-*` names, without the reports that lie beside the runs."""
+    paths = [Path(name) for name in names]
+    return [path for path in paths if not (path.is_file() and path.suffix == ".html")] or paths
+
+
 def save_all(found: Comparison, paths: Sequence[Path]) -> None:
     """Write them, and print their paths."""
     for path in paths:
@@ -66,7 +72,7 @@ def do_report(args: Any) -> None:
     from motet.report.comparison import Comparison
 
     paths = checked(args.to or ["report.html"])
-    save_all(Comparison([Path(run) for run in args.runs]), paths)
+    save_all(Comparison(run_folders(args.runs)), paths)
 
 
 def do_figures(args: Any) -> None:
@@ -74,7 +80,7 @@ def do_figures(args: Any) -> None:
     from motet.report.comparison import Comparison
 
     pictures.check(args.format)
-    found = Comparison([Path(run) for run in args.runs])
+    found = Comparison(run_folders(args.runs))
     drawn = pictures.pictures(found.runs, found.table)
     for path in pictures.write_figures(drawn, Path(args.to), args.format, lambda text: say(f"note: {text}")):
         print(path)

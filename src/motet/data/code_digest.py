@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING
+from functools import WRAPPER_ASSIGNMENTS
 from hashlib import sha256
 from importlib.util import find_spec
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -174,8 +175,13 @@ class _Description:
             self.say(repr(thing))
             return
         self.say(type(thing).__name__)
+        own = type(thing)
+        if is_own(own) and not own.__module__.startswith(
+            "_cython"
+        ):  # a decorator that is a class, a dict or tuple of a class of its own
+            self.refer(own)
         if isinstance(thing, ModuleType | BuiltinFunctionType):
-            self.say(thing.__name__)
+            self.named(thing)
         elif inspect.isclass(thing) or isinstance(thing, FunctionType):
             self.code(thing)
         elif isinstance(thing, torch.Tensor) or (isinstance(thing, np.ndarray) and thing.dtype.kind != "O"):
@@ -185,6 +191,19 @@ class _Description:
             self.say(str(len(parts)))
             for part in parts:
                 self.add(part)
+
+    def named(self, thing: Any) -> None:
+        """A module or a function in C, by its name; a module of the user's own also by what it holds."""
+        self.say(thing.__name__)
+        if isinstance(thing, ModuleType) and is_own_module(thing.__name__) and not self.met(thing):
+            for name, value in sorted(vars(thing).items()):
+                if not name.startswith("__"):
+                    self.say(name)
+                    self.add(value)
+        elif isinstance(thing, BuiltinFunctionType) and not isinstance(
+            thing.__self__, ModuleType | type(None)
+        ):
+            self.add(thing.__self__)  # TABLE.get
 
     def code(self, thing: Any) -> None:
         if is_own(thing):
@@ -247,7 +266,7 @@ def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, Mapping):
         return [p for pair in thing.items() for p in pair]
     if isinstance(thing, set | frozenset):
-        return sorted(map(_text, thing))
+        return sorted(thing, key=_text)
     if isinstance(thing, list | tuple):
         return thing
     if isinstance(thing, np.ndarray):
@@ -259,7 +278,8 @@ def _parts(thing: Any) -> Iterable[Any]:
     if isinstance(thing, _EMPTY):
         return []
     if hasattr(thing, "__wrapped__"):  # say functools.cache
-        return [thing.__wrapped__]
+        inside = {k: v for k, v in vars(thing).items() if k not in (*WRAPPER_ASSIGNMENTS, "__wrapped__")}
+        return [thing.__wrapped__, dict(sorted(inside.items()))]
     return _pickled(thing)
 
 

@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 LEVEL = 0.95  # of intervals; tests are held against the rest
 LEAST = 0.8  # of the variance of units: where trainings seem to vary less than by chance, no less than this
 FURTHEST = 2.0  # times Student's quantile: how far skewed gains may stretch one side
+ROUNDING = 1e-9  # of a mean: gains that differ by less are equal
 FEWEST_EQUAL = 6  # units: fewer that gain the same, by a row or two, are no proof
 EXACT = 200  # most units for which the signed-rank test counts all signs; more are normal enough
 
@@ -54,7 +55,7 @@ def interval(gains: Sequence[float], units: Sequence[Any], trainings: Sequence[A
     x, (u, many) = np.asarray(gains, dtype=float), _numbered(units)
     each = _means(x, u, many)
     mean = float(each.mean()) if many else float("nan")
-    if many < 2 or (many < FEWEST_EQUAL and mean != 0 and not np.ptp(each)):
+    if many < 2 or (many < FEWEST_EQUAL and mean != 0 and np.ptp(each) <= ROUNDING * abs(mean)):
         return Interval(mean, float("nan"), float("nan"), many)
     variance, freedom = _variance(x, u, each, *_numbered(trainings))
     quantile = float(special.stdtrit(freedom, (1 + LEVEL) / 2))

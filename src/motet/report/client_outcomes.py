@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from motet.checksums import file_checksum
 from motet.errors import Damaged
@@ -27,6 +28,9 @@ FILE = "predictions.parquet"
 BETTER, SAME, WORSE, UNKNOWN = "better", "same", "worse", "not known"
 OUTCOMES = (BETTER, SAME, WORSE, UNKNOWN)
 RESAMPLES, FEWEST, CELLS = 1000, 200, 4_000_000  # of a client's rows: fewer where there are very many
+FEWEST_ROWS = 10  # with fewer test rows, in all splits together, nothing is said of one client
+FEWEST_OF_CLASS = 5  # of metrics that count classes alike, of the rarest class
+BY_CLASS = ("auc", "balanced", "f1")
 BINS = 15  # of the calibration error, as in the scores
 Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
@@ -141,21 +145,40 @@ def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
 
 def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
     """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
-    if metric not in METRICS:
+    many = _rows_that_count(rows, metric, share)
+    if metric not in METRICS or many < (FEWEST_OF_CLASS if metric in BY_CLASS else FEWEST_ROWS):
         return UNKNOWN
     draw, largest = np.random.default_rng(0), max(len(seeds[0][0][0]) for seeds in rows.values())
     times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
     each = np.stack([_differences(seeds, metric, draw, times) for seeds in rows.values()])
-    known = np.isfinite(each)  # a resample of one class has no AUC
+    there = np.isfinite(each)  # a resample of one class has no AUC
     with np.errstate(invalid="ignore"):
-        found = np.where(known, each, 0).sum(0) / known.sum(0) * better
+        found = np.where(there, each, 0).sum(0) / there.sum(0) * better
     # the first resample is the rows as they are
     point, drawn = found[0], found[1:][np.isfinite(found[1:])]
     if len(drawn) < len(found) / 2:
         return UNKNOWN
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    wider = np.sqrt(1 + (len(rows) - 1) * share)
+    wider = np.sqrt(1 + (len(rows) - 1) * share) * _student(2 * many if metric in BY_CLASS else many)
     return _called(point + (low - point) * wider, point + (high - point) * wider)
+
+
+def _rows_that_count(rows: Rows, metric: str, share: float) -> float:
+    """How many rows the difference rests on, over splits: no more than the client has. Where classes count alike,
+    the rows of the rarest class."""
+    targets = [seeds[0][0][0] for seeds in rows.values()]
+    if metric in BY_CLASS:
+        counts = np.unique(np.concatenate(targets), return_counts=True)[1]
+        many = int(counts.min()) if len(counts) > 1 else 0
+    else:
+        many = sum(map(len, targets))
+    return min(many, many / len(targets) / share) if share > 0 else many
+
+
+def _student(rows: float) -> float:
+    """How much longer an interval of so few rows is than a bootstrap's, whose quantiles are the normal ones."""
+    level = (1 + LEVEL) / 2
+    return float(special.stdtrit(rows - 1, level) / special.ndtri(level) * np.sqrt(rows / (rows - 1)))
 
 
 def _differences(seeds: Sequence[tuple[Predicted, Predicted]], metric: str, draw: Any, times: int) -> Floats:

@@ -33,17 +33,34 @@ def sound(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 def curves(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     """label, side, round, score, low, high, runs: validation scores, mean over clients, then over runs.
 
-    `low` and `high` are the lowest and the highest run. A method of which every run is in trouble has its
+    `low` and `high` are the lowest and the highest run. A run that has ended keeps its last score, so that a curve
+    does not jump; `runs` are those that went on. A method of which every run is in trouble has its
     curve too, as far as it came: it shows what happened.
     """
     import pandas as pd
 
     fine = {run.label for run in sound(runs)}
     some = [run for run in runs if not run.trouble or run.label not in fine]
-    parts = [run.val[run.val["side"].isin(SIDES)].assign(label=run.label) for run in some]
+    parts = [
+        run.val[run.val["side"].isin(SIDES)].assign(label=run.label, run=i) for i, run in enumerate(some)
+    ]
     rows = pd.concat(parts, ignore_index=True)
-    found = rows.groupby(["label", "side", "round"], sort=False)["score"]
-    return found.agg(score=lambda s: s.mean(skipna=False), low="min", high="max", runs="size").reset_index()
+    found = [
+        _curve(part).assign(label=label, side=side)
+        for (label, side), part in rows.groupby(["label", "side"], sort=False)
+    ]
+    return pd.concat(found, ignore_index=True)[["label", "side", "round", "score", "low", "high", "runs"]]
+
+
+def _curve(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean, lowest and highest score of some runs, round by round."""
+    import pandas as pd
+
+    wide = rows.pivot(index="round", columns="run", values="score").sort_index()
+    going = rows.pivot(index="round", columns="run", values="side").sort_index().bfill().notna()
+    wide = wide.where(going, wide.ffill())
+    each = {"score": wide.mean(axis=1), "low": wide.min(axis=1), "high": wide.max(axis=1)}
+    return pd.DataFrame(each | {"runs": going.sum(axis=1)}).reset_index()
 
 
 def constant(runs: Sequence[ReportedRun]) -> float | None:

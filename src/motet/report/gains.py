@@ -66,7 +66,7 @@ def _net(run: ReportedRun) -> str:
 def _best_alone(run: ReportedRun, groups: Groups) -> str:
     """The label of `local` that fits this run; by validation score where several do."""
     known = {label: group[0] for label, group in groups.items() if group and group[0].method == ALONE}
-    sections = (("net.", "data.", "train."), ("net.",))  # the nearest kind first
+    sections = (("net.", "data.", "train."), ("net.", "data."))  # the nearest kind first
     for some in sections:
         fits = [label for label, other in known.items() if _kind(run, some) == _kind(other, some)]
         if fits:

@@ -55,7 +55,7 @@ def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list
 
 def _ends(past: pd.DataFrame) -> str:
     uneven = past.groupby(["label", "side"])["runs"].nunique().max() > 1
-    return "; where runs ended at different rounds, of those that went on" if uneven else ""
+    return "; a run that has ended keeps its last score" if uneven else ""
 
 
 def _of_clients(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list[Picture]:

@@ -187,7 +187,7 @@ def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     for run, own in zip(runs, settings, strict=True):
         peers = [s for r, s in zip(runs, settings, strict=True) if r.method == run.method]
         telling = sorted({k for s in peers for k in s.keys() | own.keys() if s.get(k) != own.get(k)})
-        parts = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling[:3])
+        parts = ", ".join(f"{k.split('.')[-1]}={own.get(k, '-')}" for k in telling)
         names.append(f"{run.method} ({parts})" if parts else run.method)
     many = Counter((name, run.split, run.seed) for name, run in zip(names, runs, strict=True))
     return [

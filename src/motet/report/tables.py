@@ -258,15 +258,21 @@ def _gains(group: Sequence[ReportedRun], groups: Groups, each: Mapping[Any, str]
 
 def _with_best(rows: Sequence[dict[str, Any]], groups: Groups) -> list[dict[str, Any]]:
     """The rows, with which is best by validation, and how sure test scores are that others differ from it."""
-    able = [r for r in rows if r["federated"] and not math.isnan(r["personal"] + r["validation"])]
+    able = [
+        r
+        for r in rows
+        if r["federated"] and not r["trouble"] and not math.isnan(r["personal"] + r["validation"])
+    ]  # a method that failed on a hard split is not compared with one that did not
     best = able[0]["method"] if able else None
     others = [r["method"] for r in able[1:]]
     frames = [gain_frame(pairs(groups[best], groups[name])) for name in others] if best else []
     sure = dict(zip(others, holm([chance(frame) for frame in frames]), strict=True))
-    apart = bool(sure) and max(sure.values()) < SIGNIFICANT
+    ahead = {name for name, frame in zip(others, frames, strict=True) if mean_gain(frame).mean < 0}
+    ahead = {name for name in ahead if sure[name] < SIGNIFICANT}
+    apart = bool(sure) and max(sure.values()) < SIGNIFICANT and not ahead
     return [
         row | {"best": row["method"] == best, "distinct": row["method"] == best and apart,
-               "p_best": sure.get(row["method"], NOTHING)}
+               "p_best": sure.get(row["method"], NOTHING), "beats_best": row["method"] in ahead}
         for row in rows
     ]  # fmt: skip
 

@@ -105,7 +105,7 @@ Cell = Callable[[Any, str], str]
 
 SCORES: dict[str, Cell] = {
     "personal ± sd": lambda r, m: _personal(r, m),
-    "seeds sd": lambda r, m: score(r.get("seed_sd"), m),
+    "runs sd": lambda r, m: score(r.get("seed_sd"), m),
     "worst 10 %": lambda r, m: score(r["worst"], m),
     "global": lambda r, m: score(r["global"], m),
     "over alone (95 %)": lambda r, m: with_interval(
@@ -115,7 +115,7 @@ SCORES: dict[str, Cell] = {
     "rounds (needed)": lambda r, m: _rounds(r),
 }
 FIRST_TO_GO = (  # where the terminal is narrow
-    "seeds sd", "global", "worst 10 %", "rounds (needed)", "better, same, worse",
+    "runs sd", "global", "worst 10 %", "rounds (needed)", "better, same, worse",
     "failed", "runs", "visit", "unseen: arrival",
 )  # fmt: skip
 COSTS: dict[str, Cell] = {

@@ -29,11 +29,8 @@ def verdict(runs: Sequence[ReportedRun], table: pd.DataFrame | None = None) -> l
     if not any(row["role"] != "constant" for row in rows):
         return ["No method has test scores: every run failed or is still running."]
     best = next((row for row in rows if row["best"]), None)
-    lines = (
-        _one(rows, table)
-        if len({run.label for run in runs}) == 1 or best is None
-        else _two(best, rows, table)
-    )
+    single = len({run.label for run in runs}) == 1
+    lines = _one(rows, table) if single or best is None else _two(best, rows, table)
     return [line for line in (*lines, _unconverged(rows), _caution(runs)) if line]
 
 
@@ -46,7 +43,9 @@ def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
     who = _clients(row["clients"], table)
     said = f"{row['name']}: {said_score(row['personal'], metric)} {named(metric)} on average over {who}"
     beaten = _constant(row, rows)
-    if not math.isnan(row["gain_local"]):
+    if any(r["federated"] for r in rows[1:]):
+        return [f"{said}{beaten}.", "No method is chosen: none has validation scores of all its runs."]
+    if row["federated"] and not math.isnan(row["gain_local"]):
         return [_helps(row, table), f"{said}{beaten}."]
     need = "a federated method" if row["role"] else "a run of local"
     return [f"{said}{beaten}.", f"Whether federating helps needs {need} to compare with."]
@@ -119,13 +118,16 @@ def _clients(many: int, table: pd.DataFrame) -> str:
 def _best(best: Any, rows: Sequence[Any]) -> str:
     others = [row for row in rows if row["federated"] and not row["best"]]
     close = [row["name"] for row in others if not row["p_best"] < SIGNIFICANT]
+    ahead = [row["name"] for row in others if row["beats_best"]]
     hurt = "Best" if best["gain_local_low"] > 0 else "Best of the federated methods"
     if not others:
         tail = ", the only federated method here"
     elif not close:
-        tail = "; it can be told apart from the others"
+        tail = "" if ahead else "; it can be told apart from the others"
     else:
         tail = f"; {_listed(close)} cannot be told apart"
+    if ahead:
+        tail += f"; on test rows, which choose nothing, {_listed(ahead)} did better"
     return f"{hurt}: {best['name']}{tail}{_constant(best, rows)}."
 
 

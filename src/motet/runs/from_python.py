@@ -221,13 +221,14 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
             *SECTIONS,
             "seed",
             "out",
+            "base",
             "on_round",
             "progress",
             "fresh",
             "trust",
             *(k for s in _SHORT for k in known[s]),
         ]
-        near = _ELSEWHERE.get(key)
+        near = "base" if key == "out" else _ELSEWHERE.get(key)
         guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
         return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})

@@ -2,7 +2,7 @@
 
     methods = ["fedavg", { name = "ditto", lam = 1.0 }]  # names, or tables with settings of their own
     seeds = "0-4"    # initial weights, batches and cohorts: numbers, or text as on the command line
-    splits = [0]     # who holds which rows (data.seed); "auto": five for few rows of named clients, else one
+    splits = [0]     # who holds which rows (data.seed); "auto": several for few rows of named clients
     [grid]
     ditto.lam = [0.01, 0.1, 1]    # rows of ditto only
     method.lr = [0.05, 0.1]       # rows of all methods that have it
@@ -25,6 +25,7 @@ from typing import Any
 from motet.data import load as data_sets
 from motet.runs import recipe as recipes
 from motet.runs.build import federated_data
+from motet.runs.choose_metric import chosen_metric, class_counts
 from motet.runs.jobs import Job
 from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
 from motet.settings import dotted
@@ -36,6 +37,8 @@ ALONE = "local"  # gains are measured against training alone, so it always runs
 KEYS = ("methods", "seeds", "splits", "grid")  # what a study's TOML has beside the sections of a recipe
 SPLITS = 5  # of few rows, because few test rows say little
 FEW = 10_000  # rows in all
+RARE_SPLITS = 15  # where one class has few rows: a client tests on one or two of them in a split
+RARE = 200  # training rows of a class in all
 _MANY = 10_000  # seeds or splits
 Grid = dict[str, list[Any]]  # values of each setting, by its full name
 
@@ -160,8 +163,12 @@ def fitting_splits(recipe: Recipe) -> tuple[int, str]:
     other = federated_data(Recipe(recipe.settings | {"data": recipe["data"] | {"seed": 1}}))
     if other.fingerprint() == federated.fingerprint():
         return 1, ""  # the data say which rows are for the test
-    why = f"{SPLITS} splits of {len(everyone)} clients, because {rows:,} rows are few to test on"
-    return SPLITS, f"{why}; --splits 0 for one"
+    many, few = SPLITS, f"{rows:,} rows"
+    counts = {c: n for c, n in class_counts(federated).items() if n}
+    if chosen_metric(recipe, federated)[0] == "auc" and min(counts.values()) < RARE:
+        many, few = RARE_SPLITS, f"rows of class {min(counts, key=counts.__getitem__)!r}"
+    why = f"{many} splits of {len(everyone)} clients, because {few} are few to test on"
+    return many, f"{why}; --splits 0 for one"
 
 
 # ---- rows ----
