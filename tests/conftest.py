@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache, partial
 
 import pytest
@@ -61,3 +62,12 @@ def task() -> Task:
     torch.manual_seed(7)
     net = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, CLASSES))
     return Task(net, "classes", CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def logs_are_heard() -> None:
+    """FLARE's set-up of logging, in a test before, silences loggers that are there already."""
+    logging.root.setLevel(logging.WARNING)
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "motet" and isinstance(logger, logging.Logger):
+            logger.disabled = False
