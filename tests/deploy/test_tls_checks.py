@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import shutil
 import signal
 import socket
@@ -99,9 +100,11 @@ def serving(kit: Kit) -> Iterator[None]:
     thread = threading.Thread(target=loop.run_until_complete, args=[serve()], daemon=True)
     thread.start()
     assert ready.wait(30), "the server does not listen"
-    yield
-    loop.call_soon_threadsafe(over.set)
-    thread.join(30)
+    try:
+        yield
+    finally:  # a test that fails must not keep the port
+        loop.call_soon_threadsafe(over.set)
+        thread.join(30)
 
 
 def reissue(care: Care, party: str, begins: datetime, days: int) -> None:
@@ -136,17 +139,17 @@ def test_a_revoked_site_is_refused_with_the_reason_and_a_renewed_one_let_in(care
 
 
 def refused(kit: Kit, message: str) -> None:
-    """The server looks at its list once a second."""
-    began = time.monotonic()
+    """The server looks at its list once a second; and now and then a connection ends before its reason is read."""
+    began, said = time.monotonic(), ""
     while time.monotonic() < began + 30:
         try:
             check_server(kit)
         except FederationError as e:
-            if not isinstance(e, Unreachable):
-                break
+            said = str(e)
+            if re.search(message, said):
+                return
         time.sleep(0.1)
-    with pytest.raises(FederationError, match=message):
-        check_server(kit)
+    pytest.fail(f"expected {message!r}, and it was {said!r}")
 
 
 def context_of(kit: Kit) -> ssl.SSLContext:
