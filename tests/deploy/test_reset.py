@@ -67,6 +67,23 @@ def test_a_site_with_a_damaged_state_can_begin_anew_and_the_record_says_so(
     assert list(run_folder(town, "b").glob("before-*/*.keep"))  # nothing was deleted
 
 
+def test_a_reset_while_a_run_is_going_on_lets_the_site_begin_anew_in_it(tmp_path: Path) -> None:
+    town, done = Town(tmp_path), list[str]()
+
+    def post(letters: Letters) -> Came:
+        letter = Letter.read(next(iter(letters.values())))
+        if letter.job == "verb" and letter.round == 1 and not done:
+            done.extend(reset_runs(town.folder / "b", site_key(town.folder / "b" / "key"), town.order.run))
+        return town.post(letters)
+
+    assert town.go(post).state == "done" and done
+    found = Run(town.run)
+    assert not found.events.query("kind == 'excluded'").size
+    said = found.events.query("kind == 'reset'")["text"].tolist()
+    assert said == ["site b began anew in round 1: its owner gave up what it kept"]
+    assert set(found.test.query("side == 'personal'")["client"]) == set(SITES)
+
+
 def test_only_damaged_runs_are_reset_unless_one_is_named(tmp_path: Path) -> None:
     town = half_way(tmp_path)
     place, key = town.folder / "a", site_key(town.folder / "a" / "key")

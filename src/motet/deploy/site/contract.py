@@ -87,6 +87,7 @@ class Contract:
     noise: float  # on every loss and number of a sketch, for a row that counts 1: scale of Laplace's distribution
     loss_bound: float  # largest loss of one row; 0: any
     losses: int  # losses and numbers of sketches that may leave, over all runs
+    score_noise: float  # rows by which every score stays uncertain
     scores: bool
     counts: bool
     reply_bytes: int
@@ -188,7 +189,7 @@ def derive(
         {"train": n, "val": len(client_data.val), "test": len(client_data.test)}, policy.least_rows,
         settings_of(method), largest_share(method, n), 0.0 if method.task.body else policy.weight,
         0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
-        policy.losses, policy.scores, policy.counts,
+        policy.losses, policy.score_noise, policy.scores, policy.counts,
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
     )  # fmt: skip
 
@@ -200,7 +201,10 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
         numbers = 2 * need.numbers if need.verb in method.measuring else 0
         yield AskRule(need.verb, need.learn, most * policy.repeats, 2 * most * (rounds + 1), numbers)
     for job, (learn, many) in _JOBS.items():
-        yield AskRule(job, learn, many * policy.repeats, 2 * many * (rounds + 1))
+        in_one = many * policy.repeats
+        yield AskRule(
+            job, learn, in_one, 2 * (rounds + 1) + in_one
+        )  # rounds are scored once, the last one more
 
 
 def noise_scale(policy: Policy, n: int) -> float:

@@ -99,6 +99,7 @@ class Policy:
     noise: NotNegative = 2.0  # rows by which counts stay uncertain that are made from all losses and sketches
     losses: Count = 50_000  # losses and numbers of sketches that may leave, over all runs
     loss_bound: Positive = 3.0  # with noise: largest loss of one row; larger ones are cut to it
+    score_noise: NotNegative = 0.0  # rows by which every score stays uncertain; 0: scores leave as they are
     secret_orders: bool = True  # shuffle rows by this site's key, and not by the seed that the server knows
     letter_seconds: Positive = 600.0  # longest work for one letter
     letter_memory: Count = 4 << 30  # bytes that the work for one letter may take

@@ -30,7 +30,7 @@ def reset_runs(kept: Path, key: bytes, run: str = "") -> list[str]:
     wrong = {name: damaged(folder, name, key) for name, folder in found.items() if run in ("", name)}
     chosen = [name for name, files in wrong.items() if files or run]
     for name in chosen:
-        set_aside(found[name])
+        set_aside(found[name], wrong[name])
     lines = [f"{name}: {said(wrong[name])}; this site begins anew in it" for name in chosen]
     return lines or ["nothing is damaged\nhint: --run NAME begins anew in that run all the same"]
 
@@ -55,16 +55,16 @@ def damaged(folder: Path, run: str, key: bytes) -> list[Path]:
     return found
 
 
-def set_aside(folder: Path) -> None:
-    """Move a run's states and layout away; the mark comes first, so that a crash in between can be repeated."""
+def set_aside(folder: Path, wrong: list[Path]) -> None:
+    """Move a run's states away, and its layout if it is damaged: a whole one goes on serving a job that is running.
+    The mark comes first, so that a crash in between can be repeated."""
     now = time.strftime("%Y-%m-%dT%H.%M.%SZ", time.gmtime())
     with (folder / MARK).open("a") as mark:
         mark.write(f"{now}\n")
     aside = folder / f"before-{now}"
     aside.mkdir(mode=0o700, exist_ok=True)
-    for file in [*folder.glob("*.keep"), folder / LAYOUT]:
-        if file.exists():
-            file.rename(aside / file.name)
+    for file in {*folder.glob("*.keep"), *wrong}:
+        file.rename(aside / file.name)
 
 
 def was_reset(folder: Path) -> bool:

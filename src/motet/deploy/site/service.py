@@ -46,6 +46,7 @@ from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.reset import was_reset
+from motet.deploy.site.score_noise import ScoreNoise
 from motet.deploy.site.storage import EncryptedState, SiteRows
 from motet.deploy.site.table import SiteTable
 from motet.deploy.site.work_limits import limited
@@ -259,10 +260,18 @@ class SiteService:
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
         parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
         check_scored(self.rows.of(letter.run).clients_data[self.name], parts, self.policy.least_rows)
-        scores = self.tested(letter, method, partial(scores_at_home, method, self.name, made))
+        scores = self.tested(letter, method, self.scoring(method, made))
         return self.sent(
             letter, self.weighted(letter, scores if self.policy.counts else without_counts(scores))
         )
+
+    def scoring(self, method: Method, made: Verb) -> Verb:
+        """What gives the scores of predictions, with noise if the policy has it."""
+        if not self.policy.score_noise:
+            return partial(scores_at_home, method, self.name, made)
+        draw = laplace_noise(self.secret, f"scores {self.line.letter}", 1.0)
+        noise = ScoreNoise(self.policy.score_noise, self.policy.loss_bound, draw)
+        return partial(noise.scores, method, self.name, made)
 
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
