@@ -86,7 +86,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         held,
         proxy=server_rows(pool, part == PROXY, assignment, held),
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
-        columns=columns_of(pool, assignment.clients, common.features, seed),
+        columns=columns_held(pool, assignment.clients, common),
     )
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
@@ -150,6 +150,15 @@ def server_rows(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.n
     return np.asarray(rows[staying])
 
 
+def columns_held(pool: Pool, clients: tuple[str, ...], common: DataSettings) -> np.ndarray | None:
+    """(clients, columns) which columns each client holds: those that the data give it, and a share of them."""
+    chosen = columns_of(pool, clients, common.features, common.seed)
+    if pool.held is None or not is_natural(common, pool):
+        return chosen
+    given: np.ndarray = pool.held[[pool.names.index(c) for c in clients]]
+    return given if chosen is None else given & chosen
+
+
 def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int) -> np.ndarray | None:
     """(clients, columns) which columns each client holds; all flags of one category, or none."""
     if features == 1:
@@ -167,7 +176,12 @@ def share_unseen(common: DataSettings, pool: Pool) -> float:
     """The share of the clients to hold out. A party of somebody's own data is held out only if they say so."""
     if common.unseen != "auto":
         return common.unseen
-    return 0.0 if pool.owner is not None and common.split in ("auto", "natural") else 0.1
+    return 0.0 if is_natural(common, pool) else 0.1
+
+
+def is_natural(common: DataSettings, pool: Pool) -> bool:
+    """Whether the clients are those that the data name."""
+    return pool.owner is not None and common.split in ("auto", "natural")
 
 
 def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: int) -> np.ndarray:
