@@ -1,5 +1,7 @@
 """Data of hospitals, `heart` and `tcga_brca`: the rows, columns and parts that were published, and honest gaps."""
 
+import csv
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from motet.data.federated import DataError
 from motet.data.files.local_files import content, find
 from motet.data.load import DataSettings
 from motet.data.partition import partition
-from motet.data.sets import heart
+from motet.data.sets import heart, tcga_brca
 
 
 def made(rows: int = 10) -> dict[str, np.ndarray]:
@@ -146,3 +148,39 @@ def test_a_wrong_hospital_file_is_refused(tmp_path):
     (tmp_path / "processed.cleveland.data").write_text("63,1,1\n")
     with pytest.raises(DataError, match=r"processed.cleveland.data is not the file it should be: its sha256"):
         heart.decode(tmp_path)
+
+
+REGIONS = {"Northeast": (248, 63), "South": (156, 40), "West": (164, 42), "Midwest": (129, 33)}
+REGIONS |= {"Europe": (129, 33), "Canada": (40, 11)}
+
+
+def test_tcga_brca_has_the_published_sizes_and_features(decoded):
+    pool = tcga_brca.pool(decoded(tcga_brca))
+    assert pool.x.shape == (1088, 39) and [c.name for c in pool.columns if c.kind == "number"] == [
+        "age_at_index"
+    ]
+    sizes = {
+        name: tuple(int(((pool.owner == i) & (pool.part == part)).sum()) for part in (0, 2))
+        for i, name in enumerate(pool.names)
+    }
+    assert sizes == REGIONS and (np.isin(pool.x[:, 1:], (0, 1))).all()
+
+
+def test_tcga_brca_has_times_of_the_dead_above_zero_and_of_the_others_below(decoded):
+    found = decoded(tcga_brca)
+    y = tcga_brca.pool(found).y
+    assert (y != 0).all() and ((y > 0) == (found["event"] == 1)).all() and (y > 0).sum() == 151
+    watched = found["time"] > 0
+    assert (abs(y)[watched] == found["time"][watched]).all() and (abs(y)[~watched] == 0.5).all()
+    assert (~watched).sum() == 12
+
+
+def test_tcga_brca_agrees_with_the_regions_of_its_hospitals(folder):
+    path = folder(tcga_brca)
+    if not (path / "centers.csv").is_file():
+        pytest.skip("FLamby's list of hospitals is not there")
+    rows = csv.DictReader(content(path / "centers.csv").decode().splitlines())
+    region = {row["TSS Code"]: row["Region"] for row in rows}
+    split = csv.DictReader(content(path / "train_test_split.csv").decode().splitlines())
+    told = {row["pid"]: tcga_brca.REGIONS[int(row["fold2"][-1])] for row in split}
+    assert len(told) == 1088 and all(region[pid[5:7]] == name for pid, name in told.items())

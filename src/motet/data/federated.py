@@ -153,6 +153,7 @@ class FederatedData:
     digest: str = ""  # of all rows, where it is known
     natural: bool = True  # the clients are the same parties in every split: the data name them
     unseen_share: float = 0.0  # the share of the clients that was to be held out of training
+    given_tests: bool = False  # the data say which rows are for the test, so that every split has the same
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that is continued notices that its data changed."""

@@ -90,6 +90,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     )
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
+    federated.given_tests = bool((part == TEST).any() and not (part == -1).any())
     federated.notes = [
         *pool.notes,
         *remarks(pool, partition, int((part < LOCAL).sum())),
