@@ -11,6 +11,7 @@ import pytest
 
 import motet
 from motet.cli.main import main
+from motet.data.federated import Pool
 from motet.runs.recipe import RecipeError
 from motet.runs.study import Asked, Study, flat_grid, grid_words, read, whole_numbers
 
@@ -176,6 +177,19 @@ def test_one_split_is_taken_where_it_is_asked_for_or_enough(tmp_path: Path) -> N
     assert splits(data=few(), splits=0) == (0,) and splits(data=few(3000)) == (0,)
     assert splits(data="wine") == (0,) and splits(data=few(), split="iid", clients=4) == (0,)
     assert splits(data={"name": "wine", "seed": 3}) == (3,)
+
+
+def marked() -> Pool:
+    """Few rows of named clients, of which the data say which are for the test."""
+    x = np.random.default_rng(0).normal(size=(48, 3)).astype(np.float32)
+    owner, part = np.repeat(["a", "b", "c", "d"], 12), np.tile([0, 0, 2], 16)
+    return Pool(x, (x[:, 0] > 0).astype(np.int64), "classes", ("no", "yes"), owner=owner, part=part)
+
+
+def test_test_rows_that_the_data_give_are_the_same_in_every_split_so_there_is_one() -> None:
+    from motet.runs.from_python import study
+
+    assert study(None, ["local"], {"data": marked}, {}, None, None).splits == (0,)
 
 
 # ---- from Python ----

@@ -168,9 +168,11 @@ def gather(pool: Pool, partition: Partition) -> RowBlock:
 
 
 def count_missing(block: RowBlock, partition: Partition) -> dict[str, int]:
-    """The number of missing cells of each client that has some."""
-    holes = np.isnan(block.x.reshape(len(block.x), -1)).sum(1)
-    ends = block.ends
+    """The number of missing cells of each client that has some, in the columns that it holds."""
+    empty, ends = np.isnan(block.x.reshape(len(block.x), -1)), block.ends
+    if partition.columns is not None:
+        empty &= np.repeat(partition.columns, block.counts.sum(1), axis=0)
+    holes = empty.sum(1)
     sums = np.diff(np.concatenate([[0], holes.cumsum()])[ends], prepend=0)
     return {c: int(n) for c, n in zip(partition.clients, sums, strict=True) if n}
 
@@ -229,11 +231,15 @@ def standardise(block: RowBlock, scale: str, pool: Pool) -> tuple[RowBlock, list
         block = filled(block)
     if scale == "none":
         return block, []
-    scaler = Scaler.of(block.x[block.learned], pool.columns)
+    scaler = scaler_of(block.x[block.learned], pool)
     if scale == "federation":
         return block.with_x(scaler.apply), [scaler] * len(block.counts)
-    x, scalers = by_client(block, pool.columns, scaler)
+    x, scalers = by_client(block, pool, scaler)
     return block.with_x(scaler.apply, x), scalers
+
+
+def scaler_of(rows: np.ndarray, pool: Pool) -> Scaler:
+    return Scaler.of(rows, ddof=1) if pool.sample_deviation else Scaler.of(rows, pool.columns)
 
 
 def filled(block: RowBlock) -> RowBlock:
@@ -243,15 +249,13 @@ def filled(block: RowBlock) -> RowBlock:
     return block.with_x(lambda x: np.where(np.isnan(x), mean, x))
 
 
-def by_client(
-    block: RowBlock, columns: tuple[Column, ...], of_all: Scaler
-) -> tuple[np.ndarray, list[Scaler]]:
+def by_client(block: RowBlock, pool: Pool, of_all: Scaler) -> tuple[np.ndarray, list[Scaler]]:
     """Every client's rows, standardised by its own training rows, and the scalers."""
     x, start = np.empty(block.x.shape, np.float32), 0
     scalers = []
     for train, val, test in block.counts.tolist():
         end = start + train + val + test
-        scalers.append(Scaler.of(block.x[start : start + train], columns) if train else of_all)
+        scalers.append(scaler_of(block.x[start : start + train], pool) if train else of_all)
         x[start:end] = scalers[-1].apply(block.x[start:end])
         start = end
     return x, scalers

@@ -60,6 +60,9 @@ class Pool:
     exact: bool = False  # numbers stay float64, and targets in their own unit
     digest: str = ""  # of x and y, where it is known already
     notes: list[str] = field(default_factory=list)
+    all_train: bool = False  # rows marked train are all for training: none of them becomes a validation row
+    held: np.ndarray | None = None  # (names, columns) which columns each named client holds; None: all
+    sample_deviation: bool = False  # flags are standardised too, and by the deviation of a sample (ddof 1)
 
     def problems(self) -> list[str]:
         """What makes these rows unusable, each in a sentence."""
@@ -79,6 +82,8 @@ class Pool:
             wrong.append("x holds missing (NaN) or infinite values.\nhint: fill them or drop their rows")
         if self.columns and (self.x.ndim != 2 or self.x.shape[1] != len(self.columns)):
             wrong.append(f"x has shape {self.x.shape}, and {len(self.columns)} columns are named")
+        if self.held is not None and self.held.shape != (expected := (len(self.names), len(self.columns))):
+            wrong.append(f"held has shape {self.held.shape}; expected {expected}, names and columns")
         if len(set(self.names)) < len(self.names):
             wrong.append("two clients have the same name")
         known = self.owner if self.names and self.owner is not None else np.zeros(0)
@@ -109,9 +114,10 @@ class Scaler:
     spread: np.ndarray
 
     @classmethod
-    def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = ()) -> Scaler:
+    def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = (), ddof: int = 0) -> Scaler:
         """Mean and standard deviation of each column; flags are left alone, constants only centred."""
-        middle, spread = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
+        ddof = min(ddof, len(rows) - 1)
+        middle, spread = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64, ddof=ddof)
         spread = np.where(spread > 1e-9 * np.maximum(abs(middle), 1e-9), spread, 1.0)
         if not columns:
             return cls(middle, spread)
@@ -147,6 +153,7 @@ class FederatedData:
     digest: str = ""  # of all rows, where it is known
     natural: bool = True  # the clients are the same parties in every split: the data name them
     unseen_share: float = 0.0  # the share of the clients that was to be held out of training
+    given_tests: bool = False  # the data say which rows are for the test, so that every split has the same
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that is continued notices that its data changed."""

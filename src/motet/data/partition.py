@@ -86,11 +86,16 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         held,
         proxy=server_rows(pool, part == PROXY, assignment, held),
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
-        columns=columns_of(pool, assignment.clients, common.features, seed),
+        columns=columns_held(pool, assignment.clients, common),
     )
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
-    federated.notes = [*pool.notes, *remarks(pool, partition, int((part < LOCAL).sum()))]
+    federated.given_tests = bool((part == TEST).any() and not (part == -1).any())
+    federated.notes = [
+        *pool.notes,
+        *remarks(pool, partition, int((part < LOCAL).sum())),
+        *given_parts(pool, assignment, part),
+    ]
     return federated
 
 
@@ -146,6 +151,15 @@ def server_rows(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.n
     return np.asarray(rows[staying])
 
 
+def columns_held(pool: Pool, clients: tuple[str, ...], common: DataSettings) -> np.ndarray | None:
+    """(clients, columns) which columns each client holds: those that the data give it, and a share of them."""
+    chosen = columns_of(pool, clients, common.features, common.seed)
+    if pool.held is None or not is_natural(common, pool):
+        return chosen
+    given: np.ndarray = pool.held[[pool.names.index(c) for c in clients]]
+    return given if chosen is None else given & chosen
+
+
 def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int) -> np.ndarray | None:
     """(clients, columns) which columns each client holds; all flags of one category, or none."""
     if features == 1:
@@ -163,7 +177,12 @@ def share_unseen(common: DataSettings, pool: Pool) -> float:
     """The share of the clients to hold out. A party of somebody's own data is held out only if they say so."""
     if common.unseen != "auto":
         return common.unseen
-    return 0.0 if pool.owner is not None and common.split in ("auto", "natural") else 0.1
+    return 0.0 if is_natural(common, pool) else 0.1
+
+
+def is_natural(common: DataSettings, pool: Pool) -> bool:
+    """Whether the clients are those that the data name."""
+    return pool.owner is not None and common.split in ("auto", "natural")
 
 
 def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: int) -> np.ndarray:
@@ -175,20 +194,36 @@ def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: in
 
 
 def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
-    """The part of each assigned row: what the data or the split say, or a stratified draw."""
-    part_of = part[assignment.row] if assignment.part is None else assignment.part
-    todo = np.flatnonzero(part_of == -1)
-    if not len(todo):
+    """The part of each assigned row: what the data or the split say, or a stratified draw.
+
+    If no row is marked as a validation row, some of those marked for training become validation rows.
+    """
+    part_of = given_by(assignment, part)
+    given = part_of == TRAIN if draws_val(pool, part_of) else np.zeros(len(part_of), bool)
+    if not (given | (part_of == -1)).any():
         return part_of
     if assignment.same:  # all clients hold the same rows: decide for the first one
         once = len(assignment.row) // len(assignment.clients)
         first = Assignment(assignment.row[:once], assignment.who[:once], assignment.clients[:1])
         return np.tile(cut(pool, first, part, common, seed), len(assignment.clients))
     tested = np.bincount(assignment.who[part_of == TEST], minlength=len(assignment.clients)) > 0
-    some = Assignment(assignment.row[todo], assignment.who[todo], assignment.clients)
     part_of = part_of.copy()
-    part_of[todo] = stratified(pool, some, np.where(tested, 0, common.test), common.val, seed)
+    for some, test in ((part_of == -1, np.where(tested, 0, common.test)), (given, np.zeros(len(tested)))):
+        if some.any():
+            rows = Assignment(assignment.row[some], assignment.who[some], assignment.clients)
+            part_of[some] = stratified(pool, rows, test, common.val, seed)
     return part_of
+
+
+def given_by(assignment: Assignment, part: np.ndarray) -> np.ndarray:
+    """The part of each assigned row as the split says, else as the data say; -1: neither does."""
+    said = part[assignment.row]
+    return said if assignment.part is None else np.where(assignment.part == -1, said, assignment.part)
+
+
+def draws_val(pool: Pool, part_of: np.ndarray) -> bool:
+    """Whether validation rows are drawn from the rows that the data mark for training."""
+    return not pool.all_train and not (part_of == VAL).any()
 
 
 def stratified(pool: Pool, some: Assignment, test: np.ndarray, val: float, seed: int) -> np.ndarray:
@@ -219,6 +254,17 @@ def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     place = np.empty(len(group), np.int64)
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return place
+
+
+def given_parts(pool: Pool, assignment: Assignment, part: np.ndarray) -> list[str]:
+    """A note on rows whose part the data fix."""
+    counts = np.bincount(part[(part >= 0) & (part < LOCAL)], minlength=LOCAL)
+    if not counts.any():
+        return []
+    many = ", ".join(f"{n:,} {name}" for n, name in zip(counts, PARTS, strict=False) if n)
+    drawn = counts[TRAIN] and draws_val(pool, given_by(assignment, part))
+    more = "; validation rows are drawn from the training rows (val)" if drawn else ""
+    return [f"the data say which rows are for what, in every split: {many}{more}"]
 
 
 def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
