@@ -124,6 +124,15 @@ class Method(Frozen):
     measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
+    @classmethod
+    def filled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for settings that a recipe leaves open ("auto") and that follow from other settings alone."""
+        return {}
+
+    def check(self) -> None:
+        """Raise MethodUnfit where settings do not fit together; called before a run begins."""
+        return
+
     def start(self, turn: Turn) -> Tree | Talk:
         """The server's state before the first round; may talk with clients, say to group them."""
         return self.task.w0

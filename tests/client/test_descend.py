@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -30,19 +32,27 @@ def make(n: int, seed: int = 5) -> Data:
 
 
 def with_torch(
-    task: Task, data: Data, *, epochs: int, batch: int, clip: float | None = None, **how: float
+    task: Task,
+    data: Data,
+    *,
+    epochs: int,
+    batch: int,
+    clip: float | None = None,
+    kind: type[torch.optim.Optimizer] = torch.optim.SGD,
+    steps: int = 0,
+    **how: float,
 ) -> Vec:
     net = nn.Linear(4, 3)
     net.load_state_dict(dict(task.w0))
-    optimiser = torch.optim.SGD(net.parameters(), **how)
+    optimiser = kind(net.parameters(), **how)
+    every = [at for e in range(epochs) for at in data.order(e).split(batch)]
     with torch.enable_grad():
-        for e in range(epochs):
-            for at in data.order(e).split(batch):
-                optimiser.zero_grad()
-                nn.functional.cross_entropy(net(data.x[at]), data.y[at]).backward()
-                if clip:
-                    nn.utils.clip_grad_norm_(net.parameters(), clip)
-                optimiser.step()
+        for at in every[:steps] if steps else every:
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(net(data.x[at]), data.y[at]).backward()
+            if clip:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimiser.step()
     return Vec({k: p.detach() for k, p in net.named_parameters()})
 
 
@@ -63,6 +73,86 @@ def test_descend_is_sgd(ours: dict[str, float], theirs: dict[str, float]) -> Non
     task, data = linear_task(), make(23)
     mine = descend(task.loss, task.w0, data, lr=0.2, epochs=3, batch=5, **ours)
     assert apart(mine, with_torch(task, data, epochs=3, batch=5, lr=0.2, **theirs)) < 1e-6
+
+
+ADAM, ADAMW = torch.optim.Adam, torch.optim.AdamW
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"optimiser": "adam"}, {"kind": ADAM}),
+        ({"optimiser": "adam", "decay": 0.1}, {"kind": ADAM, "weight_decay": 0.1}),
+        ({"optimiser": "adamw"}, {"kind": ADAMW, "weight_decay": 0.0}),
+        ({"optimiser": "adamw", "decay": 0.1}, {"kind": ADAMW, "weight_decay": 0.1}),
+        ({"optimiser": "adam", "clip": 0.05}, {"kind": ADAM, "clip": 0.05}),
+        (
+            {"optimiser": "adamw", "decay": 0.1, "clip": 0.05},
+            {"kind": ADAMW, "weight_decay": 0.1, "clip": 0.05},
+        ),
+    ],
+)
+def test_adam_and_adamw_are_torchs(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    task, data = linear_task(), make(23)
+    mine = descend(task.loss, task.w0, data, lr=0.05, epochs=20, batch=5, **ours)
+    assert apart(mine, with_torch(task, data, epochs=20, batch=5, lr=0.05, **theirs)) < 2e-6
+
+
+def test_two_steps_of_adam_and_adamw_by_hand() -> None:
+    # The gradients of (a - 3)^2 are 2 (a - 3). From 1 it is -4: m = -0.4 and v = 0.016, corrected to -4 and 16, so
+    # that the step is 0.1 * 4 / (4 + 1e-8) = 0.1, and a = 1.1. There it is -3.8: m = -0.74 and v = 0.030424, corrected
+    # by 0.19 and 0.001999 to -3.894737 and 15.219610: the step is 0.1 * 3.894737 / 3.901232, and a = 1.199834.
+    # AdamW with decay 0.5 first takes 0.1 * 0.5 of a away: 1.05. From there the gradient is -3.9, ...
+    one, data = Vec(a=torch.ones(1)), make(1)
+    found = {
+        name: float(descend(squared, one, data, lr=0.1, epochs=2, batch=1, optimiser=name, decay=decay)["a"])
+        for name, decay in (("adam", 0.0), ("adamw", 0.5))
+    }
+    m, v = -0.4 * 0.9 - 0.1 * 3.9, 0.016 * 0.999 + 0.001 * 3.9**2
+    second = 1.05 * (1 - 0.05) - 0.1 * (m / 0.19) / ((v / 0.001999) ** 0.5)
+    assert found == pytest.approx({"adam": 1.199834, "adamw": second}, abs=1e-6)
+
+
+def squared(u: Vec, batch: Batch) -> Tensor:
+    return (u["a"] - 3).square().sum()
+
+
+def test_state_of_an_optimiser_starts_at_zero_in_every_descent() -> None:
+    task, data = linear_task(), make(10)
+    first = descend(task.loss, task.w0, data, lr=0.1, batch=10, optimiser="adam")
+    # Adam's first step has length lr in every weight whose gradient is not 0, whatever came before.
+    second = descend(task.loss, first, data, lr=0.1, batch=10, optimiser="adam")
+    for a, b in ((task.w0, first), (first, second)):
+        assert all(torch.allclose(v.abs(), torch.full_like(v, 0.1), atol=1e-5) for v in (b - a).values())
+
+
+# ---- a number of steps ----
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 6, 13])
+def test_steps_go_on_into_further_epochs_and_end_within_one(steps: int) -> None:
+    task, data = linear_task(), make(23)  # five batches in an epoch, the last one of three examples
+    how: Any = {"lr": 0.1, "batch": 5, "momentum": 0.5}
+    mine = descend(task.loss, task.w0, data, steps=steps, epochs=99, **how)
+    assert apart(mine, with_torch(task, data, epochs=3, steps=steps, **how)) < 1e-6
+
+
+def test_steps_without_a_last_batch_that_is_not_full_go_on_into_the_next_epoch_earlier() -> None:
+    task, data = linear_task(), make(12)
+    epoch = [at for e in range(3) for at in data.order(e).split(5)[:2]]  # ten of twelve rows
+    u = task.w0
+    for at in epoch[:5]:
+        rows = Data(data.x[at], data.y[at], torch.tensor(5), data.seed, data.val)
+        u = descend(task.loss, u, rows, lr=0.1, batch=5)
+    mine = descend(task.loss, task.w0, data, lr=0.1, batch=5, steps=5, drop_last=True)
+    assert apart(mine, u) < 1e-6
+
+
+def test_a_client_without_rows_takes_no_steps() -> None:
+    task, none = linear_task(), make(0)
+    for how in ({"steps": 3}, {"epochs": 3}):
+        after = descend(task.loss, task.w0, none, lr=0.1, decay=0.5, **how)
+        assert apart(after, task.w0) == 0
 
 
 def test_clip_is_torchs_clip() -> None:
@@ -95,11 +185,16 @@ def padded(d: Data, rows: int) -> Data:
     )
 
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "plain": {},
     "heavy": {"momentum": 0.9, "decay": 0.01},
     "clip": {"clip": 0.2},
     "drop": {"drop_last": True},
+    "adam": {"optimiser": "adam", "decay": 0.01, "clip": 0.2},
+    "adamw": {"optimiser": "adamw", "decay": 0.1},
+    "steps": {"steps": torch.tensor([7, 3, 0, 11])},
+    "steps and drop": {"steps": torch.tensor([7, 3, 0, 11]), "drop_last": True, "momentum": 0.9},
+    "steps of adam": {"steps": torch.tensor([7, 3, 0, 11]), "optimiser": "adam"},
 }
 
 
@@ -107,26 +202,27 @@ WAYS = {
     ("how", "compiled"),
     [
         pytest.param(
-            how, compiled, id=f"{name}-{compiled}", marks=[pytest.mark.long] * (name != "heavy") * compiled
+            how,
+            compiled,
+            id=f"{name}-{compiled}",
+            marks=[pytest.mark.long] * (name not in ("heavy", "adamw")) * compiled,
         )
         for name, how in WAYS.items()
         for compiled in (False, True)  # compiling takes most of the time; one way stands for all
     ],
 )
-def test_stacked_and_padded_clients_are_single_clients(how: dict[str, float], compiled: bool) -> None:
+def test_stacked_and_padded_clients_are_single_clients(how: dict[str, Any], compiled: bool) -> None:
     task, clients = linear_task(), [make(n, seed=n) for n in (1, 4, 12, 23)]
     lr, epochs = torch.tensor([0.1, 0.2, 0.3, 0.05]), torch.tensor([1, 3, 2, 2])
-    alone = [
-        descend(task.loss, task.w0, d, lr=r, epochs=e, batch=5, **how)
-        for d, r, e in zip(clients, lr, epochs, strict=True)
-    ]
+    steps, rest = how.get("steps", torch.zeros(4, dtype=torch.long)), {k: how[k] for k in how if k != "steps"}
+
+    def train(d: Data, r: Tensor, e: Tensor, s: Tensor) -> Vec:
+        return descend(task.loss, task.w0, d, lr=r, epochs=e, steps=s, batch=5, **rest)
+
+    alone = [train(*each) for each in zip(clients, lr, epochs, steps, strict=True)]
     data = stack([padded(d, 23) for d in clients])
-
-    def train(d: Data, r: torch.Tensor, e: torch.Tensor) -> Vec:
-        return descend(task.loss, task.w0, d, lr=r, epochs=e, batch=5, **how)
-
     with compiled_steps(compiled):
-        together = vmap(train, randomness="error")(data, lr, epochs)
+        together = vmap(train, randomness="error")(data, lr, epochs, steps)
     for i, one in enumerate(alone):
         assert apart(one, together.map(lambda a, _, i=i: a[i])) < 2e-6
 

@@ -7,14 +7,15 @@ step (`together`); the steps are compiled if the engine says so (`compiled_steps
 A loss is a named function `(u, batch)` or `(u, batch, given)`: it sees the weights u, a batch of
 examples, and `given`, any tree of tensors that stays fixed. It must not be a closure over tensors, because
 steps are recorded once and used again. A step is a named function `(u, g, given, lr) -> u`, with g the
-direction after decay, clipping and momentum.
+direction that the optimiser makes of the gradient (optimisers.py). The optimiser's state is carried from step to
+step as an input of the recorded step, beside the weights, and starts at zero in every descent.
 
 Knows weights, examples and gradients. Does not know methods or engines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +27,15 @@ from torch.func import grad, vmap
 from torch.utils import _pytree as pytree
 
 from motet.client.augment import shift_and_flip
-from motet.client.batchnorm import statistics, training_mode, weights_of, with_statistics_of
-from motet.client.data import Batch, Data, hashes, orders, take
+from motet.client.batches import batches, dice, schedule
+from motet.client.batchnorm import statistics, training_mode, with_statistics_of
+from motet.client.data import Batch, Data, take
+from motet.client.optimisers import Optimiser, OptimiserName, State
 from motet.vec import Vec
 
 Loss = Callable[..., Tensor]
 Step = Callable[[Vec, Vec, Any, Tensor], Vec]
 _UNROLL = 3  # steps in one compiled call; more made nothing faster
-_INDICES = 1 << 22  # row numbers of examples that are held in memory at once
 
 
 def sgd(u: Vec, g: Vec, given: Any, lr: Tensor) -> Vec:
@@ -47,26 +49,13 @@ class DescentRule:
 
     loss: Loss
     step: Step
-    momentum: float
-    decay: float
-    clip: float | None
+    optimiser: Optimiser
     batch: int
     drop_last: bool
     augment: bool = False
 
     def value(self, u: Vec, batch: Batch, given: Any) -> Tensor:
         return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
-
-    def shape(self, g: Vec, u: Vec, m: Vec | None) -> tuple[Vec, Vec | None]:
-        """The direction to step in: the gradient with decay, clipping and momentum."""
-        if self.decay:
-            g = g + self.decay * weights_of(u)
-        if self.clip:  # 0 and None: any length
-            g = g * torch.clamp(self.clip / (g.sq().sqrt() + 1e-12), max=1.0)
-        if m is None:
-            return g, None
-        m = self.momentum * m + g
-        return m, m
 
 
 def descend(
@@ -76,8 +65,10 @@ def descend(
     *,
     lr: float | Tensor,
     epochs: int | Tensor = 1,
+    steps: int | Tensor = 0,
     batch: int = 16,
     given: Any = (),
+    optimiser: OptimiserName = "sgd",
     momentum: float = 0.0,
     decay: float = 0.0,
     clip: float | None = None,
@@ -86,15 +77,17 @@ def descend(
 ) -> Vec:
     """Minimise `loss` by stochastic gradient descent from `w` over `data`.
 
-    `lr` and `epochs` may be tensors, so that every client can have its own. The result is a
-    constant: no gradient flows back through a descent.
+    `lr`, `epochs` and `steps` may be tensors, so that every client can have its own. With `steps`, a client takes
+    so many batches, whatever `epochs` is. The result is a constant: no gradient flows back through a descent.
     """
-    rule = DescentRule(loss, step, momentum, decay, clip, batch, drop_last, data.augment)
+    rule = DescentRule(
+        loss, step, Optimiser(optimiser, momentum, decay, clip), batch, drop_last, data.augment
+    )
     tree = (
         w,
         given,
         torch.as_tensor(lr, dtype=torch.float32),
-        torch.as_tensor(epochs),
+        (torch.as_tensor(epochs), torch.as_tensor(steps)),
         (data.x, data.y, data.n, data.seed),
     )
     values, spec = pytree.tree_flatten(tree)
@@ -125,28 +118,27 @@ class _Descent(torch.autograd.Function):
 # ---- one client, in place ----
 
 
-def alone(rule: DescentRule, w: Vec, given: Any, lr: Tensor, epochs: Tensor, rows: tuple[Tensor, ...]) -> Vec:
-    """All steps of one client, without its padding."""
+def alone(
+    rule: DescentRule, w: Vec, given: Any, lr: Tensor, length: tuple[Tensor, Tensor], rows: tuple[Tensor, ...]
+) -> Vec:
+    """All steps of one client, without its padding; `length` is epochs and steps."""
     x, y, n, seed = rows
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
     u = w.map(lambda a, _: own(a))
-    m = u.zeros() if rule.momentum else None
-    for e in range(int(epochs)):
-        for at in orders(seed, e, n, many).split(rule.batch):
-            if rule.drop_last and len(at) < rule.batch <= many:
-                continue
-            some = take(x, at)
-            if rule.augment:
-                some = shift_and_flip(some, dice(seed, e, at))
-            u, m = sgd_step(rule, u, m, given, lr, Batch.of(some, y[at]))
+    state = rule.optimiser.initial(u)
+    for epoch, at in batches(rule, seed, n, *length):
+        some = take(x, at)
+        if rule.augment:
+            some = shift_and_flip(some, dice(seed, epoch, at))
+        u, state = one_step(rule, u, state, given, lr, Batch.of(some, y[at]))
     return u.map(lambda a, _: a.detach())
 
 
-def sgd_step(
-    rule: DescentRule, u: Vec, m: Vec | None, given: Any, lr: Tensor, batch: Batch
-) -> tuple[Vec, Vec | None]:
-    """One step of one client; plain SGD changes `u` in place, which saves a copy of the weights."""
+def one_step(
+    rule: DescentRule, u: Vec, state: State, given: Any, lr: Tensor, batch: Batch
+) -> tuple[Vec, State]:
+    """One step of one client; the usual step changes `u` in place, which saves a copy of the weights."""
     still = statistics(u)
     names = [k for k in u if k not in still]
     params = [u[k] for k in names]
@@ -159,16 +151,11 @@ def sgd_step(
     found = dict(zip(names, slopes, strict=True))
     # Zero for BatchNorm statistics, and for weights that the loss does not use.
     g = Vec({k: torch.zeros_like(a) if (s := found.get(k)) is None else s for k, a in u.items()})
-    g, m = rule.shape(g, u, m)
+    g, state = rule.optimiser.direction(g, u, state)
     if rule.step is not sgd:
-        return with_statistics_of(rule.step(u, g, given, lr), u).map(lambda a, _: own(a)), m
+        return with_statistics_of(rule.step(u, g, given, lr), u).map(lambda a, _: own(a)), state
     torch._foreach_add_(list(u.values()), list(g.values()), alpha=-float(lr))
-    return u, m
-
-
-def dice(seed: Tensor, epoch: Tensor | int, at: Tensor) -> Tensor:
-    """Random numbers for the augmentation of each example in an epoch."""
-    return hashes(seed, -2 - epoch, at)  # negative salts: orders and methods' draws have others
+    return u, state
 
 
 def own(a: Tensor) -> Tensor:
@@ -197,15 +184,6 @@ def compiled_steps(compiled: bool) -> Iterator[None]:
         _compiling.pop()
 
 
-class ScheduledSteps(NamedTuple):
-    """A few steps of all clients."""
-
-    at: Tensor  # (steps, clients, batch): row numbers in the examples of all clients, one after another
-    live: Tensor  # (steps, clients, batch): 1 for an example, 0 for padding
-    go: Tensor  # (steps, clients): whether the client takes this step
-    dice: Tensor  # (steps, clients, batch) random numbers for the augmentation, or (steps, clients, 0) without it
-
-
 def together(
     rule: DescentRule, clients: int, spec: Any, values: list[Tensor], batched: list[bool]
 ) -> list[Tensor]:
@@ -215,42 +193,56 @@ def together(
     """
     # Each leaf becomes (tensor, batched?), so that the tree can be taken apart before anything is expanded.
     marked = [(v, b) for v, b in zip(values, batched, strict=True)]
-    w, given, lr, epochs, rows = pytree.tree_unflatten(marked, spec)
+    w, given, lr, length, rows = pytree.tree_unflatten(marked, spec)
 
     def wide(leaf: tuple[Tensor, bool]) -> Tensor:
         return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
 
     x, y, n, seed = map(wide, rows)  # (clients, rows, …), (clients, rows), (clients,), (clients,)
     given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
+    u = Vec({k: wide(a).contiguous() for k, a in w.items()})
+    state = rule.optimiser.initial(u, (clients,))
     shape = Shape(
         tuple(w),
+        tuple(tuple(part) for part in state),
         pytree.tree_structure(given, is_leaf=_is_pair),
         tuple(0 if leaf[1] else None for leaf in given_leaves),
-        bool(rule.momentum),
     )
-    u = [wide(a).contiguous() for a in w.values()]
-    state = u + [torch.zeros_like(a) for a in u] if shape.momentum else u
+    moving = [a for part in (u, *state) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
     fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
     compiled = _compiling[-1]
     size = _UNROLL if compiled else 1
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
-    for at, live, go, key in schedule(rule, n, seed, wide(epochs), x.shape[1], size):
+    for at, live, go, key in schedule(rule, n, seed, *map(wide, length), x.shape[1], size):
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
-        state = steps_of(*state, *fixed, rows, rows_at(all_y, at), live, go)
-    return list(state[: len(u)])
+        moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
+    return list(moving[: len(u)])
 
 
 class Shape(NamedTuple):
     """How the flat arguments of a step are to be read."""
 
     names: tuple[str, ...]  # of the weights
+    state: tuple[
+        tuple[str, ...], ...
+    ]  # names in each vector of the optimiser's state, which follows the weights
     given: Any  # the structure of the tree that the loss is given
     dims: tuple[int | None, ...]  # for each of its leaves: 0 if clients differ in it, None if they share it
-    momentum: bool  # whether the weights are followed by their momentum
+
+    @property
+    def moving(self) -> int:
+        """How many arguments change from step to step."""
+        return len(self.names) + sum(map(len, self.state))
+
+    def read(self, values: Sequence[Tensor]) -> tuple[Vec, State]:
+        """Weights and state from the arguments that change."""
+        rest = iter(values)
+        u, *state = (Vec((name, next(rest)) for name in names) for names in (self.names, *self.state))
+        return u, tuple(state)
 
 
 def rows_at(all_rows: Tensor, at: Tensor) -> Tensor:
@@ -266,26 +258,25 @@ def _is_pair(t: Any) -> bool:
 def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Callable[..., Any]:
     """A function that takes all clients `size` steps further.
 
-    Its arguments are flat, as recorded functions want them: weights, momentum if any, leaves of `given`, lr, and
-    then x, y, live and go of all steps. It returns weights, and momentum if any.
+    Its arguments are flat, as recorded functions want them: weights, the optimiser's state, leaves of `given`, lr,
+    and then x, y, live and go of all steps. It returns weights and state.
     """
-    many, more = len(shape.names), len(shape.names) * (1 + shape.momentum)
+    many = shape.moving
 
     def one(*values: Tensor) -> list[Tensor]:
-        u = Vec(zip(shape.names, values[:many], strict=True))
-        m = Vec(zip(shape.names, values[many:more], strict=True)) if shape.momentum else None
-        given_leaves = pytree.tree_unflatten(list(values[more:-5]), shape.given)
+        u, state = shape.read(values[:many])
+        given_leaves = pytree.tree_unflatten(list(values[many:-5]), shape.given)
         lr, x, y, live, go = values[-5:]
         for s in range(size):
             g = grad(rule.value)(u, Batch(x[s], y[s], live[s]), given_leaves)
-            g, fresh = rule.shape(g, u, m)
+            g, fresh = rule.optimiser.direction(g, u, state)
             # A client that does not take this step has computed it all the same, and keeps what it had.
             u = with_statistics_of(rule.step(u, g, given_leaves, lr), u).where(go[s], u)
-            m = fresh.where(go[s], m) if fresh is not None and m is not None else None
-        return [*u.values(), *(m.values() if m is not None else ())]
+            state = tuple(new.where(go[s], old) for new, old in zip(fresh, state, strict=True))
+        return [a for part in (u, *state) for a in part.values()]
 
     # Clients are the first axis of all values but x, y, live and go, whose first axis is the step.
-    dims = (*(0,) * more, *shape.dims, 0, 1, 1, 1, 1)
+    dims = (*(0,) * many, *shape.dims, 0, 1, 1, 1, 1)
     return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
 
 
@@ -321,47 +312,3 @@ class Traced:
 
         compiled: Callable[..., Any] = compile(record, list(values))
         return compiled
-
-
-def schedule(
-    rule: DescentRule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int, size: int
-) -> Iterator[ScheduledSteps]:
-    """All steps of all clients, `size` at a time. Clients with fewer examples or epochs skip steps (`go`).
-
-    `n`, `seed` and `epochs` are (clients,); `rows` is how many rows each client has with its padding.
-    """
-    clients, most = len(n), int(epochs.max())
-    top = int(n.max())
-    steps = -(-top // rule.batch)  # of the largest client in an epoch
-    first_row = (torch.arange(clients) * rows)[:, None]  # of each client in the rows of all
-    group = max(1, _INDICES // max(1, clients * top))  # epochs that are laid out at once
-    for first in range(0, most, group):
-        epoch = torch.arange(first, min(first + group, most))
-        # (clients, epochs, top), then padded to whole batches
-        order = orders(seed[:, None, None], epoch[None, :, None], n[:, None, None], top)
-        order = torch.nn.functional.pad(order, (0, steps * rule.batch - top))
-        key = dice(seed[:, None, None], epoch[None, :, None], order) if rule.augment else order[..., :0]
-        # (clients, steps of all epochs, batch), as are key and live
-        at = order.reshape(clients, -1, rule.batch) + first_row[:, :, None]
-        key = key.reshape(*at.shape[:2], -1)
-        place = torch.arange(steps * rule.batch).reshape(steps, rule.batch)  # in an epoch: real where below n
-        live = (place[None] < n[:, None, None]).float().repeat(1, len(epoch), 1)
-        # (clients, steps of an epoch): batches without padding, and those of clients that fill no batch
-        full = (place[None, :, -1] < n[:, None]) | (n[:, None] < rule.batch)
-        go = (full if rule.drop_last else torch.ones_like(full)) & (place[None, :, 0] < n[:, None])
-        go = (go[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
-        # Steps become the first axis, so that a few of them are one slice.
-        yield from _cut(ScheduledSteps(*(t.transpose(0, 1).contiguous() for t in (at, live, go, key))), size)
-
-
-def _cut(all_steps: ScheduledSteps, size: int) -> Iterator[ScheduledSteps]:
-    """The steps, `size` at a time, without those that no client takes."""
-    go = all_steps.go
-    if spare := -len(go) % size:  # recorded functions want `size` steps: the last ones are taken by nobody
-        all_steps = ScheduledSteps(*(torch.cat([t, t[:1].expand(spare, *t.shape[1:])]) for t in all_steps))
-        go = all_steps.go
-        go[-spare:] = False
-    busy = go.reshape(-1, size * go.shape[1]).any(1).tolist()
-    for s, some in zip(range(0, len(go), size), busy, strict=True):
-        if some:
-            yield ScheduledSteps(*(t[s : s + size] for t in all_steps))

@@ -44,8 +44,8 @@ class FedALA(FedAvg):
         order, some = data.order(), torch.ceil(self.mix_share * data.n).long()
         part = replace(data, x=data.x[order], y=data.y[order], n=some)
         epochs = torch.where(rounds == 0, 0, torch.where(rounds == 1, self.mix_first, 1))
-        how = {"lr": self.mix_lr, "epochs": epochs, "decay": 0.0, "momentum": 0.0, "step": self.clamp}
-        a = self.descend(self.mixed_loss, a, part, given=(w, own), **how)
+        how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "step": self.clamp}
+        a = self.descend(self.mixed_loss, a, part, given=(w, own), lr=self.mix_lr, epochs=epochs, **how)
         u = self.descend(self.task.loss, self.mix(a, w, own), data)
         return u, {"own": u, "a": a, "rounds": rounds + 1}
 

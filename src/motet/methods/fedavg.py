@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
 
 from motet.client import Data, descend
 from motet.client.descent import Loss
-from motet.core import Count, Epochs, Method, NotNegative, Rate, Share, Talk, Tree, Turn, average, verb
+from motet.client.optimisers import OptimiserName
+from motet.core import (
+    Count,
+    Epochs,
+    Method,
+    MethodUnfit,
+    NotNegative,
+    Rate,
+    Share,
+    Talk,
+    Tree,
+    Turn,
+    average,
+    verb,
+)
 from motet.vec import Vec
 
 
@@ -14,9 +31,17 @@ class LocalSGD(Method):
     """The settings of local training by stochastic gradient descent. No method by itself: it has no round."""
 
     batch: Count = 16  # examples in a local step (B)
-    momentum: Share = 0.0  # momentum of local steps; it starts at zero in every round
-    decay: NotNegative = 0.0  # weight decay
+    optimiser: OptimiserName = "sgd"  # of local steps, as in torch; its state starts at zero in every round
+    momentum: Share = 0.0  # sgd only: momentum of local steps
+    decay: NotNegative = 0.0  # weight decay; adamw: decoupled from the gradient
     clip: NotNegative = 0.0  # largest length of a gradient; longer ones are cut to it; 0 = no limit
+
+    def check(self) -> None:
+        if self.optimiser != "sgd" and self.momentum:
+            raise MethodUnfit(
+                f"method.momentum is {self.momentum:g}, and {self.optimiser} has a momentum of its own, 0.9.\n"
+                "hint: method.momentum=0, or method.optimiser=sgd"
+            )
 
     def penalty(self) -> float:
         """The curvature that terms beside the task's loss add; safe learning rates take it into account."""
@@ -26,6 +51,7 @@ class LocalSGD(Method):
         """The one training loop, with this method's settings unless `how` says otherwise."""
         usual = {
             "batch": self.batch,
+            "optimiser": self.optimiser,
             "momentum": self.momentum,
             "decay": self.decay,
             "clip": self.clip or None,
@@ -37,11 +63,15 @@ class FedAvg(LocalSGD):
     """FedAvg: all clients train the same model on their own data, and the server takes the mean.
 
     McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-    Algorithm 1. Differs from the paper: momentum, decay and clip can be set; all are off by default.
+    Algorithm 1. Differs from the paper: optimiser, momentum, decay and clip can be set, and steps may be counted
+    instead of epochs; all are off by default.
     """
 
     lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
     epochs: Epochs = 1  # local epochs in a round (E); auto = one, or more where a client has few batches
+    steps: Annotated[int, ">= 0"] = (
+        0  # local batches in a round, through as many epochs as it takes; 0 = epochs count
+    )
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))
@@ -51,4 +81,11 @@ class FedAvg(LocalSGD):
         return self.descend(self.task.loss, w, data), keep
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
-        return super().descend(loss, w, data, **{"lr": self.lr, "epochs": self.epochs} | how)
+        """As above; a number of epochs that `how` gives is meant as it stands, whatever `steps` is."""
+        length = {} if "epochs" in how else {"epochs": self.epochs, "steps": self.steps}
+        return super().descend(loss, w, data, **{"lr": self.lr} | length | how)
+
+    def steps_taken(self, n: Tensor) -> Tensor:
+        """How many steps a client with n examples takes in a round."""
+        whole = self.epochs * torch.ceil(n / self.batch)
+        return torch.full_like(whole, self.steps) if self.steps else whole

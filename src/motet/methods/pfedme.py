@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
-from motet.core import Count, Positive, Rate, Talk, Tree, Turn, average, verb
+from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
@@ -33,6 +33,14 @@ class PFedMe(FedAvg):
 
     def penalty(self) -> float:
         return super().penalty() + self.lam
+
+    def check(self) -> None:
+        super().check()
+        if self.optimiser != "sgd":
+            raise MethodUnfit(
+                f"method.optimiser is {self.optimiser}, and pfedme's steps are gradient steps on an envelope.\n"
+                "hint: method.optimiser=sgd"
+            )
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.core import Positive, Talk, Tree, Turn, average, verb
+from motet.core import MethodUnfit, Positive, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
@@ -23,6 +22,14 @@ class Scaffold(FedAvg):
     """
 
     server_lr: Positive = 1.0  # global step size (eta_g)
+
+    def check(self) -> None:
+        super().check()
+        if self.optimiser != "sgd":
+            raise MethodUnfit(
+                f"method.optimiser is {self.optimiser}, and scaffold reads gradients off the way that sgd went.\n"
+                "hint: method.optimiser=sgd"
+            )
 
     def start(self, turn: Turn) -> Tree | Talk:
         return {"x": self.task.w0, "c": self.task.w0.zeros()}
@@ -46,8 +53,7 @@ class Scaffold(FedAvg):
     def train(self, s: Tree, ci: Vec, data: Data) -> tuple[Tree, Tree]:
         x, c = s["x"], s["c"]
         y = self.descend(self.corrected, x, data, given=c - ci)
-        steps = self.epochs * torch.ceil(data.n / self.batch)  # K of the paper
-        fresh = ci - c + (x - y) / (steps * self.lr)
+        fresh = ci - c + (x - y) / (self.steps_taken(data.n) * self.lr)  # K eta_l of the paper
         return (y - x, fresh - ci), fresh
 
     def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:

@@ -156,7 +156,9 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
 
 def method_of(recipe: Recipe, task: Task) -> Method:
     found = method_class(recipe["method"]["name"])
-    return found(task, **with_objects(found, recipe.options("method")))
+    method = found(task, **with_objects(found, recipe.options("method")))
+    method.check()
+    return method
 
 
 def completed(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
@@ -193,6 +195,8 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
 def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
     """The recipe with a number for every learning rate and number of epochs that it leaves open."""
     found, settings = method_class(recipe["method"]["name"]), dict(recipe["method"])
+    settings |= found.filled(settings)
+    recipe = replace(recipe, settings=recipe.settings | {"method": settings})
     shares, epochs = open_rates(found, settings), open_epochs(found, settings)
     if not shares and not epochs:
         return recipe

@@ -7,22 +7,19 @@ Knows which sections there are and what can be set in them. Does not run anythin
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import Any
 
 from motet import nets
-from motet.core import Method
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
+from motet.runs.find_methods import method_class as method_class
+from motet.runs.find_methods import method_names as method_names
 from motet.runs.recipe_text import LARGE
 from motet.runs.recipe_text import RecipeError as RecipeError
 from motet.runs.recipe_text import Settings as Settings
@@ -37,7 +34,7 @@ from motet.runs.sections import (
     StartSettings,
     TrainSettings,
 )
-from motet.settings import Field, checked, dotted, fields_of, import_named, with_objects
+from motet.settings import Field, checked, dotted, fields_of, with_objects
 from motet.text import unknown
 from motet.trusted_code import Consent, names_in, require_trust, trust_names
 
@@ -286,48 +283,6 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
     if guard.chosen < 0:
         wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")
     return wrong
-
-
-# ---- methods by name ----
-
-
-def method_names() -> list[str]:
-    """Every method there is: the names of the files in motet/methods."""
-    package = import_module("motet.methods")
-    return sorted(m.name for m in iter_modules(package.__path__))
-
-
-def method_class(name: str) -> type[Method]:
-    """A method by the name of its file, or `module:Class` for one's own."""
-    if ":" in name:
-        found: Any = import_named(name, RecipeError)
-        if not (inspect.isclass(found) and issubclass(found, Method)):
-            raise RecipeError(
-                f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
-            )
-        return found
-    if name not in method_names():
-        raise RecipeError(unknown("method", name, method_names()))
-    return only_method(import_module(f"motet.methods.{name}"), name)
-
-
-def only_method(module: ModuleType, name: str) -> type[Method]:
-    """The method of a file: its only one, or the one that bears the file's name."""
-    classes = [c for c in vars(module).values() if inspect.isclass(c) and issubclass(c, Method)]
-
-    def plain(text: str) -> str:
-        return text.replace("_", "").lower()
-
-    own = list(dict.fromkeys(c for c in classes if c.__module__ == module.__name__))
-    named = [c for c in own if plain(c.__name__) == plain(name)]
-    if len(own) != 1 and len(named) != 1:
-        held = f"{len(own)} methods: {', '.join(c.__name__ for c in own)}" if own else "no method"
-        raise RecipeError(
-            f"{name}.py holds {held}; it must hold one, or one that bears the file's name\n"
-            f"hint: name the class after the file; case and underscores do not count: "
-            f"fed_avg.py may hold FedAvg"
-        )
-    return own[0] if len(own) == 1 else named[0]
 
 
 # ---- writing ----
