@@ -1,4 +1,4 @@
-"""Targets: classes or numbers.
+"""Targets: classes, numbers, or survival: how long a row was watched, and whether its event was seen.
 
 Knows the values of one target. Does not know features, files or clients.
 """
@@ -42,3 +42,16 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
 def name_of(value: object) -> str:
     """The name of a class or a client; whole numbers have no decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def survival_target(time: np.ndarray, event: np.ndarray) -> np.ndarray:
+    """Times and events as one number a row: the time if the event was seen, minus the time if the row is censored.
+    A time of 0 has no sign; it becomes half of the smallest positive time, which is still before all others.
+
+    >>> survival_target(np.array([0.0, 5.0, 4.0]), np.array([True, True, False])).tolist()
+    [2.0, 5.0, -4.0]
+    """
+    time = np.asarray(time, np.float64)
+    positive = time[time > 0]
+    time = np.where(time == 0, positive.min() / 2 if len(positive) else 1.0, time)
+    return np.where(np.asarray(event, bool), time, -time)
