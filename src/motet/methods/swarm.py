@@ -119,7 +119,7 @@ class Swarm(losses.SendsLosses):
         return losses.reply(loss, self.clip, self.epsilon, sent, data), keep
 
     def join(self, data: Data) -> Tree:
-        plain = self.loss == "task" and not self.clip and self.task.kind == "numbers"
+        plain = self.loss == "task" and not self.clip and self.task.criterion.name == "squared"
         return losses.gram_root(self.task, data) if plain and losses.is_linear(self.task) else ()
 
     def with_best(self, s: Tree) -> Tree:

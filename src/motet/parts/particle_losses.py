@@ -119,7 +119,8 @@ def mean_losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip:
         cost = one_vs_all(x.flatten(1), data.y, theta, loss)
     else:
         z = scores(task, weights(task, theta, False), x)
-        cost = task.per_example_loss(z, data.y.expand(len(z), -1)).T  # (examples, particles of all swarms)
+        y, live = (v.expand(len(z), -1) for v in (data.y, real.to(z)))
+        cost = task.per_example_loss(z, y, live).T  # (examples, particles of all swarms)
     if clip:
         cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
     return (torch.where(real[:, None], cost, 0.0).sum(0) / data.n).reshape(theta.shape[:2])
