@@ -29,6 +29,12 @@ class FedROD(FedAvg):
     negative number in place of log 0.
     """
 
+    def unfit_loss(self) -> str:
+        loss = self.task.criterion
+        if self.task.kind == "classes" and (loss.weights or loss.own):
+            return "its generic head balances classes itself.\nhint: net.loss=cross_entropy net.class_weights=none"
+        return ""
+
     def join(self, data: Data) -> Tree:
         return self.task.w0.pick(self.task.head)
 

@@ -140,6 +140,8 @@ def check_own_loss(name: str, loss: RowLoss, outputs: int, kind: str) -> None:
 def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData]) -> None:
     """Refuse, before anything is written, a loss that the rows or the method do not fit."""
     loss = task.criterion
+    if why := method.unfit_loss():
+        raise RecipeError(f"method {type(method).__name__.lower()} and net.loss={loss.name}: {why}")
     if loss.own is not None:
         check_own_loss(loss.name, loss.own, task.outputs, task.kind)
     if loss.name == "poisson":
