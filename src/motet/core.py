@@ -165,6 +165,10 @@ class Method(Frozen):
         """What of a round is worth a line in the run's log; `before` is () for the start."""
         return ""
 
+    def unfit_loss(self) -> str:
+        """Why the method cannot train by its task's loss, with what would help; "" where it can."""
+        return ""
+
     def join(self, data: Any) -> Tree:
         """What a client keeps, and never sends, before it is first asked anything."""
         return ()

@@ -14,15 +14,20 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
+from motet.client.losses import Criterion
 from motet.errors import MotetError
+from motet.survival import comparable_pairs, concordance
 
 Array = np.ndarray[Any, Any]
 CLASSES = ("accuracy", "balanced", "auc", "f1", "brier", "ece", "loss")
 NUMBERS = ("rmse", "mae", "r2", "loss")
-NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *NUMBERS)))
+SURVIVAL = ("cindex", "loss")
+OF_LOSSES = {"quantile": "pinball", "poisson": "deviance"}  # metrics that only fit models of one loss
+NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *SURVIVAL[:-1], *OF_LOSSES.values(), *NUMBERS)))
 OWN = "own"  # the name of a user's own metric among the others
-LARGER = {"accuracy", "balanced", "auc", "f1", "r2"}  # larger is better; of all others, smaller is
+LARGER = {"accuracy", "balanced", "auc", "f1", "r2", "cindex"}  # larger is better; of all others, smaller is
 _BINS = 15  # of the calibration error
 _CELLS = 1 << 21  # numbers (clients x rows x classes) that are measured at once
 
@@ -31,14 +36,23 @@ class MetricFailed(MotetError):
     """A user's own metric that raised, or returned what is no score; says which, where and what."""
 
 
-def fitting(kind: str) -> tuple[str, ...]:
-    """The metrics that fit a kind of target."""
-    return CLASSES if kind == "classes" else NUMBERS
+def fitting(kind: str, loss: str = "") -> tuple[str, ...]:
+    """The metrics that fit a kind of target, and a loss that has one of its own."""
+    own = (OF_LOSSES[loss],) if loss in OF_LOSSES else ()
+    return own + {"classes": CLASSES, "numbers": NUMBERS, "survival": SURVIVAL}[kind]
 
 
-def metrics(kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0) -> dict[str, Array]:
-    """Every metric that fits, by name, each (clients,); with `n`, the clients' numbers of rows, and for
-    classes `pairs`, the numbers of pairs of rows that their AUC compares.
+def metrics(
+    kind: str,
+    scores: Array,
+    y: Array,
+    live: Array,
+    scale: float = 1.0,
+    criterion: Criterion | None = None,
+) -> dict[str, Array]:
+    """Every metric that fits, by name, each (clients,); with `n`, the clients' numbers of rows, and for classes
+    and survival `pairs`, the numbers of pairs of rows that AUC and concordance compare. `loss` is the loss that
+    the criterion trains, without one cross-entropy or squared error.
 
     >>> one = metrics("numbers", np.array([[1.0, 5.0]]), np.array([[1.0, 2.0]]), np.array([[1.0, 0.0]]))
     >>> float(one["rmse"][0]), float(one["n"][0])
@@ -46,8 +60,12 @@ def metrics(kind: str, scores: Array, y: Array, live: Array, scale: float = 1.0)
     """
     step = max(1, _CELLS // max(1, int(np.prod(scores.shape[1:]))))
     parts = [slice(k, k + step) for k in range(0, max(len(y), 1), step)]
-    of: Callable[..., dict[str, Array]] = of_classes if kind == "classes" else _of_numbers(scale)
+    known: dict[str, Callable[..., dict[str, Array]]] = {"classes": of_classes, "survival": of_survival}
+    of = known.get(kind) or _of_numbers(scale, criterion or Criterion("squared"))
     found = [of(scores[at], y[at], live[at]) for at in parts]
+    if criterion and kind != "survival" and not criterion.usual:
+        for one, at in zip(found, parts, strict=True):
+            one |= _as_trained(criterion, scale, scores[at], y[at], live[at])
     return {k: np.concatenate([f[k] for f in found]) for k in found[0]}
 
 
@@ -190,10 +208,11 @@ def _keys(values: Array, number: Array) -> Array:
 # ---- numbers ----
 
 
-def _of_numbers(scale: float) -> Callable[[Array, Array, Array], dict[str, Array]]:
+def _of_numbers(scale: float, criterion: Criterion) -> Callable[[Array, Array, Array], dict[str, Array]]:
     """As `of_classes`: errors in the target's own unit, the loss as it is trained, in standardised units."""
 
     def of(scores: Array, y: Array, live: Array) -> dict[str, Array]:
+        scores = criterion.numbers(scores)
         live, y = live.astype(np.float64), y.astype(np.float64)
         n = sums(live)
         many, miss = np.maximum(n, 1), (scores - y) * live
@@ -205,6 +224,46 @@ def _of_numbers(scale: float) -> Callable[[Array, Array, Array], dict[str, Array
         return {"n": n, "rmse": rmse, "mae": mae, "r2": r2, "loss": squares / many}
 
     return of
+
+
+def _as_trained(
+    criterion: Criterion, scale: float, scores: Array, y: Array, live: Array
+) -> dict[str, Array]:
+    """The loss that a criterion other than the usual ones trains; pinball and deviance in the target's own unit."""
+    z, live = torch.from_numpy(np.asarray(scores, np.float64)), live.astype(np.float64)
+    target = torch.from_numpy(y if y.dtype.kind in "iu" else np.asarray(y, np.float64))
+    rows = np.where(live > 0, criterion.of_rows(z, target).numpy(), 0.0)
+    loss = sums(rows) / np.maximum(sums(live), 1)
+    units = {"pinball": scale, "deviance": 2 * criterion.rate}
+    own = OF_LOSSES.get(criterion.name)
+    return {"loss": loss} | ({own: loss * units[own]} if own else {})
+
+
+# ---- survival ----
+
+
+def of_survival(scores: Array, y: Array, live: Array) -> dict[str, Array]:
+    """As `of_classes`: outputs are logarithms of risks. With `events`, how many of the rows had their event."""
+    there = [np.asarray(rows) > 0 for rows in live]
+    each = [(y[i][rows].astype(np.float64), scores[i][rows].astype(np.float64)) for i, rows in enumerate(there)]
+    found = {
+        "n": [len(t) for t, _ in each],
+        "cindex": [concordance(t, z) for t, z in each],
+        "loss": [partial_likelihood(t, z) for t, z in each],
+        "pairs": [comparable_pairs(t) for t, _ in each],
+        "events": [(t > 0).sum() for t, _ in each],
+    }
+    return {k: np.asarray(v, np.float64) for k, v in found.items()}
+
+
+def partial_likelihood(target: Array, z: Array) -> float:
+    """Minus the logarithm of Cox's partial likelihood of all of a client's rows, by row (losses.cox says more)."""
+    order = np.argsort(-np.abs(target), kind="stable")  # watched longest first
+    time, z = np.abs(target)[order], z[order]
+    watched = np.logaddexp.accumulate(z) if len(z) else z  # of all rows that were watched as long or longer
+    last_tie = len(time) - 1 - np.searchsorted(time[::-1], time, "left")
+    costs = np.where(target[order] > 0, watched[last_tie] - z, 0.0)
+    return float(costs.sum() / max(len(z), 1))
 
 
 # ---- a user's own metric ----

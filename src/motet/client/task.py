@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from motet.client.activations import zero_masks
 from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
+from motet.client.losses import USUAL, Criterion, Kind
 from motet.client.metrics import OwnMetric, metrics, probabilities
 from motet.errors import UsageError
 from motet.vec import Vec
 
-Kind = Literal["classes", "numbers"]
 Array = np.ndarray[Any, Any]
 _NORMS = nn.modules.batchnorm._BatchNorm
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
@@ -51,7 +51,8 @@ class Pixels:
 class Task:
     """A network with the weights `w0` that everyone starts from.
 
-    `kind` says whether it tells classes apart (cross-entropy) or predicts numbers (squared error).
+    `kind` says whether it tells classes apart, predicts numbers, or ranks risks (survival); `criterion` is the loss
+    that it is trained by: without one cross-entropy, squared error, or Cox's partial likelihood.
     `head` names the parameters of its last layer. `scale` and `offset` turn predicted numbers into the
     target's own unit. `own` is a metric of the user's own. `pixels` says how bytes of images are normalised.
     `statistics` is whose statistics BatchNorm layers use (client/batchnorm.py), "" without such layers. `build`
@@ -68,10 +69,12 @@ class Task:
         build: Callable[[str], nn.Module] | None = None,
         offset: float = 0.0,
         own: OwnMetric | None = None,
+        criterion: Criterion | None = None,
     ) -> None:
         check_net(net)
         self.net, self.kind, self.outputs, self.scale, self.pixels = net, kind, outputs, scale, pixels
         self.build, self.offset, self.own = build, offset, own
+        self.criterion = criterion or Criterion(USUAL[kind], scale=scale, offset=offset)
         self._others: dict[str, Task] = {}
         self.statistics: str = getattr(net, "statistics", "")
         buffers = dict(net.named_buffers())
@@ -89,7 +92,8 @@ class Task:
         if name not in self._others:
             if self.build is None:
                 raise UsageError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
-            self._others[name] = Task(self.build(name), self.kind, self.outputs, self.scale, self.pixels)
+            net, how = self.build(name), {"offset": self.offset, "criterion": self.criterion}
+            self._others[name] = Task(net, self.kind, self.outputs, self.scale, self.pixels, **how)
         return self._others[name]
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:
@@ -128,25 +132,30 @@ class Task:
         return partial(own.func, *measured)
 
     def loss(self, w: Vec, batch: Batch) -> Tensor:
-        return batch.mean(self.per_example_loss(self.predict(w, batch.x), batch.y))
+        return batch.mean(self.per_example_loss(self.predict(w, batch.x), batch.y, batch.live))
 
-    def per_example_loss(self, scores: Tensor, y: Tensor) -> Tensor:
-        """The loss of each example."""
-        if self.kind == "classes":
-            return torch.logsumexp(scores, -1) - scores.gather(-1, y[..., None]).squeeze(-1)  # cross-entropy
-        return (scores - y) ** 2
+    def curved_loss(self, w: Vec, batch: Batch) -> Tensor:
+        """As `loss`, with a curvature that decides on a learning rate where the loss itself has none."""
+        per_row = self.criterion.curved().of_rows(self.predict(w, batch.x), batch.y, batch.live)
+        return batch.mean(per_row)
+
+    def per_example_loss(self, scores: Tensor, y: Tensor, live: Tensor | None = None) -> Tensor:
+        """The loss of each example; those of survival depend on the others, of which `live` are real."""
+        return self.criterion.of_rows(scores, y, live)
 
     def measured(self, clients: Sequence[str], scores: Tensor, y: Tensor, live: Tensor) -> dict[str, Tensor]:
         """Every metric of stacked predictions (clients, rows, ...) by name, each (clients,), with `n`."""
         z, truth, rows = scores.numpy(), y.numpy(), live.numpy()
-        found = metrics(self.kind, z, truth, rows, self.scale)
+        found = metrics(self.kind, z, truth, rows, self.scale, self.criterion)
         if self.own:
             found["own"] = self.own.of(clients, self.in_own_unit(truth), self.answers(z), rows)
         return {k: torch.from_numpy(v) for k, v in found.items()}
 
     def answers(self, scores: Array) -> Array:
-        """Predictions as people read them: probabilities, or numbers in the target's own unit."""
-        return probabilities(scores) if self.kind == "classes" else self.in_own_unit(scores)
+        """Predictions as people read them: probabilities, numbers in the target's own unit, or logarithms of risks."""
+        if self.kind == "classes":
+            return probabilities(scores)
+        return self.in_own_unit(self.criterion.numbers(scores))
 
     def in_own_unit(self, y: Array) -> Array:
         """Targets as the data have them: positions of classes as they are, numbers in their own unit."""

@@ -188,7 +188,7 @@ def without_absent_columns(block: RowBlock, partition: Partition) -> RowBlock:
 
 
 def standardise_target(block: RowBlock, pool: Pool) -> tuple[RowBlock, Scaler]:
-    if pool.kind == "classes" or pool.exact:
+    if pool.kind != "numbers" or pool.exact:  # times of survival are compared with each other only
         return block, Scaler(np.zeros(()), np.ones(()))
     scaler = Scaler.of(block.y[block.learned])
     return block.with_y(scaler.apply), scaler

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from motet.client import Batch, ClientData, Column, LazyRows
-from motet.client.task import Kind, Pixels
+from motet.client.losses import Kind
+from motet.client.task import Pixels
 from motet.errors import MotetError
 
 __all__ = ["DataError", "FederatedData", "Pixels", "Pool", "Scaler", "refuse"]
@@ -42,9 +43,9 @@ class Pool:
     """All rows, before they are partitioned among clients."""
 
     x: np.ndarray  # (N, ...) float32; float64 that becomes float32 after scaling; uint8: pixels or symbols
-    y: np.ndarray  # (N,) int64 index of a class, or a float
+    y: np.ndarray  # (N,) int64 index of a class, or a float; survival: targets.survival_target
     kind: Kind
-    classes: tuple[str, ...] = ()  # their names; () for numbers
+    classes: tuple[str, ...] = ()  # their names; () for numbers and survival
     columns: tuple[Column, ...] = ()
     owner: np.ndarray | None = None  # (N,) each row's client: a name, or an index into `names`
     names: tuple[str, ...] = ()  # of the clients, if `owner` holds indices
@@ -92,11 +93,13 @@ class Pool:
         return wrong + self._problems_of_y()
 
     def _problems_of_y(self) -> list[str]:
-        if self.kind not in ("classes", "numbers"):
-            return [f"kind is {self.kind!r}; expected 'classes' or 'numbers'"]
-        if self.kind == "numbers":
+        if self.kind not in ("classes", "numbers", "survival"):
+            return [f"kind is {self.kind!r}; expected 'classes', 'numbers' or 'survival'"]
+        if self.kind != "classes":
             if self.y.dtype.kind != "f" or not np.isfinite(self.y).all():
-                return ["y must hold finite floats, because kind is 'numbers'"]
+                return [f"y must hold finite floats, because kind is {self.kind!r}"]
+            if self.kind == "survival":
+                return self._problems_of_times()
             return ["the target is the same number in every row"] if np.ptp(self.y) == 0 else []
         if self.y.dtype.kind not in "iu":
             return [f"y holds {self.y.dtype}; expected int64, the index of each row's class"]
@@ -104,6 +107,14 @@ class Pool:
             low, high = self.y.min(), self.y.max()
             return [f"y runs from {low} to {high}, and {len(self.classes)} classes are named"]
         return ["all rows are of one class"] if np.ptp(self.y) == 0 else []
+
+    def _problems_of_times(self) -> list[str]:
+        if (self.y == 0).any():
+            return ["times must not be 0, because their sign says whether the event was seen\n"
+                    "hint: motet.data.targets.survival_target(time, event) makes them"]  # fmt: skip
+        if not (self.y > 0).any():
+            return ["no row has its event: all are censored, and there is nothing to learn"]
+        return ["all rows have the same time"] if np.ptp(np.abs(self.y)) == 0 else []
 
 
 @dataclass(frozen=True)

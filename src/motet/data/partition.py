@@ -232,7 +232,8 @@ def stratified(pool: Pool, some: Assignment, test: np.ndarray, val: float, seed:
     seeds = torch.tensor([seed_of(seed, "cut", c) for c in clients])
     place = ranks(who, np.arange(len(who)))
     key = hashes(seeds[torch.from_numpy(who)], 0, torch.from_numpy(place)).numpy()
-    stratum = who * max(len(pool.classes), 1) + (pool.y[some.row] if pool.kind == "classes" else 0)
+    label = {"classes": pool.y, "survival": (pool.y > 0).astype(np.int64)}.get(pool.kind)
+    stratum = who * max(len(pool.classes), 2) + (0 if label is None else label[some.row])
     # Rows of one class are spaced evenly on (0, 1); the highest are for the test, the next ones for validation.
     # The only row of a class is in the middle, among the training rows.
     height = (ranks(stratum, key) + 0.5) / np.bincount(stratum)[stratum]
@@ -282,6 +283,9 @@ def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
         seen = np.zeros((clients, len(pool.classes)), bool)
         seen[who, pool.y[partition.row]] = True
         found.append(("with rows of one class only", some & (seen.sum(1) == 1)))
+    if pool.kind == "survival":
+        events = np.bincount(who, pool.y[partition.row] > 0, clients)
+        found.append(("without any event", some & (events == 0)))
     notes = [_note(what, partition.clients, which) for what, which in found if which.any()]
     unused = rows - len(np.unique(partition.row))
     return [*notes, f"{unused:,} of {rows:,} rows are with no client"] if unused > 0 else notes

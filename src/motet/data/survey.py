@@ -56,7 +56,7 @@ class ClientSurvey:
     entropy: float  # of the counts, in bits
     evenness: float  # entropy as a share of the largest possible one
     distance: float  # Jensen-Shannon distance of the counts to those of all clients
-    target: dict[str, float]  # numbers: mean, std and quantiles
+    target: dict[str, float]  # numbers and times: mean, std and quantiles
     columns: int  # number of columns that it holds
     apart: list[Deviation]  # tables: columns in which it differs most from all clients, the largest first
     channels: list[float]  # images: mean of each channel, from 0 to 1
@@ -90,7 +90,7 @@ class Survey:
     """A federation in numbers."""
 
     name: str
-    kind: str  # classes | numbers
+    kind: str  # classes | numbers | survival
     features: str  # table | images | symbols | other
     shape: tuple[int, ...]  # of one example
     columns: int  # of a table; 0 otherwise
@@ -186,7 +186,7 @@ def read(federated: FederatedData, client: str, client_data: ClientData, number:
                 one = Moments.of(rows) if features == "table" else total(rows)
                 moments = one if moments is None else moments + one
     y = np.concatenate(ys)
-    if federated.kind == "numbers":
+    if federated.kind != "classes":
         y = y.astype(np.float64) * federated.scale + federated.offset
     if moments is not None and (scaler := federated.rulers.get(client)):
         moments = moments.rescaled(scaler.middle, scaler.spread)
@@ -217,6 +217,8 @@ def label_counts(federated: FederatedData, ys: list[np.ndarray]) -> tuple[list[s
     if federated.kind == "classes":
         names = list(federated.classes) or [str(i) for i in range(federated.outputs)]
         return names, np.stack([np.bincount(y, minlength=len(names)) for y in ys])
+    if federated.kind == "survival":
+        return ["censored", "event"], np.stack([np.bincount(y > 0, minlength=2) for y in ys])
     edges = decile_edges(np.concatenate(ys))
     ends = [f"{edge:.4g}" for edge in edges]
     names = [f"{a} to {b}".strip() for a, b in zip(["", *ends], [*ends, ""], strict=True)]
@@ -226,9 +228,10 @@ def label_counts(federated: FederatedData, ys: list[np.ndarray]) -> tuple[list[s
 
 
 def summary(federated: FederatedData, y: np.ndarray) -> dict[str, float]:
-    """Mean, standard deviation and quantiles of numbers; nothing for classes."""
+    """Mean, standard deviation and quantiles of numbers, or of the times of survival; nothing for classes."""
     if federated.kind == "classes":
         return {}
+    y = np.abs(y) if federated.kind == "survival" else y
     quantiles = dict(zip(_QUANTILES, np.quantile(y, list(_QUANTILES.values())).tolist(), strict=True))
     return {"mean": float(y.mean()), "std": float(y.std())} | quantiles
 

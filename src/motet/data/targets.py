@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.data.federated import DataError
 
 FEW = 20  # at most this many different whole numbers are taken for classes
+KINDS = ("auto", "classes", "numbers", "survival")
+SEEN = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 def kind_of(values: np.ndarray) -> Kind:
@@ -33,7 +35,7 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
         unique, y = np.unique(values, return_inverse=True)
         return y.reshape(-1).astype(np.int64), "classes", tuple(map(name_of, unique.tolist()))
     if found != "numbers":
-        raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers'")
+        raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers' for a single target")
     if values.dtype.kind in "OUS":
         raise DataError("kind is 'numbers', and the target holds text.\nhint: say kind = \"classes\"")
     return values.astype(np.float64), "numbers", ()
@@ -42,6 +44,16 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
 def name_of(value: object) -> str:
     """The name of a class or a client; whole numbers have no decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no.
+
+    >>> [v.tolist() for v in seen_events(np.array(["Yes", "no", "perhaps"], object))]
+    [[True, False, False], [False, False, True]]
+    """
+    said = [SEEN.get(name_of(v).strip().lower()) for v in values.tolist()]
+    return np.array([v is True for v in said]), np.array([v is None for v in said])
 
 
 def survival_target(time: np.ndarray, event: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from motet.client import Column
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.data import targets
 from motet.data.federated import DataError, Pool, refuse
 from motet.data.table_files import SourceTable, read
@@ -28,14 +28,15 @@ _MANY = 100  # a text column with more different values than this is a name or a
 def load(
     path: str,
     *,
-    target: str = "",  # the column to predict
+    target: str = "",  # the column to predict; survival: the column of times
     client: str = "",  # the column that names each row's client; "" in a folder: the file's name
-    kind: str = "auto",  # classes | numbers; auto: text, truth values and few whole numbers are classes
+    kind: str = "auto",  # classes | numbers | survival; auto: text, truth values and few whole numbers are classes
     missing: str = "refuse",  # refuse empty cells | mean: fill them with the column's training mean
     drop: tuple[str, ...] = (),  # columns to leave out
+    event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
-    return as_pool(read(Path(path)), target, client, kind, missing, drop, Path(path).is_dir())
+    return as_pool(read(Path(path)), target, client, kind, missing, drop, Path(path).is_dir(), event)
 
 
 def as_pool(
@@ -46,17 +47,19 @@ def as_pool(
     missing: str,
     drop: tuple[str, ...],
     folder: bool = False,
+    event: str = "",
 ) -> Pool:
     """The rows of a table as a pool; in a folder, each file is a client unless a column names the clients."""
     if missing not in ("refuse", "mean"):
         raise DataError(f"missing is {missing!r}; expected 'refuse' or 'mean'")
-    if kind not in ("auto", "classes", "numbers"):
-        raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers'")
+    if kind not in targets.KINDS:
+        raise DataError(f"kind is {kind!r}; expected one of {', '.join(targets.KINDS)}")
     reader = Reader(table, kind, missing == "mean")
-    reader.expect(target, client, drop)
-    features = [c for c in table.frame.columns if c not in {target, client, *drop}]
+    reader.expect(target, client, drop, event)
+    features = [c for c in table.frame.columns if c not in {target, client, event, *drop}]
     blocks = [reader.feature(c) for c in features]
-    y, found, classes = reader.target(target)
+    survival = kind == "survival" or bool(event)
+    y, found, classes = reader.survival(target, event) if survival else reader.target(target)
     owner, names = reader.owner(client, folder)
     if not features:
         reader.problems.append("no column is left to learn from")
@@ -86,10 +89,19 @@ class Reader:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def expect(self, target: str, client: str, drop: tuple[str, ...]) -> None:
+    def expect(self, target: str, client: str, drop: tuple[str, ...], event: str = "") -> None:
         """Report columns that are named and not there."""
         there = list(self.table.frame.columns)
-        wanted = [("target", target), ("client", client), *(("drop", d) for d in drop)]
+        wanted = [("target", target), ("client", client), ("event", event), *(("drop", d) for d in drop)]
+        if self.kind == "survival" and not event:
+            self.problems.append(
+                "kind is survival, and no column says whether the event was seen.\n"
+                f"hint: data.event=COLUMN with 0 and 1; {nearest('event', there)}"
+            )
+        if event and self.kind not in ("auto", "survival"):
+            self.problems.append(
+                f"an event column {event!r} is named, and kind is {self.kind!r}.\nhint: data.kind=survival"
+            )
         for role, name in wanted:
             if role == "target" and not name:
                 self.problems.append(f'no target is named.\nhint: say target = "..."; {nearest("", there)}')
@@ -197,6 +209,47 @@ class Reader:
             what, other = (f"{len(classes)} classes", "numbers") if classes else ("numbers", "classes")
             self.notes.append(f'the target {name!r} is read as {what}; if wrong, say kind = "{other}"')
         return y, kind, classes
+
+    def survival(self, time: str, event: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+        """Times and events as one number a row (targets.survival_target)."""
+        frame, before = self.table.frame, len(self.problems)
+        if time not in frame.columns or event not in frame.columns:
+            return np.empty(0), "survival", ()
+        times, seen = self._times(time), self._events(event)
+        if len(self.problems) > before:
+            return np.empty(0), "survival", ()
+        if many := int((times == 0).sum()):
+            self.notes.append(f"{many} times of {time!r} are 0; they become half of the smallest other time")
+        self.notes.append(f"{int(seen.sum()):,} of {len(seen):,} rows had their event; the others are censored")
+        return targets.survival_target(times, seen), "survival", ()
+
+    def _times(self, name: str) -> np.ndarray:
+        column = self.table.frame[name]
+        number = column if column.dtype.kind in "iuf" else self._as_number(name, column)
+        if number is None:
+            self.problems.append(f"the target {name!r} must hold times, and holds text.\nhint: write numbers")
+            return np.empty(0)
+        times: np.ndarray = number.to_numpy(dtype=np.float64, na_value=np.nan)
+        for what, bad, fix in (
+            ("is missing", np.isnan(times), "drop these rows; a row without an event has the time of its last visit"),
+            ("is infinite", np.isinf(times), "give the time of the last visit, and the event 0"),
+            ("is negative", times < 0, "count times from the start of watching: the event's date minus the first"),
+        ):  # fmt: skip
+            if bad.any():
+                places = self.table.where(np.flatnonzero(bad))
+                self.problems.append(f"the time {name!r} {what} in {int(bad.sum())} rows: {places}.\nhint: {fix}")
+        return times
+
+    def _events(self, name: str) -> np.ndarray:
+        column = self.table.frame[name]
+        seen, bad = targets.seen_events(np.asarray(column.astype(object)))
+        if bad.any():
+            places = self.table.where(np.flatnonzero(bad))
+            self.problems.append(
+                f"the event {name!r} is neither yes nor no in {int(bad.sum())} rows: {places}.\n"
+                "hint: write 1 where the event was seen and 0 where it was not; true and false, yes and no do too"
+            )
+        return seen
 
     def _target_values(self, name: str, column: pd.Series) -> np.ndarray:
         import pandas as pd

@@ -63,9 +63,9 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
 
 def constant(task: Task, train: Batch, rows: int) -> Tensor:
     """What a client would predict that knows its own training targets alone: the frequencies of the classes, each
-    counted once more so that none is 0, or the mean."""
-    if task.kind == "numbers":
-        return train.mean(train.y).expand(rows)
+    counted once more so that none is 0, or the number that costs least (the mean)."""
+    if task.kind != "classes":
+        return task.criterion.constant(train.y, train.live).expand(rows)
     counts = torch.ones(task.outputs).scatter_add(0, train.y, train.live)
     return (counts / counts.sum()).log().expand(rows, -1)
 

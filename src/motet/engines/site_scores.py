@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from motet.client.metrics import fitting
-from motet.client.task import Kind, Task
+from motet.client.losses import Kind
+from motet.client.task import Task
 from motet.core import Tree
 from motet.wire import WireError
 

@@ -29,6 +29,12 @@ class FedROD(FedAvg):
     negative number in place of log 0.
     """
 
+    def unfit_loss(self) -> str:
+        loss = self.task.criterion
+        if self.task.kind == "classes" and (loss.weights or loss.own):
+            return "its generic head balances classes itself.\nhint: net.loss=cross_entropy net.class_weights=none"
+        return ""
+
     def join(self, data: Data) -> Tree:
         return self.task.w0.pick(self.task.head)
 
@@ -42,12 +48,12 @@ class FedROD(FedAvg):
         w, h = both.split("w", "h")
         generic, z = self.task.predict_from(w, batch.x)
         personal = generic.detach() + self.task.top(h, z.detach())
-        loss = self.task.per_example_loss
-        return batch.mean(loss(generic + prior, batch.y) + loss(personal, batch.y))
+        first, second = (self.task.per_example_loss(s, batch.y, batch.live) for s in (generic + prior, personal))
+        return batch.mean(first + second)
 
     def prior(self, data: Data) -> Tensor:
         """log n_c of this client."""
-        if self.task.kind == "numbers":
+        if self.task.kind != "classes":
             return torch.zeros(())
         count = torch.zeros(self.task.outputs).scatter_add(0, data.y, data.all.live)
         return torch.where(count > 0, torch.log(count.clamp(min=1)), _ABSENT)

@@ -184,4 +184,4 @@ class PAGE(LocalSGD):
     # ---- both ----
 
     def worth(self, loss: Tensor) -> Tensor:
-        return 1 / (self.eps + loss)
+        return 1 / (self.eps + loss.clamp(min=0))  # a loss of one's own may be below 0

@@ -57,6 +57,13 @@ class Stacking(Method):
     versions: Count = 1  # of each dp-linear model, each with four times the budget of the one before; who
     # contributes more is served one with more budget (all versions together spend the sum)
 
+    def unfit_loss(self) -> str:
+        if self.task.kind == "survival":
+            return "its models learn classes and numbers, and no times of survival.\nhint: method=fedavg"
+        if not self.task.criterion.usual:
+            return "its models are fitted by losses of their own.\nhint: net.loss=auto net.class_weights=none"
+        return ""
+
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}}
 

@@ -119,7 +119,7 @@ class Swarm(losses.SendsLosses):
         return losses.reply(loss, self.clip, self.epsilon, sent, data), keep
 
     def join(self, data: Data) -> Tree:
-        plain = self.loss == "task" and not self.clip and self.task.kind == "numbers"
+        plain = self.loss == "task" and not self.clip and self.task.criterion.name == "squared"
         return losses.gram_root(self.task, data) if plain and losses.is_linear(self.task) else ()
 
     def with_best(self, s: Tree) -> Tree:
@@ -149,6 +149,9 @@ class Swarm(losses.SendsLosses):
     @property
     def per_class(self) -> bool:
         return self.loss in losses.PER_CLASS
+
+    def unfit_loss(self) -> str:
+        return losses.unfit_loss(self.task, self.loss, self.clip)
 
     def check(self) -> None:
         wrong = losses.unfit(self.task, self.loss, self.swarms, self.clip, self.epsilon)

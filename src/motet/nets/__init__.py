@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from motet.client import seed_of
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
 from motet.nets.normalisation import measure
@@ -48,9 +48,10 @@ def build(
     if wrong:
         raise NetError("\n".join(wrong))
     given = {k: values[k] for k in options or {}}
-    if name == "logistic" and kind == "numbers":
+    if name == "logistic" and kind != "classes":
+        target = "a number" if kind == "numbers" else "a time of survival"
         raise NetError(
-            "net 'logistic' predicts classes; the target is a number.\nhint: use regression or mlp"
+            f"net 'logistic' predicts classes; the target is {target}.\nhint: use regression or mlp"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of(seed, "net", name))

@@ -28,7 +28,7 @@ def loss_and_accuracy(task: Task, predict: Callable[[Tensor], Tensor], batch: Ba
     for part in slices(batch):
         scores = predict(part.x)
         many = many + part.live.sum()
-        loss = loss + (task.per_example_loss(scores, part.y) * part.live).sum()
+        loss = loss + (task.per_example_loss(scores, part.y, part.live) * part.live).sum()
         right = right + ((scores.argmax(-1) == part.y) * part.live).sum() if task.kind == "classes" else right
     loss = loss / many
     return torch.stack([loss, right / many if task.kind == "classes" else 1 / (1 + loss)])

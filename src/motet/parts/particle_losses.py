@@ -80,6 +80,19 @@ def unfit(task: Task, loss: str, swarms: int, clip: float, epsilon: float) -> li
     return wrong
 
 
+def unfit_loss(task: Task, loss: str, clip: float) -> str:
+    """Why the task's own loss and the swarm's do not go together; "" if they do."""
+    own = task.criterion
+    if loss != "task" and not own.usual:
+        return f"method.loss is {loss!r}, so that net.loss={own.name} would train nothing.\nhint: method.loss=task"
+    if clip and own.name == "cox":
+        return (
+            "its bound holds for losses of single rows, and Cox's likelihood compares rows.\n"
+            "hint: method.clip=0 method.epsilon=0"
+        )
+    return ""
+
+
 def is_linear(task: Task) -> bool:
     """Whether the network is one linear layer; layers that only reshape do not count."""
     kinds = [type(m) for m in task.net.modules() if not isinstance(m, nn.Sequential | nn.Flatten)]
@@ -119,7 +132,8 @@ def mean_losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip:
         cost = one_vs_all(x.flatten(1), data.y, theta, loss)
     else:
         z = scores(task, weights(task, theta, False), x)
-        cost = task.per_example_loss(z, data.y.expand(len(z), -1)).T  # (examples, particles of all swarms)
+        y, live = (v.expand(len(z), -1) for v in (data.y, real.to(z)))
+        cost = task.per_example_loss(z, y, live).T  # (examples, particles of all swarms)
     if clip:
         cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
     return (torch.where(real[:, None], cost, 0.0).sum(0) / data.n).reshape(theta.shape[:2])

@@ -1,6 +1,6 @@
 """Numbers as people read them, and the comparison as plain text or records.
 
-Shares (accuracy, balanced accuracy, AUC, F1) in percent with one decimal and their differences in points, all
+Shares (accuracy, balanced accuracy, AUC, F1, concordance) in percent with one decimal and their differences in points, all
 else with three significant digits. Knows no store and no HTML.
 """
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 WIDTH = 100  # columns of a terminal
 NARROWEST, WIDEST = 13, 28  # of the column of names, which wrap
 ABSENT = "-"  # what does not apply or is not known
-PERCENT = ("accuracy", "balanced", "auc", "f1")
+PERCENT = ("accuracy", "balanced", "auc", "f1", "cindex")
 NAMES = {
     "balanced": "balanced accuracy", "auc": "AUC", "f1": "F1", "brier": "Brier score", "rmse": "RMSE",
-    "ece": "calibration error", "mae": "MAE", "r2": "R²", "own": "own metric",
+    "ece": "calibration error", "mae": "MAE", "r2": "R²", "own": "own metric", "cindex": "concordance",
+    "pinball": "pinball loss", "deviance": "Poisson deviance",
 }  # fmt: skip
 
 

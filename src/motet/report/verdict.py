@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
-EXPECTED = ("accuracy", "rmse")  # metrics that need no reason
+EXPECTED = ("accuracy", "rmse", "cindex")  # metrics that need no reason
 MOST_NAMED = 3  # methods in a line
 
 

@@ -26,11 +26,12 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
+from motet.runs.choose_loss import check_loss, chosen_loss, criterion_of
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.evaluation_interval import epochs_of, rounds_between
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
-from motet.runs.recipe import Recipe, RecipeError, Settings, method_class, parse_word
+from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
 
@@ -69,6 +70,7 @@ def resolve(recipe: Recipe) -> Resolved:
     settings["train"]["evaluate"] = found.recipe.train.evaluate or evaluation_interval(found)
     check_guard(found.recipe, found.training.clients_data)
     check_own(found.task, federated.clients_data)
+    check_loss(found.task, found.method, federated.clients_data)
     why = chosen_metric(recipe, federated)[1]
     fingerprint = fingerprint_of(found.recipe, rows)
     pieces = pieces_of(found.recipe, fingerprint)
@@ -151,7 +153,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
     own = own_metric(recipe.train.metric)
-    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network, f.offset, own)
+    loss = criterion_of(recipe, f)
+    return Task(net, f.kind, f.outputs, f.scale, f.pixels, network, f.offset, own, loss)
 
 
 def method_of(recipe: Recipe, task: Task) -> Method:
@@ -177,6 +180,7 @@ def completed_with_task(
 
 def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts | None = None) -> Recipe:
     settings = json.loads(json.dumps(recipe.settings))
+    settings["net"] |= chosen_loss(recipe, federated, counts)
     settings["train"]["metric"] = chosen_metric(recipe, federated, counts)[0]
     if not federated.clients_data:  # their rows are elsewhere and cannot be counted
         settings["train"]["evaluate"] = recipe.train.evaluate or 1
@@ -185,7 +189,8 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
     if settings["net"]["name"] == "auto":
         name = nets.default_net(federated.kind, federated.shape, federated.symbols)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
-        settings["net"] = {"name": name} | options | {"weights": recipe.weights}
+        common = {k: v for k, v in settings["net"].items() if k in OF_ANY_NET}
+        settings["net"] = {"name": name} | options | common
     agent = settings["method"].get("agent", {})
     if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)

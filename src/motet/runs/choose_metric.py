@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from motet.client import Batch, ClientData, Task
-from motet.client.metrics import LARGER, NAMES, OWN, MetricFailed, OwnMetric, fitting
+from motet.client.metrics import LARGER, NAMES, OF_LOSSES, OWN, MetricFailed, OwnMetric, fitting
 from motet.data.federated import FederatedData
 from motet.engines.evaluate import constant
 from motet.runs.recipe import Recipe, RecipeError
@@ -32,24 +32,26 @@ def chosen_metric(recipe: Recipe, federated: FederatedData, counts: Counts | Non
     given = recipe["train"].get("metric", "")  # runs of earlier versions have none, and went by the first
     if given == "auto":
         known = class_counts(federated) if counts is None else counts
-        return auto_metric(federated.kind, known)
+        return auto_metric(federated.kind, known, recipe.loss.loss)
     if ":" in given:
         own_metric(given)
     elif given:
-        check_fits(given, federated.kind)
+        check_fits(given, federated.kind, recipe.loss.loss)
     return given or fitting(federated.kind)[0], ""
 
 
-def auto_metric(kind: str, counts: Counts) -> tuple[str, str]:
-    """What fits the targets, and why.
+def auto_metric(kind: str, counts: Counts, loss: str = "auto") -> tuple[str, str]:
+    """What fits the targets and the loss, and why.
 
     >>> auto_metric("classes", {"alive": 963, "died": 37})[1]
     "auc, because 3.7 % of the training rows are 'died': accuracy would reward never predicting it"
     >>> auto_metric("classes", {"a": 50, "b": 60})[0], auto_metric("numbers", {})[0]
     ('accuracy', 'rmse')
     """
+    if kind == "survival":
+        return "cindex", "cindex, because the targets are times of survival"
     if kind == "numbers":
-        return "rmse", "rmse, because the targets are numbers"
+        return _metric_of_numbers(loss)
     total, there = max(sum(counts.values()), 1), {c: n for c, n in counts.items() if n}
     if not there:
         return "accuracy", "accuracy, because nothing is known of how many rows each class has"
@@ -64,13 +66,23 @@ def auto_metric(kind: str, counts: Counts) -> tuple[str, str]:
     return "accuracy", "accuracy, because no class is rare"
 
 
+def _metric_of_numbers(loss: str) -> tuple[str, str]:
+    """Squared errors would choose a round by what other losses do not minimise."""
+    if ":" in loss:
+        return "loss", "loss, because the model is trained by a loss of its own"
+    found = {"absolute": "mae", "quantile": "pinball", "poisson": "deviance"}.get(loss, "rmse")
+    if found == "rmse":
+        return found, "rmse, because the targets are numbers"
+    return found, f"{found}, because the model is trained by the loss {loss}"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
 def class_counts(federated: FederatedData) -> dict[str, int]:
     """Training rows of each class, of the clients that take part."""
-    if federated.kind == "numbers":
+    if federated.kind != "classes":
         return {}
     counts = torch.zeros(federated.outputs, dtype=torch.int64)
     for held in federated.clients_data.values():
@@ -78,8 +90,13 @@ def class_counts(federated: FederatedData) -> dict[str, int]:
     return dict(zip(federated.classes, counts.tolist(), strict=True))
 
 
-def check_fits(metric: str, kind: str) -> None:
-    fits = ("auto", *fitting(kind))
+def check_fits(metric: str, kind: str, loss: str = "auto") -> None:
+    fits = ("auto", *fitting(kind, loss))
+    if (only := [k for k, v in OF_LOSSES.items() if v == metric]) and metric not in fits:
+        raise RecipeError(
+            f"train.metric is {metric}, which only fits models of the loss {only[0]}\nhint: net.loss={only[0]}, "
+            f"or another metric: {', '.join(fits)}"
+        )
     if metric in NAMES and metric not in fits:
         raise RecipeError(
             f"train.metric is {metric}, and the targets are {kind}, which it does not fit\n"

@@ -5,7 +5,8 @@ log K for K classes. A single client's model may be poor, and one strange row ma
 the constant loss. So a client's loss counts as diverged at ten thousand times the constant one, and the median of
 all clients at a thousand times. An overconfident classifier has losses of some tens, and still finds classes. So
 classes count as diverged at a thousand and at a hundred times log K, and only where the balanced accuracy is at most
-one half; numbers only where the errors are a hundred times those of the client's own mean.
+one half; numbers only where the errors are a hundred times those of the client's own mean. Equal risks of n rows cost
+log n at most, so survival counts as classes do, where the concordance is at most one half.
 Losses that are no numbers always count. What a client tests on is never looked at.
 A run that has diverged is no result, even if an earlier round was sound: with a smaller rate, that round would have
 had successors.
@@ -20,11 +21,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.errors import RunError
 
-_ONE = {"numbers": 10_000.0, "classes": 1_000.0}  # times the constant loss, for a single client
-_ALL = {"numbers": 1_000.0, "classes": 100.0}  # for the median of all clients
+_ONE = {"numbers": 10_000.0, "classes": 1_000.0, "survival": 1_000.0}  # times the constant loss, for a single client
+_ALL = {"numbers": 1_000.0, "classes": 100.0, "survival": 100.0}  # for the median of all clients
 _GUESSED = 0.5 + 1e-9  # balanced accuracy of two classes by guessing
 _WORSE = -100.0  # r2 of errors that are far beyond those of the mean
 
@@ -35,13 +36,15 @@ class Diverged(RunError):
 
 def diverged(kind: Kind, outputs: int, clients: Sequence[str], scores: Mapping[str, Tensor]) -> str:
     """Whose loss is out of all bounds, in words; "" if nobody's is. `scores` are metrics by client, and `n`."""
-    s = {k: scores[k].double().numpy() for k in ("n", "loss", "balanced", "r2") if k in scores}
+    s = {k: scores[k].double().numpy() for k in ("n", "loss", "balanced", "r2", "cindex") if k in scores}
     some = np.flatnonzero(s["n"])
     if not len(some):
         return ""
     loss = s["loss"][some]
     if kind == "numbers":  # targets are standardised; r2 is 0 where there is a single value
         constant, lost = 1.0, (s["r2"][some] < _WORSE) | (s["r2"][some] == 0)
+    elif kind == "survival":  # nan where no pair can be compared
+        constant, lost = math.log(max(s["n"][some].max(), 2)), ~(s["cindex"][some] > _GUESSED)
     else:
         constant, lost = math.log(max(outputs, 2)), s["balanced"][some] <= _GUESSED
     bad = ~np.isfinite(loss) | (lost & (loss > _ONE[kind] * constant))

@@ -25,7 +25,7 @@ from motet.data.new_rows import NewRows
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.errors import RunError
 from motet.runs.model_files import read_facts, read_whole, stored
-from motet.runs.recipe import method_class
+from motet.runs.recipe import OF_ANY_NET, method_class
 from motet.settings import with_objects
 from motet.trusted_code import Consent, require_trust
 from motet.vec import Vec
@@ -168,7 +168,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
 def network_of(facts: dict[str, Any]) -> nn.Module:
     """The network that a file was written for, with other weights."""
     net, outputs = facts["net"], len(facts["classes"]) or 1
-    options = {k: v for k, v in net.items() if k not in ("name", "weights")}
+    options = {k: v for k, v in net.items() if k not in ("name", *OF_ANY_NET)}
     return nets.build(net["name"], options, tuple(facts["shape"]), outputs, facts["kind"], facts["seed"])
 
 

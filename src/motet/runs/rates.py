@@ -65,7 +65,7 @@ def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
     size = int(getattr(method, "batch", 16))
     rows = batches(federated, size, task) if federated.clients_data else [made_rows(federated, size)]
     penalty = getattr(method, "penalty", None)
-    return safe_rate(task.loss, task.w0, rows, penalty() if penalty else 0.0)
+    return safe_rate(task.curved_loss, task.w0, rows, penalty() if penalty else 0.0)
 
 
 def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
@@ -90,5 +90,5 @@ def made_rows(federated: FederatedData, size: int) -> Batch:
     share = (torch.arange(size) + 0.5) / size
     z = torch.special.ndtri(share)
     x = z.reshape(-1, *(1 for _ in federated.shape)).expand(size, *federated.shape)
-    y = z if federated.kind == "numbers" else torch.arange(size) % federated.outputs
+    y = torch.arange(size) % federated.outputs if federated.kind == "classes" else z
     return Batch.of(x.contiguous(), y)

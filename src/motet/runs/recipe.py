@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from motet import nets
+from motet.client.losses import USUAL
 from motet.data import load as data_sets
 from motet.data import splits
 from motet.data.federated import DataError
@@ -30,6 +31,7 @@ from motet.runs.sections import (
     PLAIN,
     EngineSettings,
     GuardSettings,
+    LossSettings,
     SaveSettings,
     StartSettings,
     TrainSettings,
@@ -38,6 +40,7 @@ from motet.settings import Field, checked, dotted, fields_of, with_objects
 from motet.text import unknown
 from motet.trusted_code import Consent, names_in, require_trust, trust_names
 
+OF_ANY_NET = (*fields_of(StartSettings), *fields_of(LossSettings))  # settings of [net] that no network has of its own
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
@@ -87,12 +90,18 @@ class Recipe:
 
     def options(self, section: str) -> Settings:
         """A section without its name, and without what is no option of the thing that it names."""
-        return {k: v for k, v in self[section].items() if k != "name" and (section, k) != ("net", "weights")}
+        others = {"name", *(OF_ANY_NET if section == "net" else ())}
+        return {k: v for k, v in self[section].items() if k not in others}
 
     @property
     def weights(self) -> str:
         """The file that the net's weights come from, "" if they are fresh."""
         return str(self["net"].get("weights", ""))
+
+    @property
+    def loss(self) -> LossSettings:
+        """The loss; runs of earlier versions have the usual one."""
+        return LossSettings(**{k: v for k, v in self["net"].items() if k in fields_of(LossSettings)})
 
     def identity(self) -> str:
         """A hash of all settings that may change a result; data, code and versions are in identity.py."""
@@ -102,6 +111,9 @@ class Recipe:
             del what["guard"]  # so that runs of the version before it are found again
         if not self.weights:
             what["net"].pop("weights", None)
+        usual = vars(LossSettings()) | ({"loss": self.loss.loss} if self.loss.loss in USUAL.values() else {})
+        for name in (k for k, v in usual.items() if what["net"].get(k) == v):
+            del what["net"][name]  # as in runs of the version in which the loss could not be chosen
         if what["data"]["seed"] == self.seed:
             del what["data"]["seed"]  # as in runs of the version in which one seed drew both
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
@@ -243,7 +255,7 @@ def known_fields(section: str, part: Settings) -> tuple[str | None, dict[str, Fi
         return name, fields_of(method_class(name))
     if section == "net":
         own = {} if name == "auto" else fields_of(nets.source(name))
-        return name, {**own, **fields_of(StartSettings)}
+        return name, {**own, **fields_of(StartSettings), **fields_of(LossSettings)}
     common, own = fields_of(data_sets.DataSettings), fields_of(data_sets.source(name))
     split = part.get("split", (own | common)["split"].default)
     if not isinstance(split, str):

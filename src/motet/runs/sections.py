@@ -12,6 +12,7 @@ from motet.core import Count, NotNegative, Share
 
 Half = Annotated[float, "0 to 0.5"]
 Whole = Annotated[int, ">= 0"]
+Inside = Annotated[float, "above 0 and below 1"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,21 @@ class StartSettings:
     """The initial weights, for any network."""
 
     weights: str = ""  # a .safetensors file with the initial weights, say a run's global model; "" = random
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """What training minimises, for any network."""
+
+    loss: str = (
+        "auto"  # cross_entropy, focal | squared, absolute, quantile, poisson | cox, or module:function;
+        # auto = cross_entropy for classes, squared for numbers, cox for survival
+    )
+    class_weights: str | list[float] = (
+        "none"  # of the classes in the loss: none, balanced (n / (classes * rows of the class)), or numbers
+    )
+    gamma: NotNegative = 2.0  # focal only: how little rows count that are right already; 0 = cross_entropy
+    quantile: Inside = 0.5  # quantile only: the share of the targets that is below the prediction
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,7 @@ class TrainSettings:
     evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
     metric: str = (
         "auto"  # what chooses the round and is shown: accuracy, auc, loss, …, rmse, …, or module:function;
-        # auto = accuracy, auc where a class is rare, rmse for numbers
+        # auto = accuracy, auc where a class is rare, rmse for numbers, cindex for survival
     )
     patience: int = 50  # stop after so many rounds without a better validation score; 0 = never
     report: Literal["best", "last"] = "best"  # the round to report: the best on validation, or the last

@@ -21,7 +21,10 @@ from motet.runs.store_file import open_to_read, open_to_write, readable
 if TYPE_CHECKING:
     import pandas as pd
 
-METRICS = ("accuracy", "balanced", "auc", "f1", "brier", "ece", "rmse", "mae", "r2", "loss", "own")
+METRICS = (
+    "accuracy", "balanced", "auc", "f1", "brier", "ece", "rmse", "mae", "r2", "loss", "own", "cindex", "pinball",
+    "deviance",
+)  # fmt: skip
 SCORED = ("round", "part", "side", "client", "n", *METRICS)  # columns of scores
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -31,7 +31,8 @@ from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
 _PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
-_SHARES = ("accuracy", "balanced", "auc", "f1")  # metrics with the standard error of a share of rows
+_SHARES = ("accuracy", "balanced", "auc", "f1", "cindex")  # metrics with the standard error of a share of rows
+_BY_PAIRS = ("auc", "cindex")  # metrics of pairs of rows, which a client may have none of
 
 
 class Observer(Protocol):
@@ -230,7 +231,8 @@ class Trainer:
         means: dict[str, float] = {}
         if part == "val" and set(labels) >= {"personal"}:
             self.check_divergence(clients, scores, turn.number)
-            self.val_rows = int(scores["personal"]["n"].sum()) if "personal" in scores else 0
+            found = scores.get("personal", {})  # of survival, rows with an event tell most
+            self.val_rows = int(found.get("events", found["n"]).sum()) if found else 0
         for side in [s for s in labels if s in scores]:
             means |= self.write(clients, scores[side], turn.number, part, labels[side])
         return means
@@ -333,8 +335,9 @@ class Trainer:
 
 
 def has_score(metric: str, scores: Mapping[str, Any]) -> Any:
-    """Which clients have a score: AUC needs two classes, and an own metric may say that there is none."""
-    if metric == "auc":
+    """Which clients have a score: AUC needs two classes, concordance an event and a row that was watched for longer,
+    and an own metric may say that there is none."""
+    if metric in _BY_PAIRS:
         return scores["pairs"] > 0
     return ~np.isnan(scores[metric]) if metric == "own" else np.ones(len(scores["n"]), bool)
 
@@ -342,11 +345,11 @@ def has_score(metric: str, scores: Mapping[str, Any]) -> Any:
 def mean_score(metric: str, scores: Mapping[str, Any]) -> float:
     """The mean over clients that have a score; nan if none has one.
 
-    The AUC of a few rows is mostly chance. So clients count by the pairs of rows that their AUC compares: for
-    two classes the mean is the share of all such pairs that are in the right order.
+    The AUC or concordance of a few rows is mostly chance. So clients count by the pairs of rows that it compares:
+    for two classes, and for survival, the mean is the share of all such pairs that are in the right order.
     """
     some = has_score(metric, scores)
     if not some.any():
         return math.nan
-    weights = scores["pairs"][some] if metric == "auc" else None
+    weights = scores["pairs"][some] if metric in _BY_PAIRS else None
     return float(np.average(scores[metric][some], weights=weights))

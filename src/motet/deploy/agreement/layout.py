@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from torch import Tensor
 
 from motet.client import Column
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.core import Tree
 from motet.data.federated import FederatedData, Scaler
 from motet.wire import WireError, record

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.core import Tree
 from motet.data.federated import DataError, refuse
 from motet.data.targets import FEW

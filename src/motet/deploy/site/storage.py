@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from motet.atomic import write_atomically
 from motet.checksums import BLANK, FIELD, is_whole, with_checksum
-from motet.client.task import Kind
+from motet.client.losses import Kind
 from motet.core import Tree
 from motet.data.federated import FederatedData
 from motet.deploy.agreement.layout import Layout
