@@ -9,6 +9,8 @@ recipe.toml holds
   it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
 expected.json holds the paper's numbers by row and column.
 
+`"{seed}"` stands for the row's seed, for settings that need it as a number: `torch_seed = "{seed}"`.
+
 A seed draws the split too (data.seed = seed) unless the recipe gives data.seed: the tables in experiments/ were
 made so, and their spread over seeds includes that of the splits.
 
@@ -146,7 +148,7 @@ class Experiment:
         for key in ("after", "seeds", "rows", "by_row"):
             settings.pop(key, None)
         places = {name: str(base / before[name].folder) for name in after}
-        settings = seeded(_filled_in(settings, places), seed)
+        settings = seeded(_filled_in(settings, {"seed": seed, **places}), seed)
         return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
 
 
@@ -172,12 +174,14 @@ def fitting(part: Settings, row: Settings) -> Settings:
     return settings
 
 
-def _filled_in(value: Any, places: dict[str, str]) -> Any:
-    """Settings with folders in place of their names in braces."""
+def _filled_in(value: Any, places: dict[str, Any]) -> Any:
+    """Settings with the seed, and folders, in place of their names in braces."""
     if isinstance(value, dict):
         return {k: _filled_in(v, places) for k, v in value.items()}
     for name, place in places.items():
-        value = value.replace(f"{{{name}}}", place) if isinstance(value, str) else value
+        if value == f"{{{name}}}":
+            return place
+        value = value.replace(f"{{{name}}}", str(place)) if isinstance(value, str) else value
     return value
 
 
