@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in config.getoption("method"):
         trust_names([name])
         try:
-            method_class(name)
+            method_class(name.partition(" ")[0])
         except RecipeError as e:
             raise pytest.UsageError(f"--method {name}: {e}") from None
 

@@ -2,6 +2,8 @@
 
 Runs that nothing disturbs are played once for each method and engine and remembered. A method whose verbs are
 all solo takes the loop's path on the vmap engine, so it is tested on the loop and on threads alone.
+Ways to train (optimisers, steps, schedules) are tested with FedAvg as methods are, because they are there; and servers
+with FedOpt. Every other method must agree on all engines with all of them at once.
 `pytest tests/contract --method NAME` tests one method; NAME may be `module:Class`.
 """
 
@@ -9,16 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial, wraps
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 from torch import Tensor
 
 from motet.client import Batch, ClientData, seed_of
-from motet.core import Ask, Method, Tree, Turn, Verb, is_solo, is_verb, verb
+from motet.client.optimisers import OptimiserName
+from motet.core import Ask, Method, MethodUnfit, Tree, Turn, Verb, is_solo, is_verb, verb
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
@@ -27,10 +30,17 @@ from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import GatheredMean, robust_mean
+from motet.parts.rate_schedules import RateSchedule
+from motet.parts.server_optimisers import ServerOptimiserName
 from motet.runs.recipe import method_class, method_names
 from motet.vec import leaves
 from motet.wire import pack, unpack
 from rounds import server_examples
+
+
+def kinds_of_schedules() -> tuple[str, ...]:
+    return get_args(get_type_hints(RateSchedule)["kind"])
+
 
 ROUNDS = 3  # every client is asked, and half of them a second time
 PAUSE = 2  # rounds before the pause
@@ -40,6 +50,14 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "vmap in chunks": partial(Vmap, chunk=5),
     "threads": partial(Threads, workers=3),
 }
+WAYS: dict[str, dict[str, Any]] = (
+    {f"fedavg {name}": {"optimiser": name, "lr": 0.01} for name in get_args(OptimiserName) if name != "sgd"}
+    | {f"fedavg {kind}": {"schedule": RateSchedule(kind, 1, 3, every=1)} for kind in kinds_of_schedules()}
+    | {"fedavg steps": {"steps": 4}}
+    | {f"fedopt {name}": {"server_optimiser": name} for name in get_args(ServerOptimiserName)}
+    | {"fedper+fedopt": {}}
+)  # labels of tests: a method, and settings that make it another test
+AT_ONCE = {"optimiser": "adamw", "decay": 0.01, "steps": 4, "schedule": RateSchedule("cosine", 1, ROUNDS)}
 QUICK: dict[str, dict[str, Any]] = {"stacking": {"trees": 3}}  # settings that save time and change no path
 Clients = Mapping[str, ClientData]
 
@@ -53,7 +71,11 @@ def all_solo(method: type[Method]) -> bool:
 
 
 def engines_of(name: str) -> list[str]:
-    return [e for e in ENGINES if not (e.startswith("vmap") and all_solo(method_class(name)))]
+    return [e for e in ENGINES if not (e.startswith("vmap") and all_solo(class_of(name)))]
+
+
+def class_of(label: str) -> type[Method]:
+    return method_class(label.partition(" ")[0])
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -63,7 +85,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """
     if "method" not in metafunc.fixturenames:
         return
-    names = metafunc.config.getoption("method") or method_names()
+    names = metafunc.config.getoption("method") or [*method_names(), *WAYS]
     groups = {n: pytest.mark.xdist_group(n) for n in names}
     word = next((w for w in ("engine", "other") if w in metafunc.fixturenames), None)
     if word:
@@ -74,8 +96,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("method", [pytest.param(n, marks=groups[n]) for n in names], indirect=True)
 
 
-def new_method(name: str, task: Any) -> Method:
-    return method_class(name)(task, **QUICK.get(name, {}))
+def new_method(label: str, task: Any) -> Method:
+    return class_of(label)(task, **QUICK.get(label, {}), **WAYS.get(label, {}))
 
 
 @pytest.fixture
@@ -203,7 +225,7 @@ def undisturbed(method: Method, engine: str, clients: Clients) -> Played:
         state = go(method, recorder or inner, first=PAUSE, state=state)
         return Played(inner, state, outcome(method, inner, state), paused, recorder)
 
-    return remembered((type(method), engine), make)
+    return remembered((id(method), engine), make)
 
 
 def disturbed(method: Method, engine: str, clients: Clients) -> list[Tensor]:
@@ -215,7 +237,7 @@ def disturbed(method: Method, engine: str, clients: Clients) -> list[Tensor]:
         faulty = Faulty(hostile, lambda client, number: client == "c04" and number >= 0)
         return outcome(method, inner, go(method, faulty, seed=2))
 
-    return remembered((type(method), engine, "disturbed"), make)
+    return remembered((id(method), engine, "disturbed"), make)
 
 
 def with_one_example(c: ClientData) -> ClientData:
@@ -228,6 +250,31 @@ def with_one_example(c: ClientData) -> ClientData:
 def test_every_engine_agrees_with_the_loop(method: Method, other: str, clients_data: Clients) -> None:
     expected, found = (undisturbed(method, e, clients_data).outcome for e in ("loop", other))
     assert gap(expected, found) < 2e-5
+
+
+@pytest.mark.long
+def test_every_engine_agrees_with_the_loop_on_all_ways_to_train_at_once(
+    method: Method, clients_data: Clients
+) -> None:
+    trained = trained_otherwise(method)
+    if trained is None:
+        pytest.skip("this method does not train so")
+    expected, *found = (
+        outcome(trained, e, go(trained, e)) for e in (make(clients_data) for make in ENGINES.values())
+    )
+    assert max(gap(expected, f) for f in found) < 2e-5
+
+
+def trained_otherwise(method: Method) -> Method | None:
+    """The method with all ways to train at once that it has; None where it refuses them, or has none."""
+    rates = {k: getattr(method, k) / 10 for k in ("lr", "lr_min", "lr_max") if hasattr(method, k)}
+    there = {f.name for f in fields(method)}
+    trained = replace(method, **{k: v for k, v in (AT_ONCE | rates).items() if k in there})
+    try:
+        trained.check()
+    except MethodUnfit:
+        return None
+    return trained if "optimiser" in there else None
 
 
 @pytest.mark.long
@@ -352,7 +399,7 @@ def robust(method: Method, mean: str, engine: str, clients: Clients) -> list[Ten
 
 def models_of(method: Method, engine: str, clients: Clients) -> dict[str, Tree]:
     played = undisturbed(method, engine, clients)
-    key = (type(method), engine, "personal models")
+    key = (id(method), engine, "personal models")
     return remembered(key, lambda: personal_models(method, played.engine, played.state))
 
 

@@ -6,9 +6,11 @@ sees the same ones. Everything here is written for one client and is safe under 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -150,6 +152,7 @@ class Data:
     val: Batch
     columns: tuple[Column, ...] = ()
     augment: bool = False  # whether descend shifts and mirrors images
+    round: Tensor = field(default_factory=lambda: torch.tensor(0))  # its number; schedules of rates go by it
 
     @property
     def all(self) -> Batch:
@@ -191,6 +194,11 @@ class ClientData:
         return len(self.train)
 
 
+def _data(values: Iterable[Any], rest: tuple[Any, ...]) -> Data:
+    (x, y, n, seed, val, number), (columns, augment) = values, rest
+    return Data(x, y, n, seed, val, columns, augment, number)
+
+
 pytree.register_pytree_node(
     Batch,
     lambda b: ([b.x, b.y, b.live], None),
@@ -199,8 +207,8 @@ pytree.register_pytree_node(
 )
 pytree.register_pytree_node(
     Data,
-    lambda d: ([d.x, d.y, d.n, d.seed, d.val], (d.columns, d.augment)),
-    lambda values, rest: Data(*values, *rest),
+    lambda d: ([d.x, d.y, d.n, d.seed, d.val, d.round], (d.columns, d.augment)),
+    _data,
     serialized_type_name="motet.Data",
 )
 pytree.register_pytree_node(

@@ -215,7 +215,8 @@ def together(
     size = _UNROLL if compiled else 1
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
-    for at, live, go, key in schedule(rule, n, seed, *map(wide, length), x.shape[1], size):
+    epochs, steps = map(wide, length)
+    for at, live, go, key in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)

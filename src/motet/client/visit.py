@@ -40,7 +40,7 @@ class Visit:
 
     @cached_property
     def data(self) -> Data:
-        return examples(self.client_data, self.seed, self.client)
+        return examples(self.client_data, self.seed, self.client, self.round)
 
     def test(self, part: Part) -> ClientTest:
         return ClientTest(self.data, tested(self.client_data, part))
@@ -54,11 +54,12 @@ class Visit:
         return perform(verb, sent, keep, self.data if data is None else data, self.round, self.client)
 
 
-def examples(client_data: ClientData, seed: int, client: Client) -> Data:
-    """A client's training and validation examples, with its own seed of the turn whose seed is given."""
+def examples(client_data: ClientData, seed: int, client: Client, number: int) -> Data:
+    """A client's training and validation examples, with its own seed of the turn whose seed and number are given."""
     train = client_data.train.take()
     n, own = torch.tensor(client_data.n), torch.tensor(seed_of(seed, client))
-    return Data(train.x, train.y, n, own, client_data.val.take(), client_data.columns, client_data.augment)
+    val, columns, augment = client_data.val.take(), client_data.columns, client_data.augment
+    return Data(train.x, train.y, n, own, val, columns, augment, torch.tensor(number))
 
 
 def tested(client_data: ClientData, part: Part) -> Batch:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -52,11 +51,12 @@ class Loop:
         self.examples_of = -1
         self.method: Method
         self.turn: Turn
+        self.upto: int  # the round whose client states count: the turn's, or the one before it
 
     # ---- what a run asks ----
 
     def begin(self, method: Method, turn: Turn) -> None:
-        self.method, self.turn = method, turn
+        self.visit(method, turn)
         self.keeps.begin(turn.number)
 
     def ask(self, ask: Ask) -> Tree:
@@ -87,19 +87,23 @@ class Loop:
         see: See | None = None,
     ) -> tuple[list[Client], Tree]:
         """All clients' metrics on `part` of their examples, stacked, as they were after `turn`."""
-        self.method, self.turn = method, turn
+        self.visit(method, turn)
         return self.measured(self.predictions(state, part, sides), see)
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         """Metrics on both parts of the models that clients trained in `turn`, from how they were before it."""
-        self.method, self.turn = method, replace(turn, number=turn.number - 1)
+        self.visit(method, turn, turn.number - 1)
         return self.measured(some for ask in asks for some in self.predictions_after(ask))
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
-        self.method, self.turn = method, turn
+        self.visit(method, turn)
         views = {c: method.download(state, c) for c in self.clients}
         yield from self.each(partial(personal_model, method), views, self.client_test)
+
+    def visit(self, method: Method, turn: Turn, upto: int | None = None) -> None:
+        """Which method and turn count now, and the round whose client states do: by default the turn's."""
+        self.method, self.turn, self.upto = method, turn, turn.number if upto is None else upto
 
     # ---- how this engine does it ----
 
@@ -159,7 +163,7 @@ class Loop:
         if (known := self.examples.get(client)) is not None:
             return known
         client_data = self.clients_data[client]
-        made = examples(client_data, self.turn.seed, client)
+        made = examples(client_data, self.turn.seed, client, self.turn.number)
         if isinstance(client_data.train, Batch):
             self.examples[client] = made
         return made
@@ -168,7 +172,7 @@ class Loop:
         return ClientTest(self.data(client), tested(self.clients_data[client], part))
 
     def keep(self, client: Client) -> Tree:
-        kept = self.keeps.get(client, self.turn.number)
+        kept = self.keeps.get(client, self.upto)
         return self.joined(client) if kept is None else kept
 
     def joined(self, client: Client) -> Tree:

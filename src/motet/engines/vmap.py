@@ -91,7 +91,7 @@ class Vmap(Loop):
         if is_solo(method.personal):
             yield from super().personal_models(method, state, turn)
             return
-        self.method, self.turn = method, turn
+        self.visit(method, turn)
         views = {c: method.download(state, c) for c in self.clients}
         for clients, models, _ in self.stacked(partial(personal_model, method), views, _shared(views), "val"):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
@@ -188,7 +188,8 @@ class Vmap(Loop):
         """The chunk's examples, padded and stacked, with the seeds of this turn."""
         x, y, n, val, tested = self.remembered(clients, part)
         first = self.clients_data[clients[0]]
-        data = Data(x, y, n, self.seeds_of(clients), val, first.columns, first.augment)
+        number = torch.full((len(clients),), self.turn.number)
+        data = Data(x, y, n, self.seeds_of(clients), val, first.columns, first.augment, number)
         return data if tested is None else ClientTest(data, tested)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:

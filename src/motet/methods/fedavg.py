@@ -24,6 +24,7 @@ from motet.core import (
     average,
     verb,
 )
+from motet.parts.rate_schedules import RateSchedule
 from motet.vec import Vec
 
 
@@ -69,9 +70,14 @@ class FedAvg(LocalSGD):
 
     lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
     epochs: Epochs = 1  # local epochs in a round (E); auto = one, or more where a client has few batches
+    schedule: RateSchedule = RateSchedule()  # of lr over rounds
     steps: Annotated[int, ">= 0"] = (
         0  # local batches in a round, through as many epochs as it takes; 0 = epochs count
     )
+
+    def check(self) -> None:
+        super().check()
+        self.schedule.check()
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))
@@ -83,7 +89,11 @@ class FedAvg(LocalSGD):
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """As above; a number of epochs that `how` gives is meant as it stands, whatever `steps` is."""
         length = {} if "epochs" in how else {"epochs": self.epochs, "steps": self.steps}
-        return super().descend(loss, w, data, **{"lr": self.lr} | length | how)
+        return super().descend(loss, w, data, **{"lr": self.rate(data)} | length | how)
+
+    def rate(self, data: Data) -> float | Tensor:
+        """The local learning rate in this round."""
+        return self.lr * self.schedule.factor_at(data.round) if self.schedule.changes else self.lr
 
     def steps_taken(self, n: Tensor) -> Tensor:
         """How many steps a client with n examples takes in a round."""

@@ -53,7 +53,7 @@ class Scaffold(FedAvg):
     def train(self, s: Tree, ci: Vec, data: Data) -> tuple[Tree, Tree]:
         x, c = s["x"], s["c"]
         y = self.descend(self.corrected, x, data, given=c - ci)
-        fresh = ci - c + (x - y) / (self.steps_taken(data.n) * self.lr)  # K eta_l of the paper
+        fresh = ci - c + (x - y) / (self.steps_taken(data.n) * self.rate(data))  # K eta_l of the paper
         return (y - x, fresh - ci), fresh
 
     def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:

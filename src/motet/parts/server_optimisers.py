@@ -54,7 +54,7 @@ class ServerOptimiser(Method):
             "__module__": base.__module__,
         }
         more = {"strength": base.strength} if base.strength else {}
-        return type(f"{base.__name__}{cls.__name__}", (ServerOptimiser, base), said | more)  # type: ignore[return-value]
+        return type(f"{base.__name__}{cls.__name__}", (ServerOptimiser, base), said | more)
 
     def start(self, turn: Turn) -> Tree | Talk:
         x = super().start(turn)

@@ -28,7 +28,7 @@ from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
 from motet.runs.choose_loss import check_loss, chosen_loss, criterion_of
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
-from motet.runs.evaluation_interval import epochs_of, rounds_between
+from motet.runs.evaluation_interval import rounds_between, steps_in_round
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
@@ -92,7 +92,7 @@ def choose_engine(found: Resolved) -> Choice:
     """The engine that the recipe names, or one that suits the network and the length of the run."""
     method, e = found.method, found.recipe.engine
     most = max(h.n for h in found.federated.clients_data.values())
-    steps = -(-most // getattr(method, "batch", most)) * epochs_of(method) * found.recipe.train.rounds
+    steps = steps_in_round(method, most) * found.recipe.train.rounds
     return choose(e.name, found.task, found.training.clients_data, steps, e.chunk, e.compile)
 
 
@@ -191,6 +191,9 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         common = {k: v for k, v in settings["net"].items() if k in OF_ANY_NET}
         settings["net"] = {"name": name} | options | common
+    schedule = settings["method"].get("schedule")
+    if isinstance(schedule, dict) and (schedule["warm_up"] or schedule["kind"] != "constant"):
+        schedule["over"] = schedule["over"] or recipe.train.rounds  # by default the whole run
     agent = settings["method"].get("agent", {})
     if isinstance(agent, dict) and agent.get("capacity") == 0:  # by default it holds the whole run
         agent["capacity"] = min(_MEMORIES, recipe.train.rounds)

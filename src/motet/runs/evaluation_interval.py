@@ -23,6 +23,18 @@ def epochs_of(method: Method) -> int:
     return int(getattr(method, "epochs", 0) or getattr(method, "epochs_max", 1))
 
 
+def steps_in_round(method: Method, n: int) -> int:
+    """Local steps of a client with n rows in a round."""
+    batch, steps = int(getattr(method, "batch", n)), int(getattr(method, "steps", 0))
+    return steps or -(-n // batch) * epochs_of(method)
+
+
+def rows_in_round(method: Method, n: int) -> int:
+    """Rows that a client with n of them trains on in a round, each counted as often as it is visited."""
+    batch, steps = int(getattr(method, "batch", n)), int(getattr(method, "steps", 0))
+    return steps * min(n, batch) if steps else n * epochs_of(method)
+
+
 def rounds_between(
     train: TrainSettings, method: Method, clients: Mapping[str, ClientData], trainees: int
 ) -> int:
@@ -30,7 +42,7 @@ def rounds_between(
     training; at most as long as leaves ten evaluations, and three within the run's patience."""
     rows, val = sum(c.n for c in clients.values()), sum(len(c.val) for c in clients.values())
     cost = val + _STEP * method.epochs_at_evaluation() * rows
-    training = _STEP * epochs_of(method) * rows * trainees / len(clients)
+    training = _STEP * sum(rows_in_round(method, c.n) for c in clients.values()) * trainees / len(clients)
     wanted = int(cost / (SHARE * training) + 0.5)
     most = min(train.rounds // LEAST, train.patience // 3 if train.patience else train.rounds)
     return max(1, min(wanted, most))

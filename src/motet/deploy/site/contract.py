@@ -136,8 +136,7 @@ class Contract:
             yield Objection(
                 "rounds", f"{run} was offered with {self.rounds} rounds, and round {letter.round} came"
             )
-        ahead = 1 if letter.job == "evaluate_trained" else 0
-        if letter.seed != turn_seed(self.seed, letter.round + ahead):
+        if letter.seed != turn_seed(self.seed, round_of(letter)):
             yield Objection("recipe", f"{run}: the recipe gives round {letter.round} another seed")
         yield from self.of_ask(letter)
 
@@ -311,6 +310,11 @@ def policy_hash(policy: Policy) -> str:
 def name_of_method(recipe: Any) -> str:
     method = recipe.get("method") if isinstance(recipe, Mapping) else None
     return str(method.get("name", ""))[:80] if isinstance(method, Mapping) else ""
+
+
+def round_of(letter: Letter) -> int:
+    """The round in which the work is done: models that training would leave are those of the next one."""
+    return letter.round + (1 if letter.job == "evaluate_trained" else 0)
 
 
 def turn_seed(seed: int, number: int) -> int:

@@ -32,7 +32,7 @@ from motet.wire import size
 
 _ROWS = 16  # of each part of the data, for a dry run
 _ROUNDS = 3
-_SHORT = {"epochs": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
+_SHORT = {"epochs": 1, "steps": 1, "head_epochs": 1, "warm_up": 1, "stretch": 1, "tune": 1, "epochs_max": 1}
 
 
 class AskRecorder(Loop):

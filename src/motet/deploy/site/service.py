@@ -38,6 +38,7 @@ from motet.deploy.site.contract import (
     derive,
     objections,
     recipe_hash,
+    round_of,
 )
 from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
 from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
@@ -320,7 +321,7 @@ class SiteService:
         own = self.rows.of(letter.run).clients_data[self.name]
         client_data = with_enough_rows(own, self.policy.least_rows)
         seed = seed_of(self.secret.hex(), letter.seed) if self.policy.secret_orders else letter.seed
-        return Visit(method, self.name, client_data, seed, letter.round)
+        return Visit(method, self.name, client_data, seed, round_of(letter))
 
     def states(self, letter: Letter) -> EncryptedState:
         return EncryptedState(self.rows.run_folder(letter.run), letter.run, self.key)
