@@ -144,6 +144,13 @@ def test_as_flamby_with_validation_rows_takes_them_from_the_training_rows(decode
         assert data.train.x.mean(0).abs().max() < 1e-5  # scaled by the rows that are left
 
 
+def test_as_flamby_the_server_tests_on_all_test_rows_scaled_by_all_training_rows(decoded):
+    pool, data = heart.flamby_pool(decoded(heart)), flamby(decoded, val=0)
+    train, test = (pool.x[pool.part == part] for part in (0, 2))
+    expected = (test - train.mean(0)) / train.std(0, ddof=1)
+    assert np.allclose(data.server_test.x.numpy(), expected, atol=1e-5) and len(data.server_test) == 254
+
+
 def test_a_wrong_hospital_file_is_refused(tmp_path):
     (tmp_path / "processed.cleveland.data").write_text("63,1,1\n")
     with pytest.raises(DataError, match=r"processed.cleveland.data is not the file it should be: its sha256"):

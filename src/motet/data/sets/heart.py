@@ -8,7 +8,8 @@ What is still missing is filled with means of training rows.
 
 as_flamby = true is Fed-Heart-Disease of FLamby (Ogier du Terrail et al. 2022): slope, ca and thal go, and rows with
 missing cells; cp and restecg as flags without their first code, 13 features in all; 66 % of a hospital's rows are for
-training, by its fixed draw; every column, flags too, is standardised by the hospital's training rows.
+training, by its fixed draw; every column, flags too, is standardised by the hospital's training rows. The server's
+test set is FLamby's "pooled test": all test rows again, standardised by all training rows.
 Differs from FLamby: validation rows (data.val) are drawn from its training rows, and columns are standardised by what
 is left; data.val = 0 gives FLamby's numbers.
 
@@ -148,10 +149,12 @@ def flamby_pool(found: Mapping[str, np.ndarray]) -> Pool:
     plain = [i for i, c in enumerate(every) if not c.group and c.name not in _DROPPED]
     flags = [i for i, c in enumerate(every) if c.group and c.group not in _DROPPED and c.name not in first]
     order = [*plain, *flags]
-    y, owner = _target(found)[whole], found["owner"][whole]
+    x, y, owner = np.ascontiguousarray(x[:, order]), _target(found)[whole], found["owner"][whole]
+    part = flamby_parts(y, owner)
+    test = part == PARTS.index("test")
     return Pool(
-        np.ascontiguousarray(x[:, order]), y, "classes", _CLASSES, tuple(every[i] for i in order), owner, HOSPITALS,
-        part=flamby_parts(y, owner), scaling="client", sample_deviation=True,
+        x, y, "classes", _CLASSES, tuple(every[i] for i in order), owner, HOSPITALS, part,
+        server_test=(x[test], y[test]), scaling="client", sample_deviation=True,
     )  # fmt: skip
 
 
