@@ -196,6 +196,10 @@ def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     ]
 
 
+# the loss of runs of earlier versions, which could not choose one
+_USUAL_LOSS = {"net.loss": "auto", "net.class_weights": "none", "net.gamma": 2.0, "net.quantile": 0.5}
+
+
 def settings_of(run: ReportedRun) -> dict[str, Any]:
     """`section.name: value` of these sections; another seed, split, engine or saving is the same experiment.
 
@@ -204,6 +208,7 @@ def settings_of(run: ReportedRun) -> dict[str, Any]:
     recipe = run.facts.get("asked") or run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items() if (s, k) != ("data", "seed")}
+    flat |= _USUAL_LOSS | flat if flat else {}
     flat |= _guard(recipe.get("guard", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}
 

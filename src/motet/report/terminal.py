@@ -309,10 +309,10 @@ def summary_text(summary: dict[str, Any]) -> str:
     if summary["alone"] is not None:
         lines.append(("alone", f"{score(summary['alone'], m)}, the client's own model, trained alone"))
     if summary["constant"] is not None:
-        said = "majority class" if summary["constant_name"] != "mean" else "mean target"
-        lines.append(
-            ("constant", f"{score(summary['constant'], m)}, the {said} of the client's training rows")
-        )
+        name = summary["constant_name"]
+        said = f"{name} target" if name in ("mean", "median", "quantile") else name
+        said = name if name == "equal risks" else f"the {said} of the client's training rows"
+        lines.append(("constant", f"{score(summary['constant'], m)}, {said}"))
     if summary["after_training"] is not None:
         mean, sd = score(summary["after_training"], m), score(summary["after_training_sd"], m)
         lines.append(("trained", f"{mean} ± {sd}, clients' models as they left the reported round"))
