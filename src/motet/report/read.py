@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 POOLED = "centralised"  # all rows in one place: no federated method
 ALONE = "local"  # training alone
 CONSTANT = "constant"  # a client's own majority class or mean, as a side of the scores and as a row
-NOT_ALWAYS = ("auc", "f1", "r2", "ece", "own", "cindex")  # metrics that a sound client may lack: all rows of one class
+NOT_ALWAYS = (
+    "auc",
+    "f1",
+    "r2",
+    "ece",
+    "own",
+    "cindex",
+)  # metrics that a sound client may lack: all rows of one class
 EXPERIMENT = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
 
 

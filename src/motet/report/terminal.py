@@ -1,6 +1,6 @@
 """Numbers as people read them, and the comparison as plain text or records.
 
-Shares (accuracy, balanced accuracy, AUC, F1, concordance) in percent with one decimal and their differences in points, all
+Shares (accuracy, AUC, F1, concordance, …) in percent with one decimal and their differences in points, all
 else with three significant digits. Knows no store and no HTML.
 """
 

@@ -170,7 +170,7 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
 def in_unit(outputs: Tensor, target: Mapping[str, Any]) -> Tensor:
     """A network's outputs as predictions in the target's own unit."""
     linked = outputs.exp() if target.get("link") == "exp" else outputs
-    return linked * target["scale"] + target["offset"]
+    return linked * float(target["scale"]) + float(target["offset"])
 
 
 def network_of(facts: dict[str, Any]) -> nn.Module:
