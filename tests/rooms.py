@@ -63,7 +63,7 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         "the wire knows trees, and unpickles nothing",
     ),
     "engines": ({"core", "vec", "client", "wire", "guard"}, set(), "engines know no method and no run"),
-    "data": ({"vec", "client"}, {"ray", "nvflare"}, "data knows no method, network or engine"),
+    "data": ({"vec", "client", "survival"}, {"ray", "nvflare"}, "data knows no method, network or engine"),
     "nets": (
         {"vec", "client"},
         {"ray", "nvflare"},

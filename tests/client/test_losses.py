@@ -31,7 +31,11 @@ def wide_error(z: Tensor, y: Tensor) -> Tensor:
 def some(name: str, rows: int, seed: int = 0) -> tuple[Criterion, Tensor, Tensor]:
     """A loss with outputs and targets that fit it."""
     draw = torch.Generator().manual_seed(seed)
-    z = torch.randn(rows, 3, generator=draw) if LOSSES[name] == "classes" else torch.randn(rows, generator=draw)
+    z = (
+        torch.randn(rows, 3, generator=draw)
+        if LOSSES[name] == "classes"
+        else torch.randn(rows, generator=draw)
+    )
     y: Tensor = torch.randint(0, 3, (rows,), generator=draw)
     if LOSSES[name] != "classes":
         y = torch.randint(1, 6, (rows,), generator=draw).float()  # many ties
@@ -283,5 +287,3 @@ def test_an_own_loss_sees_rows_only_and_trains_stacked_clients_too() -> None:
     data = clients_of("squared")[1]
     w = descend(task.loss, task.w0, data, lr=0.05, epochs=20)
     assert task.loss(w, data.all) < task.loss(task.w0, data.all)
-
-

@@ -226,9 +226,7 @@ def _of_numbers(scale: float, criterion: Criterion) -> Callable[[Array, Array, A
     return of
 
 
-def _as_trained(
-    criterion: Criterion, scale: float, scores: Array, y: Array, live: Array
-) -> dict[str, Array]:
+def _as_trained(criterion: Criterion, scale: float, scores: Array, y: Array, live: Array) -> dict[str, Array]:
     """The loss that a criterion other than the usual ones trains; pinball and deviance in the target's own unit."""
     z, live = torch.from_numpy(np.asarray(scores, np.float64)), live.astype(np.float64)
     target = torch.from_numpy(y if y.dtype.kind in "iu" else np.asarray(y, np.float64))
@@ -245,7 +243,9 @@ def _as_trained(
 def of_survival(scores: Array, y: Array, live: Array) -> dict[str, Array]:
     """As `of_classes`: outputs are logarithms of risks. With `events`, how many of the rows had their event."""
     there = [np.asarray(rows) > 0 for rows in live]
-    each = [(y[i][rows].astype(np.float64), scores[i][rows].astype(np.float64)) for i, rows in enumerate(there)]
+    each = [
+        (y[i][rows].astype(np.float64), scores[i][rows].astype(np.float64)) for i, rows in enumerate(there)
+    ]
     found = {
         "n": [len(t) for t, _ in each],
         "cindex": [concordance(t, z) for t, z in each],

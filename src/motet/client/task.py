@@ -92,8 +92,8 @@ class Task:
         if name not in self._others:
             if self.build is None:
                 raise UsageError(f"nobody said how to build {name!r} here.\nhint: give Task a `build`")
-            net, how = self.build(name), {"offset": self.offset, "criterion": self.criterion}
-            self._others[name] = Task(net, self.kind, self.outputs, self.scale, self.pixels, **how)
+            how = self.kind, self.outputs, self.scale, self.pixels
+            self._others[name] = Task(self.build(name), *how, offset=self.offset, criterion=self.criterion)
         return self._others[name]
 
     def predict(self, w: Vec, x: Tensor) -> Tensor:

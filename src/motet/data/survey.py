@@ -27,8 +27,10 @@ from motet.data.skew import (
     entropy,
     gini,
 )
+from motet.survival import survival_curve
 
 MOST = 3  # columns that are listed for a client
+_POINTS = 201  # of a curve of survival
 _STEP = 1 << 20  # bytes of features in a block: they fit into the processor's cache
 _QUANTILES = {"min": 0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95, "max": 1}
 
@@ -61,6 +63,9 @@ class ClientSurvey:
     apart: list[Deviation]  # tables: columns in which it differs most from all clients, the largest first
     channels: list[float]  # images: mean of each channel, from 0 to 1
     missing: int  # cells that were empty before they were filled
+    survival: list[
+        float | None
+    ]  # survival: the share without event at each of the survey's times; None: not watched
 
     @property
     def rows(self) -> int:
@@ -108,6 +113,8 @@ class Survey:
     proxy: int | None  # rows of the server
     server_test: int | None
     notes: list[str]
+    times: list[float]  # survival: times at which curves are given; empty otherwise
+    survival: list[float | None]  # survival: of all clients
 
 
 @dataclass
@@ -126,7 +133,9 @@ def survey(federated: FederatedData) -> Survey:
     features = kind_of_features(federated)
     reads = [read(federated, c, h, i, features) for i, (c, h) in enumerate(clients_data.items())]
     labels, counts = label_counts(federated, [r.y for r in reads])
-    described_rows = described(federated, reads, features)
+    everyone = np.concatenate([r.y for r in reads])
+    times = np.linspace(0, np.abs(everyone).max(), _POINTS) if federated.kind == "survival" else np.empty(0)
+    described_rows = described(federated, reads, features, times)
     clients = [
         client_survey(federated, client, mine, counts.sum(0), more)
         for client, mine, more in zip(clients_data, counts, described_rows, strict=True)
@@ -134,7 +143,8 @@ def survey(federated: FederatedData) -> Survey:
     return Survey(
         name=federated.name, kind=federated.kind, features=features, shape=tuple(federated.shape),
         columns=federated.shape[0] if features == "table" else 0, labels=labels,
-        counts=counts.sum(0).tolist(), target=summary(federated, np.concatenate([r.y for r in reads])),
+        counts=counts.sum(0).tolist(), target=summary(federated, everyone), times=times.tolist(),
+        survival=curve(everyone, times),
         clients=clients, rows=Range.of(clients, "rows"), entropy=Range.of(clients, "entropy"),
         evenness=Range.of(clients, "evenness"), distance=Range.of(clients, "distance"),
         gini=gini(np.array([c.rows for c in clients])), duplicates=duplicates(federated, reads),
@@ -247,12 +257,24 @@ def held(federated: FederatedData, client_data: ClientData) -> np.ndarray:
     return np.array([c.here for c in columns]) if columns else np.ones(federated.shape[0], bool)
 
 
-def described(federated: FederatedData, reads: list[Read], features: str) -> list[dict[str, Any]]:
+def curve(y: np.ndarray, times: np.ndarray) -> list[float | None]:
+    """The share of the rows without event at these times, as far as a row was watched; nothing without times."""
+    if not len(times) or not len(y):
+        return []
+    found, last = survival_curve(y), np.abs(y).max()
+    shares = found.survival[np.searchsorted(found.times, times, "right") - 1]
+    return [float(s) if t <= last else None for s, t in zip(shares, times, strict=True)]
+
+
+def described(
+    federated: FederatedData, reads: list[Read], features: str, times: np.ndarray
+) -> list[dict[str, Any]]:
     """Targets and features of each client, described."""
     columns = [int(r.held.sum()) if features == "table" else 0 for r in reads]
     apart = set_apart(federated, reads) if features == "table" else [[] for _ in reads]
     return [
-        {"target": summary(federated, r.y), "columns": many, "apart": most, "channels": channels(federated, r)}
+        {"target": summary(federated, r.y), "columns": many, "apart": most, "channels": channels(federated, r),
+         "survival": curve(r.y, times)}
         for r, many, most in zip(reads, columns, apart, strict=True)
     ]  # fmt: skip
 

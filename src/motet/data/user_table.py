@@ -220,7 +220,9 @@ class Reader:
             return np.empty(0), "survival", ()
         if many := int((times == 0).sum()):
             self.notes.append(f"{many} times of {time!r} are 0; they become half of the smallest other time")
-        self.notes.append(f"{int(seen.sum()):,} of {len(seen):,} rows had their event; the others are censored")
+        self.notes.append(
+            f"{int(seen.sum()):,} of {len(seen):,} rows had their event; the others are censored"
+        )
         return targets.survival_target(times, seen), "survival", ()
 
     def _times(self, name: str) -> np.ndarray:
@@ -237,7 +239,9 @@ class Reader:
         ):  # fmt: skip
             if bad.any():
                 places = self.table.where(np.flatnonzero(bad))
-                self.problems.append(f"the time {name!r} {what} in {int(bad.sum())} rows: {places}.\nhint: {fix}")
+                self.problems.append(
+                    f"the time {name!r} {what} in {int(bad.sum())} rows: {places}.\nhint: {fix}"
+                )
         return times
 
     def _events(self, name: str) -> np.ndarray:

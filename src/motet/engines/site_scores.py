@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from motet.client.losses import Criterion, Kind
 from motet.client.metrics import fitting
-from motet.client.losses import Kind
 from motet.client.task import Task
 from motet.core import Tree
 from motet.wire import WireError
@@ -25,8 +25,13 @@ from motet.wire import WireError
 MOST_ROWS = 10**9  # of a site; no table that a site's process can hold has more
 _SLACK = 1e-6  # of sums that were rounded
 _ROUGH = 0.95  # how well scores must fit each other, where a site rounds what leaves
+_ERRORS = ("rmse", "mae", "pinball", "deviance")
 _SHARES = ("accuracy", "balanced", "auc", "f1", "ece")
-_LOST = {"numbers": 10_000.0, "classes": 1_000.0}  # times the loss of a constant: no sound model has it
+_LOST = {
+    "numbers": 10_000.0,
+    "classes": 1_000.0,
+    "survival": 1_000.0,
+}  # times the loss of a constant: no sound model has it
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,16 @@ class ScoreRules:
     outputs: int
     scale: float  # of numbers that are predicted
     own: bool  # whether a user's own metric is among them
+    loss: Criterion = Criterion()  # what is trained; of the usual ones, more is known
 
     @classmethod
     def of(cls, task: Task) -> ScoreRules:
-        return cls(task.kind, task.outputs, float(task.scale), task.own is not None)
+        return cls(task.kind, task.outputs, float(task.scale), task.own is not None, task.criterion)
 
     @property
     def names(self) -> set[str]:
         more = {"n"} | ({"pairs"} if self.kind == "classes" else set()) | ({"own"} if self.own else set())
-        return more | set(fitting(self.kind))
+        return more | set(fitting(self.kind, self.loss.name))
 
     def numbers(self, scores: Tree) -> dict[str, float]:
         """The scores as numbers, if each is a single one and all that are expected are there."""
@@ -73,6 +79,8 @@ class ScoreRules:
     def lost(self, scores: Mapping[str, Tensor]) -> bool:
         """Whether the loss is one that no sound model has: training diverged, or the site lies."""
         loss = float(scores["loss"])
+        if not self.loss.usual:
+            return bool(float(scores["n"])) and not math.isfinite(loss)
         constant = 1.0 if self.kind == "numbers" else math.log(max(self.outputs, 2))
         return bool(float(scores["n"])) and not loss <= _LOST[self.kind] * constant
 
@@ -82,13 +90,13 @@ class ScoreRules:
             none = math.isnan(s[name]) and (not sound or (name == "auc" and s["pairs"] == 0))
             if not none and not -_SLACK <= s[name] <= 1 + _SLACK:
                 raise WireError(f"its {name} is {s[name]:g}, and a share is between 0 and 1")
-        if s["loss"] < 0:
+        if s["loss"] < 0 and self.loss.own is None:
             raise WireError(f"its loss is {s['loss']:g}, and a loss is 0 at least")
         if "own" in s and math.isinf(s["own"]):
             raise WireError("its score of the run's own metric is not finite")
         if not sound:
             return
-        tops = {"brier": 1.0 if self.outputs == 2 else 2.0, "rmse": math.inf, "mae": math.inf}
+        tops = {"brier": 1.0 if self.outputs == 2 else 2.0} | dict.fromkeys(_ERRORS, math.inf)
         for name, top in ((k, v) for k, v in tops.items() if k in s):
             if not (0 <= s[name] <= top + _SLACK and math.isfinite(s[name])):
                 raise WireError(f"its {name} is {s[name]:g}")
@@ -98,6 +106,9 @@ class ScoreRules:
     def _check_fit(self, s: Mapping[str, float]) -> None:
         """A row whose class is not found has a probability of one half at most, which costs log 2 and more."""
         if not math.isfinite(s["loss"]):
+            return
+        if not self.loss.usual:
+            self._check_unit(s)
             return
         if self.kind == "classes":
             wrong = 1 - min(s["accuracy"], 1.0)
@@ -111,6 +122,16 @@ class ScoreRules:
             raise WireError(
                 f"its rmse {s['rmse']:g}, mae {s['mae']:g} and loss {s['loss']:g} do not fit each other"
             )
+
+    def _check_unit(self, s: Mapping[str, float]) -> None:
+        """Errors that are a loss in another unit, or that no loss explains."""
+        units = {"absolute": ("mae", self.scale), "quantile": ("pinball", self.scale),
+                 "poisson": ("deviance", 2 * self.loss.rate)}  # fmt: skip
+        name, unit = units.get(self.loss.name, ("", 1.0))
+        if name and not _near(s[name], s["loss"] * unit):
+            raise WireError(f"its {name} {s[name]:g} and its loss {s['loss']:g} do not fit each other")
+        if "rmse" in s and s["mae"] * _ROUGH > s["rmse"] + _SLACK:
+            raise WireError(f"its rmse {s['rmse']:g} and mae {s['mae']:g} do not fit each other")
 
     def _pairs(self, pairs: float, n: int, counted: bool) -> Tensor:
         """How many pairs of rows an AUC compares, which is its weight in a mean; where numbers of rows stay at the

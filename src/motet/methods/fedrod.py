@@ -48,7 +48,9 @@ class FedROD(FedAvg):
         w, h = both.split("w", "h")
         generic, z = self.task.predict_from(w, batch.x)
         personal = generic.detach() + self.task.top(h, z.detach())
-        first, second = (self.task.per_example_loss(s, batch.y, batch.live) for s in (generic + prior, personal))
+        first, second = (
+            self.task.per_example_loss(s, batch.y, batch.live) for s in (generic + prior, personal)
+        )
         return batch.mean(first + second)
 
     def prior(self, data: Data) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from motet.checksums import file_checksum
 from motet.errors import Damaged
 from motet.report.certainty import LEVEL, Floats, sign_test, two_shares
 from motet.report.gains import Pair, gain_frame, unit_of
+from motet.report.read import ReportedRun, settings_of
 from motet.runs.store import Store
 
 FILE = "predictions.parquet"
@@ -30,9 +31,10 @@ OUTCOMES = (BETTER, SAME, WORSE, UNKNOWN)
 RESAMPLES, FEWEST, CELLS = 1000, 200, 4_000_000  # of a client's rows: fewer where there are very many
 FEWEST_ROWS = 10  # with fewer test rows, in all splits together, nothing is said of one client
 FEWEST_OF_CLASS = 5  # of metrics that count classes alike, of the rarest class
-BY_CLASS = ("auc", "balanced", "f1")
+BY_CLASS = ("auc", "balanced", "f1", "cindex")  # what the rarest kind of row decides
 BINS = 15  # of the calibration error, as in the scores
 Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
+Measure = Callable[..., Any]  # (targets, predictions, weights (resamples, rows)) -> (resamples,)
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
 
 
@@ -41,7 +43,7 @@ def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
     frame = gain_frame(some)
     if not len(frame):
         return {}
-    metric, better = some[0].run.metric, some[0].run.better
+    metric, better, measure = some[0].run.metric, some[0].run.better, measure_of(some[0].run)
     held, shares, found = _rows(some), _test_shares(some), {}
     each = frame.groupby("unit", sort=False).agg({"own": "mean", "other": "mean", "n": "min"})
     for unit, own, other, n in each.itertuples():
@@ -51,7 +53,7 @@ def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
         elif metric == "accuracy" and len(rows) == 1:
             found[unit] = _by_signs(next(iter(rows.values())))
         else:
-            found[unit] = _by_bootstrap(rows, metric, better, shares[unit])
+            found[unit] = _by_bootstrap(rows, metric, measure, better, shares[unit])
     return found
 
 
@@ -143,14 +145,14 @@ def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
     return _called(*two_shares(own, other, rows)) if metric == "accuracy" else UNKNOWN
 
 
-def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
+def _by_bootstrap(rows: Rows, metric: str, measure: Measure | None, better: int, share: float) -> str:
     """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
     many = _rows_that_count(rows, metric, share)
-    if metric not in METRICS or many < (FEWEST_OF_CLASS if metric in BY_CLASS else FEWEST_ROWS):
+    if measure is None or many < (FEWEST_OF_CLASS if metric in BY_CLASS else FEWEST_ROWS):
         return UNKNOWN
     draw, largest = np.random.default_rng(0), max(len(seeds[0][0][0]) for seeds in rows.values())
     times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
-    each = np.stack([_differences(seeds, metric, draw, times) for seeds in rows.values()])
+    each = np.stack([_differences(seeds, measure, draw, times) for seeds in rows.values()])
     there = np.isfinite(each)  # a resample of one class has no AUC
     with np.errstate(invalid="ignore"):
         found = np.where(there, each, 0).sum(0) / there.sum(0) * better
@@ -165,9 +167,11 @@ def _by_bootstrap(rows: Rows, metric: str, better: int, share: float) -> str:
 
 def _rows_that_count(rows: Rows, metric: str, share: float) -> float:
     """How many rows the difference rests on, over splits: no more than the client has. Where classes count alike,
-    the rows of the rarest class."""
+    the rows of the rarest class; of survival, the rows with an event."""
     targets = [seeds[0][0][0] for seeds in rows.values()]
-    if metric in BY_CLASS:
+    if metric == "cindex":
+        many = sum(int((y > 0).sum()) for y in targets)
+    elif metric in BY_CLASS:
         counts = np.unique(np.concatenate(targets), return_counts=True)[1]
         many = int(counts.min()) if len(counts) > 1 else 0
     else:
@@ -181,11 +185,12 @@ def _student(rows: float) -> float:
     return float(special.stdtrit(rows - 1, level) / special.ndtri(level) * np.sqrt(rows / (rows - 1)))
 
 
-def _differences(seeds: Sequence[tuple[Predicted, Predicted]], metric: str, draw: Any, times: int) -> Floats:
+def _differences(
+    seeds: Sequence[tuple[Predicted, Predicted]], measure: Measure, draw: Any, times: int
+) -> Floats:
     """Of every resample of one split's rows, the same for all seeds and for both."""
     many = len(seeds[0][0][0])
     weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
-    measure = METRICS[metric]
     with np.errstate(divide="ignore", invalid="ignore"):
         each = [measure(*one, weights) - measure(*two, weights) for one, two in seeds]
     return np.asarray(np.mean(each, axis=0), dtype=float)
@@ -258,7 +263,37 @@ def _r2(y: Any, found: Any, w: Floats) -> Any:
     return 1 - _mean((found - y) ** 2, w) / spread
 
 
-METRICS: dict[str, Callable[[Any, Any, Floats], Any]] = {
+def _concordance(y: Any, risk: Any, w: Floats) -> Any:
+    """The share of comparable pairs in the right order; nan where a resample has none (survival.py)."""
+    time, seen = np.abs(y), y > 0
+    first = seen[:, None] & ((time[:, None] < time) | ((time[:, None] == time) & ~seen))  # (rows, rows)
+    right = (risk[:, None] > risk) + 0.5 * (risk[:, None] == risk)
+    return ((w @ (first * right)) * w).sum(-1) / ((w @ first) * w).sum(-1)
+
+
+def _deviance(y: Any, rate: Any, w: Floats) -> Any:
+    return 2 * _mean(special.xlogy(y, y / rate) - y + rate, w)
+
+
+def _pinball(y: Any, found: Any, w: Floats, level: float) -> Any:
+    return _mean(np.maximum(level * (y - found), (level - 1) * (y - found)), w)
+
+
+def measure_of(run: ReportedRun) -> Measure | None:
+    """How the run's metric is computed of single rows; None where that is not known: a loss of another kind than
+    cross-entropy and squared error is known to the run alone."""
+    how = settings_of(run)
+    if run.metric == "pinball":
+        return partial(_pinball, level=float(how["net.quantile"]))
+    usual = how.get("net.loss", "auto") in ("auto", "cross_entropy", "squared")
+    if run.metric == "loss" and not (usual and how.get("net.class_weights", "none") == "none"):
+        return None
+    return None if run.metric == "loss" and run.facts.get("kind") == "survival" else METRICS.get(run.metric)
+
+
+METRICS: dict[str, Measure] = {
+    "cindex": _concordance,
+    "deviance": _deviance,
     "accuracy": lambda y, p, w: _mean(p.argmax(-1) == y, w),
     "balanced": _balanced,
     "auc": _auc,

@@ -34,7 +34,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 FORMATS = ("pdf", "svg", "png")
 BOUNDS = {  # what a metric can be; a figure's axis shows nothing beyond
-    "accuracy": (0.0, 1.0), "balanced": (0.0, 1.0), "auc": (0.0, 1.0), "f1": (0.0, 1.0), "cindex": (0.0, 1.0), "ece": (0.0, 1.0),
+    "accuracy": (0.0, 1.0), "balanced": (0.0, 1.0), "auc": (0.0, 1.0), "f1": (0.0, 1.0), "ece": (0.0, 1.0),
+    "cindex": (0.0, 1.0), "pinball": (0.0, None), "deviance": (0.0, None),
     "brier": (0.0, 2.0), "rmse": (0.0, None), "mae": (0.0, None), "loss": (0.0, None), "r2": (None, 1.0),
 }  # fmt: skip
 STYLE: dict[Any, Any] = {

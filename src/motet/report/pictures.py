@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.report import client_figures, contribution_graph, curves, figure_data, fonts
+from motet.report import client_figures, contribution_graph, curves, figure_data, fonts, survival_figures
 from motet.report.export_table import as_csv
 from motet.report.figures import FORMATS, WIDE, Picture, Styles, as_file, styles_of
 from motet.report.read import ReportedRun
@@ -29,8 +29,15 @@ def pictures(runs: Sequence[ReportedRun], table: pd.DataFrame) -> list[Picture]:
     labels = [str(name) for name in table["method"]]
     styles, metric = styles_of(labels), str(table.attrs["metric"])
     found = [*_of_rounds(runs, styles, metric), *_of_clients(runs, styles, metric)]
-    found += [*_of_gains(runs, table, metric), *_of_groups(runs), *_of_client_rows(runs[0])]
+    found += [*survival_figures.picture(runs, _best(table)), *_of_gains(runs, table, metric)]
+    found += [*_of_groups(runs), *_of_client_rows(runs[0])]
     return found + [picture for run in runs for picture in contribution_graph.picture(run)]
+
+
+def _best(table: pd.DataFrame) -> str:
+    """The method that validation chose, or the first of the table."""
+    chosen = table.loc[table["best"].astype(bool), "method"] if "best" in table else table["method"]
+    return str((chosen if len(chosen) else table["method"]).iloc[0])
 
 
 def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list[Picture]:

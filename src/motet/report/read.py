@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 POOLED = "centralised"  # all rows in one place: no federated method
 ALONE = "local"  # training alone
 CONSTANT = "constant"  # a client's own majority class or mean, as a side of the scores and as a row
-NOT_ALWAYS = ("auc", "f1", "r2", "ece", "own", "cindex")  # metrics that a sound client may lack: all rows of one class
+NOT_ALWAYS = (
+    "auc",
+    "f1",
+    "r2",
+    "ece",
+    "own",
+    "cindex",
+)  # metrics that a sound client may lack: all rows of one class
 EXPERIMENT = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
 
 
@@ -196,6 +203,10 @@ def _labels(runs: Sequence[ReportedRun]) -> list[str]:
     ]
 
 
+# the loss of runs of earlier versions, which could not choose one
+_USUAL_LOSS = {"net.loss": "auto", "net.class_weights": "none", "net.gamma": 2.0, "net.quantile": 0.5}
+
+
 def settings_of(run: ReportedRun) -> dict[str, Any]:
     """`section.name: value` of these sections; another seed, split, engine or saving is the same experiment.
 
@@ -204,6 +215,7 @@ def settings_of(run: ReportedRun) -> dict[str, Any]:
     recipe = run.facts.get("asked") or run.facts.get("settings") or _parsed(str(run.facts.get("recipe", "")))
     parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items() if (s, k) != ("data", "seed")}
+    flat |= _USUAL_LOSS | flat if flat else {}
     flat |= _guard(recipe.get("guard", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}
 

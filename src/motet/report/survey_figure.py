@@ -92,7 +92,8 @@ def caption(survey: Plain) -> str:
     """How to read the picture."""
     many = len(survey["clients"])
     what = {
-        "stack": "Bars are shares of a client's rows by class",
+        "stack": "Bars are shares of a client's rows "
+        + ("with an event and censored" if survey["kind"] == "survival" else "by class"),
         "matrix": "The stronger a field, the larger its share of the client's rows; empty: no rows",
         "boxes": "Boxes hold the middle half of a client's targets, with a line at the median; "
         "whiskers hold nine tenths, dots are the ends; the dashed line is everyone's median",
@@ -118,7 +119,8 @@ def labels_panel(axes: Axes, survey: Plain, rows: Sequence[ClientRow]) -> list[A
         return boxes(axes, rows)
     written = len(survey["labels"]) <= WRITTEN[0] and len(rows) <= WRITTEN[1]
     if way(survey) == "stack":
-        axes.set_title("share of rows by class, in %", loc="left")
+        what = "with an event" if survey["kind"] == "survival" else "by class"
+        axes.set_title(f"share of rows {what}, in %", loc="left")
         return stacks(axes, rows, survey["labels"], written)
     axes.set_title("rows by class, and their share" if written else "share of rows by class", loc="left")
     return matrix(axes, rows, survey["labels"], written)

@@ -39,6 +39,8 @@ def columns(survey: Plain) -> dict[str, Cell]:
         "bits": lambda c: f"{c['entropy']:.2f}",
         "distance": lambda c: f"{c['distance']:.2f}",
     }
+    if survey["kind"] == "survival":
+        found |= {"events": events, "median time": lambda c: three_digits(c["target"]["median"])}
     if survey["kind"] == "numbers":
         found |= {"mean ± sd": targets("mean", "±", "std"), "from … to": targets("min", "…", "max")}
     return found | feature_columns(survey)
@@ -81,6 +83,12 @@ def sparks(counts: Sequence[int]) -> str:
     """
     most = max(counts) or 1
     return "".join(SPARKS[-(-n * len(SPARKS) // most) - 1] if n else "·" for n in counts)
+
+
+def events(client: Plain) -> str:
+    """How many rows had their event, and their share."""
+    many, seen = sum(client["counts"]), client["counts"][1]
+    return f"{seen:,} ({100 * seen / max(many, 1):.0f} %)"
 
 
 def targets(first: str, between: str, second: str) -> Cell:
@@ -132,6 +140,9 @@ def of_features(survey: Plain) -> str:
     }[survey["features"]]
     if survey["kind"] == "numbers":
         return f"{what}; the target is a number, counted in {len(survey['labels'])} bins of equal size"
+    if survey["kind"] == "survival":
+        censored, seen = survey["counts"]
+        return f"{what}; the target is a time: {seen:,} rows had their event, {censored:,} are censored"
     return f"{what}; {len(survey['labels']):,} classes"
 
 

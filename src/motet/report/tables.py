@@ -99,8 +99,12 @@ def _mean(scores: pd.Series[float]) -> float:
 
 
 def constant_name(run: ReportedRun) -> str:
-    """What a client can say without a model: its majority class, or the mean of its targets."""
-    return "mean" if run.metric in NUMBERS or run.facts.get("kind") == "numbers" else "majority class"
+    """What a client can say without a model: its majority class, the best constant number, or equal risks."""
+    kind = "numbers" if run.metric in NUMBERS else run.facts.get("kind")
+    of_numbers = {"absolute": "median", "quantile": "quantile"}.get(
+        settings_of(run).get("net.loss", ""), "mean"
+    )
+    return {"numbers": of_numbers, "survival": "equal risks"}.get(str(kind), "majority class")
 
 
 def needs(group: Sequence[ReportedRun]) -> str:

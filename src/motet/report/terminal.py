@@ -1,6 +1,6 @@
 """Numbers as people read them, and the comparison as plain text or records.
 
-Shares (accuracy, balanced accuracy, AUC, F1, concordance) in percent with one decimal and their differences in points, all
+Shares (accuracy, AUC, F1, concordance, …) in percent with one decimal and their differences in points, all
 else with three significant digits. Knows no store and no HTML.
 """
 
@@ -309,10 +309,10 @@ def summary_text(summary: dict[str, Any]) -> str:
     if summary["alone"] is not None:
         lines.append(("alone", f"{score(summary['alone'], m)}, the client's own model, trained alone"))
     if summary["constant"] is not None:
-        said = "majority class" if summary["constant_name"] != "mean" else "mean target"
-        lines.append(
-            ("constant", f"{score(summary['constant'], m)}, the {said} of the client's training rows")
-        )
+        name = summary["constant_name"]
+        said = f"{name} target" if name in ("mean", "median", "quantile") else name
+        said = name if name == "equal risks" else f"the {said} of the client's training rows"
+        lines.append(("constant", f"{score(summary['constant'], m)}, {said}"))
     if summary["after_training"] is not None:
         mean, sd = score(summary["after_training"], m), score(summary["after_training_sd"], m)
         lines.append(("trained", f"{mean} ± {sd}, clients' models as they left the reported round"))

@@ -43,11 +43,15 @@ def chosen_loss(recipe: Recipe, federated: FederatedData, counts: Counts | None 
         check_fits(name, kind)
     weights: str | list[float] = asked.class_weights
     if weights != "none" and kind != "classes":
-        raise RecipeError(f"net.class_weights are for classes, and the targets are {kind}\nhint: net.class_weights=none")
+        raise RecipeError(
+            f"net.class_weights are for classes, and the targets are {kind}\nhint: net.class_weights=none"
+        )
     if weights == "balanced":
         weights = balanced(class_counts(federated) if counts is None else counts)
     if isinstance(weights, str) and weights != "none":
-        raise RecipeError(f"net.class_weights is {weights!r}\nhint: none, balanced, or a number for each class")
+        raise RecipeError(
+            f"net.class_weights is {weights!r}\nhint: none, balanced, or a number for each class"
+        )
     check_weights(weights, federated, name)
     return vars(asked) | {"loss": name, "class_weights": weights}
 
@@ -72,7 +76,9 @@ def check_weights(weights: str | list[float], federated: FederatedData, name: st
     if weights == "none":
         return
     if ":" in name:
-        raise RecipeError(f"net.class_weights do not reach your own loss {name}\nhint: weight the classes in it")
+        raise RecipeError(
+            f"net.class_weights do not reach your own loss {name}\nhint: weight the classes in it"
+        )
     if len(weights) != federated.outputs or min(map(float, weights)) < 0 or not any(weights):
         raise RecipeError(
             f"net.class_weights are {len(weights)} numbers, and there are {federated.outputs} classes; "
@@ -120,7 +126,7 @@ def check_own_loss(name: str, loss: RowLoss, outputs: int, kind: str) -> None:
     try:
         found: Any = loss(z, y)
         some: Any = loss(z[:-1], y[:-1])
-    except Exception as e:  # noqa: BLE001 whatever a user's function raises is the user's to know
+    except Exception as e:  # whatever a user's function raises is the user's to know
         raise RecipeError(f"the loss {name}: {type(e).__name__}: {e}\n{_EXPECTED}") from e
     said = f"the loss {name} was given {_ROWS} rows and returned"
     if not isinstance(found, torch.Tensor) or found.shape != (_ROWS,):

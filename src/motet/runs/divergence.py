@@ -24,7 +24,11 @@ from torch import Tensor
 from motet.client.losses import Kind
 from motet.errors import RunError
 
-_ONE = {"numbers": 10_000.0, "classes": 1_000.0, "survival": 1_000.0}  # times the constant loss, for a single client
+_ONE = {
+    "numbers": 10_000.0,
+    "classes": 1_000.0,
+    "survival": 1_000.0,
+}  # times the constant loss, for a single client
 _ALL = {"numbers": 1_000.0, "classes": 100.0, "survival": 100.0}  # for the median of all clients
 _GUESSED = 0.5 + 1e-9  # balanced accuracy of two classes by guessing
 _WORSE = -100.0  # r2 of errors that are far beyond those of the mean

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from motet.checksums import with_checksum
 from motet.runs.model_files import copy_model, facts_text, model_path, stored
-from motet.runs.predict import network_of, read_weights
+from motet.runs.predict import in_unit, network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
 from motet.trusted_code import Consent, require_trust
@@ -87,7 +87,7 @@ def portable(source: Path, trust: Consent = False) -> tuple[nn.Module, dict[str,
 class Scaled(nn.Module):
     """A network between raw rows and the target's own unit."""
 
-    def __init__(self, net: nn.Module, inputs: dict[str, list[float]], target: dict[str, float]) -> None:
+    def __init__(self, net: nn.Module, inputs: dict[str, list[float]], target: dict[str, Any]) -> None:
         super().__init__()
         self.net, self.target = net, target
         self.mean = torch.tensor(inputs.get("mean", [0.0]))
@@ -95,4 +95,4 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.net((x - self.mean) / self.std)
-        return scores * self.target["scale"] + self.target["offset"]
+        return in_unit(scores, self.target)

@@ -15,6 +15,7 @@ from torch import Tensor
 from motet.atomic import write_atomically
 from motet.checksums import file_checksum
 from motet.client import predicted
+from motet.client.losses import Criterion
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.engines.driver import play
@@ -186,12 +187,33 @@ def facts_of(
         "absent": [c.name for c in client_data.columns if not c.here] if client_data else [],
         "shape": list(f.shape),
         "inputs": scaling(f, ruler),
-        "target": {"scale": f.scale, "offset": f.offset},
+        "target": target_unit(recipe, f),
         "examples": {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         if client_data
         else {},
         "test": dict(scores),
     }
+
+
+def target_unit(recipe: Recipe, f: FederatedData) -> dict[str, Any]:
+    """What turns outputs into predictions: output * scale + offset, of exp(output) where `link` says so."""
+    if recipe.loss.loss != "poisson":
+        return {"scale": f.scale, "offset": f.offset}
+    rate = Criterion("poisson", scale=f.scale, offset=f.offset).rate
+    return {"scale": rate, "offset": 0.0, "link": "exp"}
+
+
+def predicts(f: dict[str, Any]) -> str:
+    """What a model predicts, for its card."""
+    if f["kind"] == "classes":
+        return ", ".join(map(in_markdown, f["classes"]))
+    if f["kind"] == "survival":
+        return "the logarithm of a relative risk: the larger it is, the earlier the event is expected"
+    loss = f["net"].get("loss", "squared")
+    level = f"{f['net'].get('quantile', 0.5):g}"
+    known = {"absolute": "the median of a number", "quantile": f"the {level} quantile of a number",
+             "poisson": "a rate: the mean of a count"}  # fmt: skip
+    return known.get(loss, "a number")
 
 
 def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
@@ -207,14 +229,13 @@ def card(f: dict[str, Any]) -> str:
     method = in_markdown(", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name"))
     whose = f"the personal model of client {in_markdown(f['client'])}" if f["client"] else "the global model"
     name, data, net = (in_markdown(str(v)) for v in (f["method"]["name"], f["data"], f["net"]["name"]))
-    predicts = ", ".join(map(in_markdown, f["classes"])) if f["kind"] == "classes" else "a number"
     lines = [
         f"# {whose[0].upper()}{whose[1:]}",
         "",
         f"- Trained by motet's {name} ({method}) on {data}, seed {f['seed']}; "
         f"this is round {f['round']}, chosen on validation examples.",
         f"- Network: {net}, input {tuple(f['shape'])}.",
-        f"- Predicts: {predicts}.",
+        f"- Predicts: {predicts(f)}.",
     ]
     if f["columns"]:
         lines.append(f"- Features, in order: {', '.join(map(in_markdown, f['columns']))}.")

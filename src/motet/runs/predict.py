@@ -50,7 +50,8 @@ class Model:
         return list(self.facts["columns"])
 
     def predict(self, rows: Any, *, missing: str = "refuse") -> pd.DataFrame:
-        """A prediction for each row of a frame or array; for classes, also how likely each of them is.
+        """A prediction for each row of a frame or array; for classes, also how likely each of them is. Models of
+        survival give the logarithm of a relative risk (`log_risk`).
 
         A frame's columns are found by name; the target need not be among them. `missing="mean"` fills empty
         cells with training means.
@@ -78,8 +79,9 @@ class Model:
         x = torch.from_numpy(self.ready(rows))
         with torch.no_grad():
             scores = torch.cat([self.scores(part) for part in x.split(_SLICE)]).double()
-        if self.facts["kind"] == "numbers":
-            return pd.DataFrame({"prediction": scores.reshape(-1).numpy()})
+        if self.facts["kind"] != "classes":
+            name = "log_risk" if self.facts["kind"] == "survival" else "prediction"
+            return pd.DataFrame({name: scores.reshape(-1).numpy()})
         names = self.facts["classes"]
         found = pd.DataFrame({"prediction": [names[i] for i in scores.argmax(-1).tolist()]})
         chances = torch.softmax(scores, -1).numpy()
@@ -162,7 +164,13 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     f = getattr(owner, str(call), None)
     if not callable(f) or str(call).startswith("_"):
         raise RunError(f"{path} says that {call!r:.80} uses its parts, and there is no such function")
-    return lambda x: f(*trees, x) * target["scale"] + target["offset"]
+    return lambda x: in_unit(f(*trees, x), target)
+
+
+def in_unit(outputs: Tensor, target: Mapping[str, Any]) -> Tensor:
+    """A network's outputs as predictions in the target's own unit."""
+    linked = outputs.exp() if target.get("link") == "exp" else outputs
+    return linked * float(target["scale"]) + float(target["offset"])
 
 
 def network_of(facts: dict[str, Any]) -> nn.Module:

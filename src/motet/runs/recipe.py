@@ -40,7 +40,10 @@ from motet.settings import Field, checked, dotted, fields_of, with_objects
 from motet.text import unknown
 from motet.trusted_code import Consent, names_in, require_trust, trust_names
 
-OF_ANY_NET = (*fields_of(StartSettings), *fields_of(LossSettings))  # settings of [net] that no network has of its own
+OF_ANY_NET = (
+    *fields_of(StartSettings),
+    *fields_of(LossSettings),
+)  # settings of [net] that no network has of its own
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 

@@ -31,7 +31,13 @@ from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
 _PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
-_SHARES = ("accuracy", "balanced", "auc", "f1", "cindex")  # metrics with the standard error of a share of rows
+_SHARES = (
+    "accuracy",
+    "balanced",
+    "auc",
+    "f1",
+    "cindex",
+)  # metrics with the standard error of a share of rows
 _BY_PAIRS = ("auc", "cindex")  # metrics of pairs of rows, which a client may have none of
 
 

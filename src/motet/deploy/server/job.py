@@ -54,6 +54,7 @@ from motet.engines.letters import Letter
 from motet.errors import Damaged, MotetError
 from motet.nets import NetError
 from motet.runs.build import build, completed
+from motet.runs.choose_loss import check_loss
 from motet.runs.choose_metric import chosen_metric
 from motet.runs.divergence import Diverged
 from motet.runs.finish import finish
@@ -299,6 +300,8 @@ def agree_anew(
     federated.notes = [*agreement.notes]
     counts, given = agreement.class_counts(), with_sites_split(recipe, layout)
     recipe = completed(given, federated, counts)
+    found = build(recipe, federated)
+    check_loss(found.task, found.method, {})
     each_site(trees_of(sites(offer(order.run, recipe))), agreed)
     for site, parts in agreement.part_rows.items():
         agree_on(sites.engine, site, parts)

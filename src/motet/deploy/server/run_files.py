@@ -134,6 +134,11 @@ def check_for_sites(recipe: Recipe) -> None:
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
+    if recipe.loss.loss == "cox":
+        raise FederationError(
+            "net.loss is cox, and times of survival cannot be learned between organisations yet\n"
+            "hint: motet run … data.event=COLUMN, where all rows are in one place"
+        )
     usual, data = DataSettings(), recipe["data"]
     named = ("split", "unseen", "server_test", "proxy")
     if odd := [k for k in named if data.get(k) != getattr(usual, k)]:

@@ -24,6 +24,7 @@ import msgspec
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
+from motet.deploy.site.loss_limits import heaviest_row
 from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedStateError
 from motet.deploy.site.work_limits import LimitReached
@@ -186,7 +187,7 @@ def derive(
         recipe_hash(recipe), name_of_method(recipe), layout, recipe.get("seed", 0), rounds,
         tuple(ask_rules(method, needs, rounds, policy)),
         {"train": n, "val": len(client_data.val), "test": len(client_data.test)}, policy.least_rows,
-        settings_of(method), largest_share(method, n), 0.0 if method.task.body else policy.weight,
+        settings_of(method), share_of_row(method, client_data), 0.0 if method.task.body else policy.weight,
         0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
         policy.losses, policy.score_noise, policy.scores, policy.counts,
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
@@ -231,6 +232,11 @@ def largest_share(method: Method, n: int) -> float:
         return 1.0
     whole, rest = divmod(rows, batch)
     return 1 / ((whole + (rest > 0)) * (rest or batch))
+
+
+def share_of_row(method: Method, own: ClientData) -> float:
+    """The largest share of one row, with the weight that the loss gives it."""
+    return min(1.0, largest_share(method, own.n) * heaviest_row(method.task.criterion, own.train.y))
 
 
 def settings_of(method: Method) -> dict[str, float]:

@@ -42,6 +42,7 @@ from motet.deploy.site.contract import (
 )
 from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
 from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
+from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
@@ -173,6 +174,7 @@ class SiteService:
         own, layout = self.rows.of(letter.run).clients_data[self.name], self.rows.layout_hash(letter.run)
         made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy)
         wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
+        wrong += loss_objections(method.task, own)
         before = self.stored_contract(letter.run) if self.ledger.began(letter.run) else None
         if before and (other := before.same_run(made)):
             wrong.insert(0, other)

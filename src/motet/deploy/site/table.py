@@ -49,6 +49,11 @@ class SiteTable:
         return read(Path(self.path))
 
     def reader(self, kind: str) -> Reader:
+        if kind == "survival":
+            raise DataError(
+                "times of survival cannot be learned between organisations yet.\n"
+                "hint: --kind numbers for times without censoring, or --kind classes for an event"
+            )
         reader = Reader(self.table, kind, self.missing == "mean", one_of_many=True)
         reader.expect(self.target, "", self.drop)
         refuse(reader.problems)
