@@ -110,3 +110,9 @@ def test_a_note_says_that_the_data_give_the_parts(part, words):
     notes = partition("t", marked(np.tile(part, 20)), DataSettings(), {}).notes
     said = [n for n in notes if "the data say which rows are for what" in n]
     assert [n.endswith(words) for n in said] == ([True] if words else [])
+
+
+def test_a_note_speaks_of_validation_rows_only_if_some_are_drawn():
+    pool = marked(np.tile([TRAIN, TEST], 20))
+    said = [partition("t", pool, DataSettings(val=val), {}).notes[-1] for val in (0.0, 0.2)]
+    assert ["validation rows are drawn" in note for note in said] == [False, True]
