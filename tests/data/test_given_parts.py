@@ -131,5 +131,6 @@ def test_columns_that_a_client_does_not_hold_stay_absent_beside_a_drawn_share():
 
 
 def test_what_clients_hold_must_fit_their_names_and_columns():
-    pool = marked(np.repeat(-1, 40), held=np.ones((2, 3), bool))
-    assert pool.problems() == ["held has shape (2, 3); expected (0, 0), names and columns"]
+    owner, held = np.repeat([0, 1], 20), np.ones((2, 3), bool)
+    pool = marked(np.repeat(-1, 40), names=("a", "b"), owner=owner, held=held)
+    assert pool.problems() == ["held has shape (2, 3); expected (2, 0), names and columns"]
