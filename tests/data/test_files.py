@@ -373,6 +373,14 @@ def test_data_that_are_nowhere_say_how_to_get_them(monkeypatch, tmp_path):
     assert not cache.status("mnist").here
 
 
+@pytest.mark.parametrize(("name", "size"), [("heart", "(40 kB from arch"), ("covertype", "(from archive")])
+def test_small_files_are_told_in_kilobytes_and_unknown_sizes_not_at_all(name, size, monkeypatch, tmp_path):
+    monkeypatch.setenv("MOTET_DATA", str(tmp_path))
+    with pytest.raises(DataError) as e:
+        cache.arrays(name)
+    assert f"motet data fetch {name} {size}" in str(e.value)
+
+
 def test_what_is_fetched_from_a_folder_stays_when_the_folder_goes(small, capsys):
     assert main(["data", "fetch", "mnist", "--from", str(small.parent)]) == 0
     said = capsys.readouterr()

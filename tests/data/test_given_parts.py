@@ -110,3 +110,27 @@ def test_a_note_says_that_the_data_give_the_parts(part, words):
     notes = partition("t", marked(np.tile(part, 20)), DataSettings(), {}).notes
     said = [n for n in notes if "the data say which rows are for what" in n]
     assert [n.endswith(words) for n in said] == ([True] if words else [])
+
+
+def test_a_note_speaks_of_validation_rows_only_if_some_are_drawn():
+    pool = marked(np.tile([TRAIN, TEST], 20))
+    said = [partition("t", pool, DataSettings(val=val), {}).notes[-1] for val in (0.0, 0.2)]
+    assert ["validation rows are drawn" in note for note in said] == [False, True]
+
+
+def test_columns_that_a_client_does_not_hold_stay_absent_beside_a_drawn_share():
+    pool = marked(np.repeat(-1, 40), names=("a", "b"), owner=np.repeat([0, 1], 20))
+    pool.x, pool.columns = pool.x.repeat(4, 1), tuple(Column(f"x{i}") for i in range(4))
+    pool.held = np.array([[True, True, True, False], [True] * 4])
+    whole, half = (partition("t", pool, DataSettings(features=share), {}) for share in (1.0, 0.5))
+    here = {c: [col.here for col in d.columns] for c, d in whole.clients_data.items()}
+    assert here == {"a": [True, True, True, False], "b": [True] * 4}
+    for client, data in half.clients_data.items():
+        mine = [col.here for col in data.columns]
+        assert sum(mine) <= 2 and all(h for m, h in zip(mine, here[client], strict=True) if m)
+
+
+def test_what_clients_hold_must_fit_their_names_and_columns():
+    owner, held = np.repeat([0, 1], 20), np.ones((2, 3), bool)
+    pool = marked(np.repeat(-1, 40), names=("a", "b"), owner=owner, held=held)
+    assert pool.problems() == ["held has shape (2, 3); expected (2, 0), names and columns"]

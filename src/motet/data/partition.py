@@ -94,7 +94,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     federated.notes = [
         *pool.notes,
         *remarks(pool, partition, int((part < LOCAL).sum())),
-        *given_parts(pool, assignment, part),
+        *given_parts(pool, assignment, part, common.val),
     ]
     return federated
 
@@ -257,13 +257,13 @@ def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     return place
 
 
-def given_parts(pool: Pool, assignment: Assignment, part: np.ndarray) -> list[str]:
+def given_parts(pool: Pool, assignment: Assignment, part: np.ndarray, val: float) -> list[str]:
     """A note on rows whose part the data fix."""
     counts = np.bincount(part[(part >= 0) & (part < LOCAL)], minlength=LOCAL)
     if not counts.any():
         return []
     many = ", ".join(f"{n:,} {name}" for n, name in zip(counts, PARTS, strict=False) if n)
-    drawn = counts[TRAIN] and draws_val(pool, given_by(assignment, part))
+    drawn = counts[TRAIN] and val > 0 and draws_val(pool, given_by(assignment, part))
     more = "; validation rows are drawn from the training rows (val)" if drawn else ""
     return [f"the data say which rows are for what, in every split: {many}{more}"]
 

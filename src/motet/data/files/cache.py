@@ -169,9 +169,10 @@ def _progress_of(watch: OnBytes | None, remote: Remote) -> Callable[[int, int], 
 
 def _how_to_get(of: Origin) -> str:
     """A hint: how to get the data."""
-    size = sum(r.size for r in of.sources) / 1e6
+    size = sum(r.size for r in of.sources)  # 0: unknown
+    many = f"{size / 1e6:.0f} MB " if size >= 1e6 else f"{size / 1e3:.0f} kB " if size else ""
     hosts = ", ".join(dict.fromkeys(r.host for r in of.sources))
-    fetched = f"motet data fetch {of.name} ({size:.0f} MB from {hosts}); " if of.sources else ""
+    fetched = f"motet data fetch {of.name} ({many}from {hosts}); " if of.sources else ""
     base = os.environ.get("MOTET_DATA")
     empty = f"; MOTET_DATA is {base} now, and has none of them" if base else ""
     return f"\nhint: {fetched}{of.sentence}{_by_hand(of)}{empty}"
