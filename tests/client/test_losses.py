@@ -186,11 +186,11 @@ def task_of(name: str) -> Task:
     return Task(nn.Linear(4, outputs), kind, outputs, criterion=some(name, 1)[0])
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["recorded", "compiled"])
-@pytest.mark.parametrize("name", LOSSES)
+COMPILED = [pytest.param(name, True, marks=[pytest.mark.long] * (name != "cox")) for name in LOSSES]
+
+
+@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in LOSSES), *COMPILED])
 def test_stacked_clients_train_as_they_do_alone(name: str, compiled: bool) -> None:
-    if compiled and name not in ("focal", "cox", "poisson"):
-        pytest.skip("compiling takes seconds; these three have all operations of the others")
     task, clients = task_of(name), clients_of(name)
     how: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 4, "momentum": 0.5}
     alone = [descend(task.loss, task.w0, c, **how) for c in clients]

@@ -46,10 +46,12 @@ FILES = {
     "    def __init__(self, shape, outputs):\n"
     "        super().__init__()\n        self.head = nn.Linear(shape[0], outputs)\n"
     "    def forward(self, x):\n        return self.head(x) * 1.0\n",
+    "net_loss_of_mine": "LEVEL = 0.7\ndef tilted(z, y):\n    return (y - z).abs() * LEVEL\n",
     "loss_of_mine": "def wrong(scores, y):\n    return (scores.argmax(1) != y).double().mean()\n",
 }
 WORDS = ["data=wine", "data.clients=3", "train.rounds=1", "engine.name=loop"]
 NETS = ["net=nets_of_mine:tiny"]
+NET_LOSS = ["data=diabetes", "net.loss=net_loss_of_mine:tilted"]
 LOSS = ["method=swarm", "method.loss=loss_of_mine:wrong", "method.stretch=1", "method.particles=2"]
 
 
@@ -92,8 +94,9 @@ def code(*words: str) -> dict[str, str]:
         (NETS, "nets_of_mine", "nn.Linear(shape[0], outputs)\nclass", "nn.Linear(shape[0], outputs, True)\nclass"),
         (["net=nets_of_mine:Net"], "nets_of_mine", "* 1.0", "* 2.0"),
         (LOSS, "loss_of_mine", "!= y", "== y"),
+        (NET_LOSS, "net_loss_of_mine", "LEVEL = 0.7", "LEVEL = 0.3"),
     ],
-    ids=["method", "constant", "base", "helper", "helpers-constant", "helpers-helper", "net", "module", "loss"],
+    ids=["method", "constant", "base", "helper", "helpers-constant", "helpers-helper", "net", "module", "loss", "net-loss"],
 )  # fmt: skip
 def test_edited_code_is_another_run(words: list[str], name: str, before: str, after: str) -> None:
     first = code(*words)

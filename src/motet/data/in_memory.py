@@ -62,10 +62,15 @@ def load_table(name: str, **options: Any) -> Any:
     return user_table.load(str(_found(name, ".parquet")), **options)
 
 
-def load_arrays(name: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def load_arrays(name: str) -> dict[str, tuple[np.ndarray, Any]]:
     with np.load(_found(name, ".npz"), allow_pickle=False) as kept:
         clients = kept["clients"].tolist()
-        return {c: (kept[f"x{i}"], kept[f"y{i}"]) for i, c in enumerate(clients)}
+        return {c: (kept[f"x{i}"], _as_given(kept[f"y{i}"])) for i, c in enumerate(clients)}
+
+
+def _as_given(y: np.ndarray) -> Any:
+    """Targets, or (times, events) where two numbers a row were kept."""
+    return (y[:, 0], y[:, 1]) if y.ndim == 2 and y.shape[1] == 2 else y
 
 
 # ---- files ----
@@ -154,12 +159,14 @@ def _keep_arrays(pairs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> str:
 
 
 def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """One client's examples and targets as arrays."""
+    """One client's examples and targets as arrays; those of survival, a pair (times, events), have two columns."""
     if not isinstance(given, tuple | list):
         given = _examples(client, given)
     if len(given) != 2:
         raise DataError(f"client {client} has {a_type(given)} of {len(given)}; expected a pair (x, y)")
     x, y = (_array(client, part, values) for part, values in zip("xy", given, strict=True))
+    if isinstance(given[1], tuple) and y.ndim == 2 and y.shape[0] == 2 and len(x) == y.shape[1]:
+        y = y.T  # (times, events)
     if x.dtype.kind not in "fiub":
         raise DataError(f"x of client {client} holds {x.dtype.name}; expected numbers")
     if y.dtype.kind == "O" and any(v is None or v != v for v in y.ravel()):  # NaN differs from itself

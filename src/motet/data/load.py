@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from motet.client.losses import Kind
 from motet.data import in_memory, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
@@ -82,7 +83,7 @@ def reader_of(path: str) -> str:
 
 
 def as_pool(found: Any, name: str) -> Pool:
-    """A Pool as it is; {client: (x, y)} as one pool."""
+    """A Pool as it is; {client: (x, y)} as one pool. For survival, y is a pair (times, events)."""
     if isinstance(found, Pool):
         return found
     if not isinstance(found, dict) or not found:
@@ -91,11 +92,35 @@ def as_pool(found: Any, name: str) -> Pool:
             "or a dict {client: (x, y)} that is not empty"
         )
     refuse(_bad_clients(found))
-    pairs = [(np.asarray(x, np.float32), np.asarray(y)) for x, y in found.values()]
-    y, kind, classes = targets.encode(np.concatenate([y for _, y in pairs]), "auto")
-    owner = np.repeat(np.arange(len(pairs)), [len(x) for x, _ in pairs])
-    x = np.concatenate([x for x, _ in pairs])
-    return Pool(x, y, kind, classes, owner=owner, names=tuple(map(str, found)))
+    xs = [np.asarray(x, np.float32) for x, _ in found.values()]
+    y, kind, classes = _targets([y for _, y in found.values()])
+    owner = np.repeat(np.arange(len(xs)), [len(x) for x in xs])
+    return Pool(np.concatenate(xs), y, kind, classes, owner=owner, names=tuple(map(str, found)))
+
+
+def _targets(ys: list[Any]) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    """The targets of all clients: one array each, or for survival one pair of arrays (times, events) each."""
+    if not all(map(is_survival, ys)):
+        return targets.encode(np.concatenate([np.asarray(y) for y in ys]), "auto")
+    times, events = (np.concatenate([np.asarray(y[i]) for y in ys]) for i in (0, 1))
+    seen, bad = targets.seen_events(np.asarray(events, object))
+    times = np.asarray(times, np.float64)
+    wrong = []
+    if not (np.isfinite(times) & (times >= 0)).all():
+        wrong.append(
+            "times of survival must be finite and not negative\nhint: count them from the first visit"
+        )
+    if bad.any():
+        wrong.append(
+            f"{int(bad.sum())} events are neither 0 nor 1\nhint: 1 where the event was seen, 0 where it was not"
+        )
+    refuse(wrong)
+    return targets.survival_target(times, seen), "survival", ()
+
+
+def is_survival(y: Any) -> bool:
+    """Whether targets are a pair of arrays, (times, events)."""
+    return isinstance(y, tuple) and len(y) == 2 and all(np.ndim(v) == 1 for v in y)
 
 
 def _bad_clients(found: dict[Any, Any]) -> list[str]:
@@ -104,7 +129,7 @@ def _bad_clients(found: dict[Any, Any]) -> list[str]:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             wrong.append(f"client {client} has {type(pair).__name__}; expected a pair (x, y)")
             continue
-        x, y = map(np.asarray, pair)
+        x, y = np.asarray(pair[0]), np.asarray(pair[1][0] if is_survival(pair[1]) else pair[1])
         if len(x) == 0:
             wrong.append(f"client {client} has no examples")
         elif y.shape != (len(x),):

@@ -24,7 +24,7 @@ from motet.report.figures import (
     within,
 )
 from motet.report.read import ReportedRun, natural
-from motet.report.terminal import short, unit
+from motet.report.terminal import named, short, unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +110,7 @@ def gains(found: pd.DataFrame, intervals: Mapping[str, MeanGain], metric: str) -
 
 
 def points(metric: str) -> str:
-    return f"points of {metric}" if in_percent(metric) else f"{metric}, positive is better"
+    return f"points of {named(metric)}" if in_percent(metric) else f"{metric}, positive is better"
 
 
 def _mean(axes: Axes, row: int, interval: MeanGain) -> None:

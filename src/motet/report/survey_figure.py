@@ -119,7 +119,7 @@ def labels_panel(axes: Axes, survey: Plain, rows: Sequence[ClientRow]) -> list[A
         return boxes(axes, rows)
     written = len(survey["labels"]) <= WRITTEN[0] and len(rows) <= WRITTEN[1]
     if way(survey) == "stack":
-        what = "with an event" if survey["kind"] == "survival" else "by class"
+        what = "with an event and censored" if survey["kind"] == "survival" else "by class"
         axes.set_title(f"share of rows {what}, in %", loc="left")
         return stacks(axes, rows, survey["labels"], written)
     axes.set_title("rows by class, and their share" if written else "share of rows by class", loc="left")

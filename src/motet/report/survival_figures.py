@@ -84,7 +84,7 @@ def by_risk(halves: RiskHalves) -> Draw:
                 curve.times, curve.low, curve.high, step="post", color=colour, alpha=0.15, linewidth=0
             )
         _frame(axes, max(c.times[-1] for c in named.values()))
-        axes.legend(loc="lower left", fontsize=7 if narrow(figure) else 8.5)
+        figure.legend(loc="outside upper left", fontsize=7 if narrow(figure) else 8.5)
         _rows_at_risk(axes, named, narrow(figure))
 
     return draw
@@ -168,7 +168,7 @@ def of_clients(survey: Plain) -> tuple[Draw, Size]:
         )
         _frame(axes, times[-1])
         axes.set_xlabel("time")
-        axes.legend(loc="lower left", fontsize=8)
+        figure.legend(loc="outside upper left", ncols=3, fontsize=8)
 
     return draw, (WIDE, 3.4)
 

@@ -107,6 +107,8 @@ def criterion_of(recipe: Recipe, federated: FederatedData) -> Criterion:
     name = USUAL[federated.kind] if asked.loss == "auto" else asked.loss
     weights = () if isinstance(asked.class_weights, str) else tuple(map(float, asked.class_weights))
     own = own_loss(name) if ":" in name else None
+    if own is not None:
+        check_own_loss(name, own, federated.outputs, federated.kind)
     return Criterion(name, weights, asked.gamma, asked.quantile, federated.scale, federated.offset, own)
 
 
@@ -124,8 +126,9 @@ def check_own_loss(name: str, loss: RowLoss, outputs: int, kind: str) -> None:
     z = torch.linspace(-1, 1, _ROWS * (outputs if kind == "classes" else 1)).reshape(shape).requires_grad_()
     y = torch.arange(_ROWS) % outputs if kind == "classes" else torch.linspace(0.5, 2, _ROWS)
     try:
-        found: Any = loss(z, y)
-        some: Any = loss(z[:-1], y[:-1])
+        with torch.enable_grad():
+            found: Any = loss(z, y)
+            some: Any = loss(z[:-1], y[:-1])
     except Exception as e:  # whatever a user's function raises is the user's to know
         raise RecipeError(f"the loss {name}: {type(e).__name__}: {e}\n{_EXPECTED}") from e
     said = f"the loss {name} was given {_ROWS} rows and returned"
@@ -148,8 +151,6 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
     loss = task.criterion
     if why := method.unfit_loss():
         raise RecipeError(f"method {type(method).__name__.lower()} and net.loss={loss.name}: {why}")
-    if loss.own is not None:
-        check_own_loss(loss.name, loss.own, task.outputs, task.kind)
     if loss.name == "poisson":
         negative = [c for c, held in clients_data.items() if _has_negative(task, held)]
         if negative:

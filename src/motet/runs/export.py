@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from motet.checksums import with_checksum
 from motet.runs.model_files import copy_model, facts_text, model_path, stored
-from motet.runs.predict import in_unit, network_of, read_weights
+from motet.runs.predict import in_unit, network_facts, network_of, read_weights
 from motet.runs.run import Run, RunError
 from motet.text import unknown
 from motet.trusted_code import Consent, require_trust
@@ -75,7 +75,7 @@ def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
 def portable(source: Path, trust: Consent = False) -> tuple[nn.Module, dict[str, Any]]:
     """A plain torch module that takes raw rows and gives class scores or numbers in the target's unit."""
     facts, (weights,) = read_weights(source)
-    require_trust(facts["net"], source, trust)
+    require_trust(network_facts(facts), source, trust)
     net = network_of(facts)
     state = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
     if set(weights) != set(state):

@@ -135,8 +135,8 @@ def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: Any, key: str = "") -> Any:
-    """Numbers of numpy as Python's, the object of a nested setting as its table, an own metric as its name."""
-    if key == "metric" and inspect.isfunction(value):
+    """Numbers of numpy as Python's, the object of a nested setting as its table, an own metric or loss as its name."""
+    if key in ("metric", "loss") and inspect.isfunction(value):
         return own_code.name_of(value)
     if isinstance(value, np.generic):
         return value.item()
@@ -212,6 +212,8 @@ def known_settings(found: Settings, methods: Sequence[str]) -> Known:
 def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     """Put a keyword into the one section that has a setting of this name; what is wrong with it."""
     places = [section for section in _SHORT if key in known[section]]
+    if len(places) > 1 and key in recipes.OF_ANY_NET:
+        places.remove("net")  # a method's own setting of this name, say swarm's loss, is meant first
     if len(places) > 1:
         named = {s: found[s]["name"] for s in places if isinstance(found.get(s), dict) and "name" in found[s]}
         say = " or ".join(f"{s}={{'name': {named.get(s, '…')!r}, {key!r}: …}}" for s in places)

@@ -26,7 +26,8 @@ from motet.data.table_files import FRAME, SourceTable, read
 from motet.errors import RunError
 from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import OF_ANY_NET, method_class
-from motet.settings import with_objects
+from motet.runs.sections import LossSettings
+from motet.settings import fields_of, with_objects
 from motet.trusted_code import Consent, require_trust
 from motet.vec import Vec
 from motet.wire import unpack
@@ -117,7 +118,7 @@ def open_model(path: Path, *, trust: Consent = False) -> Model:
     if path.suffix == ".onnx":
         run = trees[0].run
         return Model(facts, lambda x: torch.from_numpy(run(None, {"x": x.numpy()})[0]), standardise=False)
-    require_trust([facts["net"], facts.get("method")], path, trust)
+    require_trust([network_facts(facts), facts.get("method")], path, trust)
     return Model(facts, predictor(path, facts, trees))
 
 
@@ -171,6 +172,11 @@ def in_unit(outputs: Tensor, target: Mapping[str, Any]) -> Tensor:
     """A network's outputs as predictions in the target's own unit."""
     linked = outputs.exp() if target.get("link") == "exp" else outputs
     return linked * float(target["scale"]) + float(target["offset"])
+
+
+def network_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """What names the network; the loss that trained it is not needed to use it."""
+    return {k: v for k, v in facts["net"].items() if k not in fields_of(LossSettings)}
 
 
 def network_of(facts: dict[str, Any]) -> nn.Module:
