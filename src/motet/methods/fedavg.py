@@ -46,7 +46,7 @@ class LocalSGD(Method):
 
     def penalty(self) -> float:
         """The curvature that terms beside the task's loss add; safe learning rates take it into account."""
-        return self.decay
+        return 0.0 if self.optimiser == "adamw" else self.decay
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """The one training loop, with this method's settings unless `how` says otherwise."""
