@@ -51,9 +51,20 @@ def federation(of: Mapping[str, ClientData]) -> FederatedData:
     return FederatedData("sites", dict(of), {}, "classes", CLASSES, names, (), (FEATURES,))
 
 
-def recipe(method: str) -> dict[str, Any]:
+WAYS: dict[str, dict[str, Any]] = {  # methods with settings under which clients or the server train otherwise
+    "fedavg adam, steps": {"optimiser": "adam", "lr": 0.01, "steps": 3},
+    "fedavg adamw, cosine": {
+        "optimiser": "adamw", "decay": 0.1, "lr": 0.01, "schedule": {"kind": "cosine", "warm_up": 1, "over": ROUNDS}
+    },
+    "fedper+fedopt steps": {"server_optimiser": "yogi", "schedule": {"kind": "step", "every": 1, "over": ROUNDS}},
+}  # fmt: skip
+
+
+def recipe(label: str) -> dict[str, Any]:
     """What letters say of a method: its settings, a small network and a seed."""
-    whole = recipes.read(more={"method": method, "net": {"name": "mlp", "hidden": [8]}, "seed": 1})
+    method = label.partition(" ")[0]
+    said = {"name": method} | WAYS.get(label, {})
+    whole = recipes.read(more={"method": said, "net": {"name": "mlp", "hidden": [8]}, "seed": 1})
     usual = {
         f.name: f.default for f in fields(recipes.method_class(method))
     }  # in place of rates that are left open

@@ -7,7 +7,7 @@ import torch
 
 from motet import nets
 from motet.client import Batch, Task
-from motet.client.curvature import curvature, safe_rate
+from motet.client.curvature import curvature, safe_adam_rate, safe_rate
 from motet.vec import Vec
 
 
@@ -35,6 +35,24 @@ def test_a_rate_has_bounds() -> None:
     assert safe_rate(squares, w, [huge], 0.0) == 1e-6
 
 
+def test_a_step_of_adam_adds_a_hundredth_of_the_loss_by_curvature() -> None:
+    # At a = 0 the loss of (x a - 1)^2 is 1, and s'Hs is 2 x^2 for s = 1: rate^2 2 x^2 / 2 = 0.01, so rate = 0.1 / x.
+    w = Vec(a=torch.zeros(1))
+    flat, steep = (Batch.of(torch.tensor([[x]]), torch.ones(1)) for x in (20.0, 50.0))
+    assert safe_adam_rate(squares, w, [flat], 0.0) == pytest.approx(0.005)
+    assert safe_adam_rate(squares, w, [flat, steep], 0.0) == pytest.approx(0.002)
+    assert safe_adam_rate(squares, w, [flat], 2400.0) == pytest.approx(
+        0.0025
+    )  # 800 + 2400 is four times the bend
+
+
+def test_a_rate_of_adam_has_bounds() -> None:
+    w, still = Vec(a=torch.zeros(1)), Batch.of(torch.zeros(1, 1), torch.ones(1))
+    assert safe_adam_rate(squares, w, [still], 0.0) == safe_adam_rate(squares, w, [], 0.0) == 0.01
+    huge = Batch.of(torch.full((1, 1), 1e30), torch.ones(1))
+    assert safe_adam_rate(squares, w, [huge], 0.0) == 1e-6
+
+
 @pytest.mark.parametrize("name", ["cnn", "vgg11", "resnet18", "lstm"])
 def test_every_kind_of_network_has_a_curvature(name: str) -> None:
     text = name == "lstm"
@@ -43,4 +61,5 @@ def test_every_kind_of_network_has_a_curvature(name: str) -> None:
     before = {k: v.clone() for k, v in task.w0.items()}
     rate = safe_rate(task.loss, task.w0, [Batch.of(x, torch.arange(4))], 0.0)
     assert 1e-6 < rate <= 1.0
+    assert 1e-6 < safe_adam_rate(task.loss, task.w0, [Batch.of(x, torch.arange(4))], 0.0) <= 0.01
     assert all(torch.equal(before[k], v) for k, v in task.w0.items())  # BatchNorm's statistics too

@@ -185,6 +185,25 @@ def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, clause
     assert offered(site(tmp_path, data=rows_of(many)), with_settings(FEDAVG, batch=batch)) == clause
 
 
+@pytest.mark.parametrize(
+    ("steps", "batch", "clause"), [(1, 8, "rows"), (2, 8, ""), (3, 1, "rows"), (40, 8, "")]
+)
+def test_a_number_of_steps_may_not_rest_on_few_rows(
+    tmp_path: Path, steps: int, batch: int, clause: str
+) -> None:
+    assert (
+        offered(site(tmp_path, data=rows_of(100)), with_settings(FEDAVG, steps=steps, batch=batch)) == clause
+    )
+
+
+def test_a_number_of_steps_is_bounded_by_the_passes_that_it_takes(tmp_path: Path) -> None:
+    passes = with_settings(FEDAVG, steps=2001, batch=50)
+    assert not offered(site(tmp_path / "1", data=rows_of(1000)), passes), "a hundred passes"
+    assert offered(site(tmp_path / "2", data=rows_of(100)), passes) == "limits"
+    said = "method.steps is 2001, some 1,000 passes over the rows, and this site's policy has epochs = 1000"
+    assert said in last(tmp_path / "2").text
+
+
 @pytest.mark.parametrize("settings", [{"epochs": 10**9}, {"lr": 1e6}, {"epochs": 1001}])
 def test_passes_and_rates_have_bounds(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert offered(site(tmp_path), with_settings(FEDAVG, **settings)) == "limits"

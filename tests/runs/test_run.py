@@ -140,7 +140,15 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert (again.facts["created"], (again.folder / "run.sqlite").stat().st_mtime) == before
 
 
-@pytest.mark.parametrize("words", [(), ("engine.keep=disk",), ("engine.name=threads",)], ids=str)
+ADAMS_AND_RATES = (
+    "method=fedper+fedopt", "method.optimiser=adamw", "method.steps=5", "method.schedule.kind=cosine",
+    "method.schedule.warm_up=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("engine.keep=disk",), ("engine.name=threads",), ADAMS_AND_RATES], ids=str
+)
 def test_stopping_and_going_on_ends_with_the_same_bits(tmp_path: Path, words: tuple[str, ...]) -> None:
     from motet.runs.run import NoProgress, Stopped
 

@@ -46,7 +46,7 @@ class LocalSGD(Method):
 
     def penalty(self) -> float:
         """The curvature that terms beside the task's loss add; safe learning rates take it into account."""
-        return self.decay
+        return 0.0 if self.optimiser == "adamw" else self.decay
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """The one training loop, with this method's settings unless `how` says otherwise."""
@@ -94,6 +94,9 @@ class FedAvg(LocalSGD):
     def rate(self, data: Data) -> float | Tensor:
         """The local learning rate in this round."""
         return self.lr * self.schedule.factor_at(data.round) if self.schedule.changes else self.lr
+
+    def rows_trained(self, n: int) -> int:
+        return min(n, self.steps * self.batch) if self.steps else n
 
     def steps_taken(self, n: Tensor) -> Tensor:
         """How many steps a client with n examples takes in a round."""

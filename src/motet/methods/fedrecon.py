@@ -62,7 +62,7 @@ class FedRecon(FedAvg):
         return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))
 
     def rows_trained(self, n: int) -> int:
-        return n // 2
+        return super().rows_trained(n // 2)
 
     def epochs_at_evaluation(self) -> int:
         return self.recon_epochs

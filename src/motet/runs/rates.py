@@ -2,7 +2,8 @@
 starts.
 
 The rate is 1 / L, and L is the largest curvature of the training loss on some batches of some clients
-(client/curvature.py). Which batches they are depends on the data alone, so the same recipe has the same rate.
+(client/curvature.py). Which batches they are depends on the data alone, so the same recipe has the same rate. Adam and
+AdamW get a rate from the curvature along the signs of gradients instead, because so they step.
 A server between organisations holds no rows. There the rate comes from made rows whose columns are all the same
 number: of all standardised tables, such a table has the largest curvature.
 A client with few rows makes one or two steps in an epoch, and hundreds of rounds would not train it. So epochs are as
@@ -18,7 +19,7 @@ from typing import Any, get_args, get_type_hints
 import torch
 
 from motet.client import Batch, Task
-from motet.client.curvature import safe_rate
+from motet.client.curvature import safe_adam_rate, safe_rate
 from motet.client.data import take
 from motet.core import Method
 from motet.data.federated import FederatedData
@@ -65,7 +66,8 @@ def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
     size = int(getattr(method, "batch", 16))
     rows = batches(federated, size, task) if federated.clients_data else [made_rows(federated, size)]
     penalty = getattr(method, "penalty", None)
-    return safe_rate(task.curved_loss, task.w0, rows, penalty() if penalty else 0.0)
+    safe = safe_rate if getattr(method, "optimiser", "sgd") == "sgd" else safe_adam_rate
+    return safe(task.curved_loss, task.w0, rows, penalty() if penalty else 0.0)
 
 
 def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:

@@ -220,18 +220,24 @@ def noise_scale(policy: Policy, n: int) -> float:
 
 
 def largest_share(method: Method, n: int) -> float:
-    """The largest share of one row in a reply that was trained: rows of an epoch's last batch count more.
+    """The largest share of one row in a reply that was trained: rows of an epoch's last batch count more, and with a
+    number of steps some rows are visited once more than others.
 
     >>> from motet.methods.fedavg import FedAvg
     >>> largest_share(FedAvg(None, batch=16), 33), largest_share(FedAvg(None, batch=64), 20)
     (0.3333333333333333, 0.05)
+    >>> largest_share(FedAvg(None, batch=10, steps=1), 100), largest_share(FedAvg(None, batch=10, steps=3), 20)
+    (0.1, 0.06666666666666667)
     """
     rows = method.rows_trained(n)
     batch = min(int(getattr(method, "batch", rows)), rows)
     if batch < 1:
         return 1.0
     whole, rest = divmod(rows, batch)
-    return 1 / ((whole + (rest > 0)) * (rest or batch))
+    in_epoch = whole + (rest > 0)
+    steps = int(getattr(method, "steps", 0)) or in_epoch  # of all epochs, one stands for all
+    visits, more = divmod(steps, in_epoch)
+    return (visits / (rest or batch) + (more > 0) / batch) / steps
 
 
 def share_of_row(method: Method, own: ClientData) -> float:
@@ -242,7 +248,7 @@ def share_of_row(method: Method, own: ClientData) -> float:
 def settings_of(method: Method) -> dict[str, float]:
     """Batch, passes over rows and learning rates, by name."""
     found = ((f.name, getattr(method, f.name)) for f in fields(method))
-    return {k: v for k, v in found if k == "batch" or is_pass(k) or is_rate(k)}
+    return {k: v for k, v in found if k in ("batch", "steps") or is_pass(k) or is_rate(k)}
 
 
 def check_whole(method: Method) -> None:
@@ -275,6 +281,7 @@ def objections(
             Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")
         )
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
+    wrong += too_many_steps(contract, rows, policy)
     asked = sum(numbers_sent(need, method, contract.rounds) for need in needs)
     if losses + asked > policy.losses:
         text = f"the run sends some {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
@@ -295,6 +302,15 @@ def out_of_range(name: str, value: float, policy: Policy) -> list[Objection]:
         return []
     field = "epochs" if is_pass(name) else "rate"
     return [Objection("limits", f"method.{name} is {value:g}, and this site's policy has {field} = {most:g}")]
+
+
+def too_many_steps(contract: Contract, rows: int, policy: Policy) -> list[Objection]:
+    """A number of local steps may not be more passes over the rows than a number of epochs may be."""
+    steps, batch = contract.settings.get("steps", 0), contract.settings.get("batch", 1)
+    if (passes := steps * batch / max(rows, 1)) <= policy.epochs:
+        return []
+    text = f"method.steps is {steps:g}, some {passes:,.0f} passes over the rows"
+    return [Objection("limits", f"{text}, and this site's policy has epochs = {policy.epochs:g}")]
 
 
 def few(many: int, what: str, least: int) -> str:
