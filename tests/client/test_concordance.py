@@ -67,7 +67,7 @@ def test_risks_that_are_no_numbers_have_no_index() -> None:
 
 
 def test_a_curve_steps_down_at_events_and_counts_who_is_still_watched() -> None:
-    """Of four rows, one has its event at 1 (3/4 are left), one is censored at 2, one has its event at 3 (half of these)."""
+    """Of four rows, one has its event at 1, one is censored at 2, and one of the two others has its event at 3."""
     curve = survival_curve(np.array([1.0, -2.0, 3.0, -4.0]))
     at = dict(zip(curve.times.tolist(), curve.survival.tolist(), strict=True))
     assert at[0.0] == 1.0 and [at[t] for t in (1.0, 2.0, 3.0)] == pytest.approx([0.75, 0.75, 0.375])

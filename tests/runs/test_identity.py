@@ -96,7 +96,8 @@ def code(*words: str) -> dict[str, str]:
         (LOSS, "loss_of_mine", "!= y", "== y"),
         (NET_LOSS, "net_loss_of_mine", "LEVEL = 0.7", "LEVEL = 0.3"),
     ],
-    ids=["method", "constant", "base", "helper", "helpers-constant", "helpers-helper", "net", "module", "loss", "net-loss"],
+    ids=["method", "constant", "base", "helper", "helpers-constant", "helpers-helper", "net", "module", "loss",
+         "net-loss"],
 )  # fmt: skip
 def test_edited_code_is_another_run(words: list[str], name: str, before: str, after: str) -> None:
     first = code(*words)

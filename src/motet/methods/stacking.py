@@ -58,11 +58,7 @@ class Stacking(Method):
     # contributes more is served one with more budget (all versions together spend the sum)
 
     def unfit_loss(self) -> str:
-        if self.task.kind == "survival":
-            return "its models learn classes and numbers, and no times of survival.\nhint: method=fedavg"
-        if not self.task.criterion.usual:
-            return "its models are fitted by losses of their own.\nhint: net.loss=auto net.class_weights=none"
-        return ""
+        return client_stack.unfit_loss(self.task)
 
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}}
@@ -79,9 +75,7 @@ class Stacking(Method):
         s = s | {"catalogue": models, "trust": trust}
         served = {c: self.download(s, c) for c in turn.cohort}
         if changed := {c: served[c] for c in turn.cohort if stacked.get(c) != digest(served[c])}:
-            replies = yield collect(
-                self.stack, list(changed), each=changed
-            )  # each client's contribution scores
+            replies = yield collect(self.stack, list(changed), each=changed)  # contribution scores of each
             trust |= {c: trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
             stacked |= {c: digest(served[c]) for c in replies}
             refused = reasons(replies, models)

@@ -150,9 +150,6 @@ class Swarm(losses.SendsLosses):
     def per_class(self) -> bool:
         return self.loss in losses.PER_CLASS
 
-    def unfit_loss(self) -> str:
-        return losses.unfit_loss(self.task, self.loss, self.clip)
-
     def check(self) -> None:
         wrong = losses.unfit(self.task, self.loss, self.swarms, self.clip, self.epsilon)
         if self.w1 + self.w2 > 1 + 1e-9:

@@ -40,8 +40,12 @@ class SendsLosses(Method):
     measuring = ("loss_of_particles", "loss_by_function")
 
     if TYPE_CHECKING:  # these are the method's
+        loss: str
         clip: float
         stretch: int
+
+    def unfit_loss(self) -> str:
+        return unfit_loss(self.task, self.loss, self.clip)
 
     def most_asks(self) -> int:
         return 2 * self.stretch

@@ -146,31 +146,26 @@ def of_clients(survey: Plain) -> tuple[Draw, Size]:
     def draw(figure: Figure) -> None:
         axes, times = figure.subplots(), survey["times"]
         for i, client in enumerate(clients):
-            look = {"color": PALETTE[i], "linewidth": 1.6} if few else {"color": PALETTE[0], "linewidth": 0.7}
-            events = f"{client['counts'][1]:,} of {client['train'] + client['val'] + client['test']:,}"
-            label = f"{short(client['client'], 18)}, {events} with an event" if few else None
-            axes.step(
-                times,
-                _there(client["survival"]),
-                where="post",
-                alpha=1.0 if few else 0.5,
-                label=label,
-                **look,
-            )
-        everyone = {"color": GREY if few else INK, "linewidth": 1.4 if few else 2.0}
-        axes.step(
-            times,
-            _there(survey["survival"]),
-            where="post",
-            linestyle=(0, (4, 2)),
-            label="all clients",
-            **everyone,
-        )
+            _client_line(axes, times, client, PALETTE[i] if few else "")
+        everyone: dict[str, Any] = {"color": GREY if few else INK, "linestyle": (0, (4, 2)), "where": "post"}
+        axes.step(times, _there(survey["survival"]), label="all clients", linewidth=1.6, **everyone)
         _frame(axes, times[-1])
         axes.set_xlabel("time")
         figure.legend(loc="outside upper left", ncols=3, fontsize=8)
 
     return draw, (WIDE, 3.4)
+
+
+def _client_line(axes: Axes, times: Sequence[float], client: Plain, colour: str) -> None:
+    """A client's curve, with its name if it has a colour of its own."""
+    shares = _there(client["survival"])
+    if not colour:
+        axes.step(times, shares, where="post", color=PALETTE[0], linewidth=0.7, alpha=0.5)
+        return
+    label = (
+        f"{short(client['client'], 18)}, {client['counts'][1]:,} of {sum(client['counts']):,} with an event"
+    )
+    axes.step(times, shares, where="post", color=colour, linewidth=1.6, label=label)
 
 
 def _there(values: Sequence[float | None]) -> list[float]:

@@ -33,6 +33,15 @@ def rows_of(data: Data, task: Task, *, val: bool = False) -> StackRows:
     return StackRows(x, b.y[live].numpy(), kinds, classes_of(task))
 
 
+def unfit_loss(task: Task) -> str:
+    """Why models of a stack cannot learn by the task's loss; "" where it is one of the usual."""
+    if task.kind == "survival":
+        return "its models learn classes and numbers, and no times of survival.\nhint: method=fedavg"
+    if not task.criterion.usual:
+        return "its models are fitted by losses of their own.\nhint: net.loss=auto net.class_weights=none"
+    return ""
+
+
 def classes_of(task: Task) -> tuple[str, ...]:
     return tuple(map(str, range(task.outputs))) if task.kind == "classes" else ()
 
