@@ -60,6 +60,7 @@ class Pool:
     exact: bool = False  # numbers stay float64, and targets in their own unit
     digest: str = ""  # of x and y, where it is known already
     notes: list[str] = field(default_factory=list)
+    all_train: bool = False  # rows marked train are all for training: none of them becomes a validation row
 
     def problems(self) -> list[str]:
         """What makes these rows unusable, each in a sentence."""

@@ -90,7 +90,11 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     )
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
-    federated.notes = [*pool.notes, *remarks(pool, partition, int((part < LOCAL).sum()))]
+    federated.notes = [
+        *pool.notes,
+        *remarks(pool, partition, int((part < LOCAL).sum())),
+        *given_parts(pool, assignment, part),
+    ]
     return federated
 
 
@@ -175,20 +179,36 @@ def hold_out(clients: tuple[str, ...], keep: np.ndarray, unseen: float, seed: in
 
 
 def cut(pool: Pool, assignment: Assignment, part: np.ndarray, common: DataSettings, seed: int) -> np.ndarray:
-    """The part of each assigned row: what the data or the split say, or a stratified draw."""
-    part_of = part[assignment.row] if assignment.part is None else assignment.part
-    todo = np.flatnonzero(part_of == -1)
-    if not len(todo):
+    """The part of each assigned row: what the data or the split say, or a stratified draw.
+
+    If no row is marked as a validation row, some of those marked for training become validation rows.
+    """
+    part_of = given_by(assignment, part)
+    given = part_of == TRAIN if draws_val(pool, part_of) else np.zeros(len(part_of), bool)
+    if not (given | (part_of == -1)).any():
         return part_of
     if assignment.same:  # all clients hold the same rows: decide for the first one
         once = len(assignment.row) // len(assignment.clients)
         first = Assignment(assignment.row[:once], assignment.who[:once], assignment.clients[:1])
         return np.tile(cut(pool, first, part, common, seed), len(assignment.clients))
     tested = np.bincount(assignment.who[part_of == TEST], minlength=len(assignment.clients)) > 0
-    some = Assignment(assignment.row[todo], assignment.who[todo], assignment.clients)
     part_of = part_of.copy()
-    part_of[todo] = stratified(pool, some, np.where(tested, 0, common.test), common.val, seed)
+    for some, test in ((part_of == -1, np.where(tested, 0, common.test)), (given, np.zeros(len(tested)))):
+        if some.any():
+            rows = Assignment(assignment.row[some], assignment.who[some], assignment.clients)
+            part_of[some] = stratified(pool, rows, test, common.val, seed)
     return part_of
+
+
+def given_by(assignment: Assignment, part: np.ndarray) -> np.ndarray:
+    """The part of each assigned row as the split says, else as the data say; -1: neither does."""
+    said = part[assignment.row]
+    return said if assignment.part is None else np.where(assignment.part == -1, said, assignment.part)
+
+
+def draws_val(pool: Pool, part_of: np.ndarray) -> bool:
+    """Whether validation rows are drawn from the rows that the data mark for training."""
+    return not pool.all_train and not (part_of == VAL).any()
 
 
 def stratified(pool: Pool, some: Assignment, test: np.ndarray, val: float, seed: int) -> np.ndarray:
@@ -219,6 +239,17 @@ def ranks(group: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     place = np.empty(len(group), np.int64)
     place[order] = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return place
+
+
+def given_parts(pool: Pool, assignment: Assignment, part: np.ndarray) -> list[str]:
+    """A note on rows whose part the data fix."""
+    counts = np.bincount(part[(part >= 0) & (part < LOCAL)], minlength=LOCAL)
+    if not counts.any():
+        return []
+    many = ", ".join(f"{n:,} {name}" for n, name in zip(counts, PARTS, strict=False) if n)
+    drawn = counts[TRAIN] and draws_val(pool, given_by(assignment, part))
+    more = "; validation rows are drawn from the training rows (val)" if drawn else ""
+    return [f"the data say which rows are for what, in every split: {many}{more}"]
 
 
 def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:

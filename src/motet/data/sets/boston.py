@@ -59,7 +59,7 @@ def pool(found: Mapping[str, np.ndarray], as_published: bool = False, digest: st
     scaling = "none" if as_published else "federation"
     return Pool(
         found["x"], found["y"], "numbers", (), columns, owner, names, part,
-        scaling=scaling, exact=as_published, digest=digest,
+        scaling=scaling, exact=as_published, digest=digest, all_train=as_published,
     )  # fmt: skip
 
 

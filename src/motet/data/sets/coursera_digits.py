@@ -104,8 +104,9 @@ def load(
     x = widened(np.asarray(found["x"]), terms)
     digest = found.digest if terms == "pixels" else f"{found.digest} {terms}"
     return Pool(
-        x, y, "classes", classes, (), y, names, part, scaling="none", exact=as_published, digest=digest
-    )
+        x, y, "classes", classes, (), y, names, part,
+        scaling="none", exact=as_published, digest=digest, all_train=as_published,
+    )  # fmt: skip
 
 
 def widened(x: np.ndarray, terms: str) -> np.ndarray:
