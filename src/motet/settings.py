@@ -190,6 +190,8 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
 
 
 def _check_list(value: Any, inside: Any) -> tuple[Any, str]:
+    if isinstance(value, str) and inside is str:
+        value = [v.strip() for v in value.split(",") if v.strip()]  # as people type it: a,b
     if not isinstance(value, list | tuple):
         return value, f"is {value!r}; it must be a list"
     checked = [_check(v, inside) for v in value]

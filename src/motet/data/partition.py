@@ -25,6 +25,7 @@ from motet.data.federated import (
     Pool,
     refuse,
 )
+from motet.data.learned_columns import with_learned_columns
 from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
 from motet.settings import fields_of
@@ -86,8 +87,9 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         held,
         proxy=server_rows(pool, part == PROXY, assignment, held),
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
-        columns=columns_of(pool, assignment.clients, common.features, seed),
+        columns=columns_at(pool, assignment, common.features, seed),
     )
+    pool, partition = with_learned_columns(pool, partition)
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
     federated.notes = [
@@ -148,6 +150,20 @@ def server_rows(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.n
     away = {c for c, h in zip(assignment.clients, held, strict=True) if h}
     staying = np.array([n not in away for n in names], bool)[who]
     return np.asarray(rows[staying])
+
+
+def columns_at(pool: Pool, assignment: Assignment, features: float, seed: int) -> np.ndarray | None:
+    """(clients, columns) which columns each client holds: those that the data give it, and of these a share."""
+    share = columns_of(pool, assignment.clients, features, seed)
+    if pool.held is None:
+        return share
+    if not set(assignment.clients) <= set(pool.names):
+        raise DataError(
+            "clients hold different columns, and this split mixes their rows.\n"
+            "hint: data.split=natural; or leave out the columns that not all hold: data.drop"
+        )
+    held = pool.held[[pool.names.index(c) for c in assignment.clients]]
+    return held if share is None else held & share
 
 
 def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int) -> np.ndarray | None:
