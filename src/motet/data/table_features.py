@@ -211,7 +211,7 @@ class FeatureReader:
         if name in self.how.keep:
             return False
         cells = column.dropna()
-        share = cells.nunique() / len(cells)
+        share = self._different(column) / len(cells)
         if column.dtype.kind in "iuf":
             whole = bool((cells == cells.round()).all())
             found = named_like_an_id(name) and whole and share >= _UNIQUE and len(cells) >= _FEW
@@ -225,6 +225,14 @@ class FeatureReader:
                 f"{self.how.say('keep', [name])} keeps it"
             )
         return bool(found)
+
+    def _different(self, column: pd.Series) -> int:
+        """How many values are different, counted for each client where they have rows enough: every hospital may number
+        its patients from 1."""
+        some = column.notna().to_numpy()
+        if self.owner is None or some.sum() < _FEW * max(len(self.names), 1):
+            return int(column.nunique())
+        return int(column[some].groupby(self.owner[some]).nunique().sum())
 
     # ---- dates ----
 

@@ -138,10 +138,10 @@ def _alike(frames: Mapping[Path, pd.DataFrame], notes: list[str]) -> dict[Path, 
     spelling: dict[str, str] = {}
     for frame in frames.values():
         for name in frame.columns:
-            spelling.setdefault(_bare(name), name)
+            spelling.setdefault(bare_name(name), name)
     found = {}
     for file, frame in frames.items():
-        bare = [_bare(c) for c in frame.columns]
+        bare = [bare_name(c) for c in frame.columns]
         other = {
             c: spelling[b]
             for c, b in zip(frame.columns, bare, strict=True)
@@ -152,9 +152,9 @@ def _alike(frames: Mapping[Path, pd.DataFrame], notes: list[str]) -> dict[Path, 
     return found
 
 
-def _bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """
-    >>> _bare("Blood_Pressure") == _bare("blood  pressure")
+    >>> bare_name("Blood_Pressure") == bare_name("blood  pressure")
     True
     """
     return re.sub(r"[\s_-]+", " ", name).strip().casefold()

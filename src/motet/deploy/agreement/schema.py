@@ -19,6 +19,7 @@ from motet.client.task import Kind
 from motet.core import Tree
 from motet.data.federated import DataError, refuse
 from motet.data.table_features import indicator
+from motet.data.table_files import bare_name
 from motet.data.targets import FEW
 from motet.deploy.agreement.layout import Layout, Split
 from motet.wire import WireError, record
@@ -253,13 +254,22 @@ class Agreement:
         if self.features == "same":
             self.problems.append(
                 f"{'; '.join(lacks)}, and {method or 'the method'} needs the same columns everywhere.\n"
-                "hint: method=stacking bears different columns; data.features=common takes those that all hold"
+                f"hint: {self._one_column()}method=stacking bears different columns; data.features=common takes those "
+                "that all hold; data.features=any takes all, and a column is zero where it is not held"
             )
         elif self.features == "common":
             out = ", ".join(repr(f.name) for f in self.fields if f not in all_hold)
             self.notes.append(f"left out, because not all sites hold them: {out}")
         else:
             self.notes += [f"{s}; it is zero there" for s in lacks]
+
+    def _one_column(self) -> str:
+        """Names of columns that differ in case, spaces and underscores, for a hint."""
+        found: dict[str, list[str]] = {}
+        for f in self.fields:
+            found.setdefault(bare_name(f.name), []).append(f.name)
+        pairs = [" and ".join(map(repr, sorted(names))) for names in found.values() if len(names) > 1]
+        return f"{', '.join(pairs)} may be one column; " if pairs else ""
 
 
 def merge(descriptions: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:
