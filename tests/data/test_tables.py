@@ -204,6 +204,22 @@ def test_a_column_that_is_text_in_one_file_and_numbers_in_another_is_judged_as_a
     assert "1 of its values are not: south.csv (1: line 2)" in refusal(str(tmp_path / "sites"))
 
 
+def test_a_target_of_numbers_that_can_be_read_in_two_ways_is_asked_for(tmp_path):
+    path = write(tmp_path, "a,y\n" + "".join(f'{i},"{i + 1},500"\n' for i in range(30)))
+    assert "thousands, or decimals?\nhint: data.decimal=point" in refusal(path)
+    assert read(path, target="y", decimal="point").y[0] == 1500
+    assert read(path, target="y", decimal="comma").y[0] == 1.5
+
+
+def test_numbers_in_a_text_column_of_a_parquet_file_are_numbers(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"a": ["1", "2.5", "3"], "c": ["007", "007", "8"], "y": ["u", "v", "u"]})
+    frame.to_parquet(tmp_path / "d.parquet")
+    pool = read(str(tmp_path / "d.parquet"), target="y", client="c")
+    assert pool.x.tolist() == [[1], [2.5], [3]] and pool.names == ("007", "8")
+
+
 def test_dates_of_a_parquet_file_become_days(tmp_path):
     import pandas as pd
 

@@ -23,7 +23,7 @@ from motet.data.federated import (
     Rows,
     Scaler,
 )
-from motet.data.fill_missing import fill_values, mean_of_parties, totals, with_fallback
+from motet.data.fill_missing import fill_values, mean_of_parties, shared, totals, with_fallback
 
 TRAIN = PARTS.index("train")
 
@@ -253,7 +253,7 @@ def standardise(block: RowBlock, scale: str, columns: tuple[Column, ...]) -> tup
 
 
 def fills_of(block: RowBlock, pool: Pool) -> np.ndarray:
-    """(clients, columns) what fills each client's missing cells; the last row fills the server's."""
+    """(clients, columns) what fills each client's missing cells."""
     starts = block.ends - block.counts.sum(1)
     train = [block.x[s : s + n] for s, n in zip(starts, block.counts[:, TRAIN], strict=True)]
     taking_part = [x for x, s in zip(train, starts, strict=True) if len(x) and block.learned[s]]
@@ -268,10 +268,10 @@ def fills_of(block: RowBlock, pool: Pool) -> np.ndarray:
 
 def filled(block: RowBlock, fills: np.ndarray, absent: np.ndarray | None) -> RowBlock:
     """Rows without missing cells; those of columns that a client does not hold stay NaN for now."""
-    rows = np.repeat(fills, block.counts.sum(1), axis=0)
+    rows, every = np.repeat(fills, block.counts.sum(1), axis=0), shared(fills)
     gaps = np.isnan(block.x)
     x = np.where(gaps if absent is None else gaps & ~absent, rows, block.x)
-    return block.with_x(lambda v: np.where(np.isnan(v), fills.mean(0), v), x)
+    return block.with_x(lambda v: np.where(np.isnan(v), every, v), x)
 
 
 def by_client(

@@ -57,6 +57,12 @@ def most_frequent(cells: np.ndarray) -> float:
     return float(values[np.argmax(many)])
 
 
+def shared(fills: np.ndarray) -> np.ndarray:
+    """(columns,) what fills rows that are nobody's own: what all clients have, else the mean of it."""
+    same = bool((fills == fills[0]).all())
+    return np.asarray(fills[0] if same else fills.mean(0))
+
+
 def with_fallback(own: np.ndarray, others: np.ndarray) -> np.ndarray:
     """A client's values; of columns in which its training rows have no cell, the others' or 0."""
     return np.nan_to_num(np.where(np.isnan(own), others, own), nan=0.0)

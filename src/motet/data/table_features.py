@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from motet.client import Column
-from motet.data.cell_values import ORIGIN, calendar_parts, dates_of, days_of, truths_of
+from motet.data.cell_values import ORIGIN, calendar_parts, dates_of, days_of, numbers_of, truths_of
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
 from motet.data.tidy_cells import TextColumn, is_text
@@ -95,7 +95,8 @@ class FeatureReader:
 
         column = self.table.frame[name]
         if name in self.table.unclear:
-            return self._unclear(name)
+            self.problems.append(unclear_decimals(self.table, name, self.how))
+            return {}
         if pd.api.types.is_bool_dtype(column):
             found = self._numbers(name, column, "flag")
         elif pd.api.types.is_numeric_dtype(column):
@@ -151,14 +152,6 @@ class FeatureReader:
             f"or leave the column out: {self.how.say('drop', [name])}"
         )
 
-    def _unclear(self, name: str) -> dict[str, TableFeature]:
-        self.problems.append(
-            f"column {name!r} of {', '.join(self.table.unclear[name][:5])} holds numbers with a comma before three "
-            f"digits: thousands, or decimals?\nhint: {self.how.say('decimal', 'point')} for thousands, "
-            f"{self.how.say('decimal', 'comma')} for decimals"
-        )
-        return {}
-
     # ---- text ----
 
     def _text(self, name: str, column: pd.Series) -> dict[str, TableFeature]:
@@ -172,11 +165,20 @@ class FeatureReader:
         there = dates.values.notna().to_numpy()
         if 2 * text.many[there].sum() >= text.many.sum():
             return self._text_dates(name, text, there)
-        numbers = np.array([_is_number(v) for v in text.texts], bool)
-        if 2 * text.many[numbers].sum() >= text.many.sum():
-            self._report_wrong(name, "numbers", text, ~numbers)
-            return {}
+        numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
+        if text.mostly_numbers(numbers):
+            return self._text_numbers(name, text, numbers.values)
         return {} if self._is_id(name, column) else self._one_hot(name, text)
+
+    def _text_numbers(self, name: str, text: TextColumn, numbers: np.ndarray) -> dict[str, TableFeature]:
+        """Numbers in a column that its file calls text."""
+        import pandas as pd
+
+        if np.isnan(numbers).any():
+            self._report_wrong(name, "numbers", text, np.isnan(numbers))
+            return {}
+        column = pd.Series(np.append(numbers, np.nan)[text.codes])
+        return {} if self._is_id(name, column) else self._numbers(name, column, "number")
 
     def _report_wrong(self, name: str, what: str, text: TextColumn, wrong: np.ndarray) -> None:
         rows = np.flatnonzero(np.append(wrong, False)[text.codes])
@@ -268,6 +270,15 @@ def date_features(name: str, when: pd.Series, form: str) -> dict[str, np.ndarray
     return {f"{name}: {part}": values for part, values in calendar_parts(when).items()}
 
 
+def unclear_decimals(table: SourceTable, name: str, how: TableSettings) -> str:
+    """What to say of a column whose numbers can be read in two ways."""
+    return (
+        f"column {name!r} of {', '.join(table.unclear[name][:5])} holds numbers with a comma before three digits: "
+        f"thousands, or decimals?\nhint: {how.say('decimal', 'point')} for thousands, "
+        f"{how.say('decimal', 'comma')} for decimals"
+    )
+
+
 def dates_in(column: pd.Series, day_first: bool | str) -> pd.Series:
     """(rows,) the dates that a column holds; NaT where a cell is no date."""
     import pandas as pd
@@ -302,11 +313,3 @@ def named_like_an_id(name: str) -> bool:
         or "".join(words) in _ID_NAMES
         or re.fullmatch(r"column \d+|Unnamed: \d+", name)
     )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -16,7 +16,7 @@ from motet.client.task import Kind
 from motet.data import targets
 from motet.data.cell_values import numbers_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
-from motet.data.table_features import FeatureReader, TableFeature
+from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, TableSettings
 from motet.data.tidy_cells import TextColumn
@@ -148,6 +148,8 @@ class Reader:
         if name not in self.table.frame.columns:
             return nothing
         before, column = len(self.problems), self.table.frame[name]
+        if name in self.table.unclear and self.how.kind != "classes":
+            self.problems.append(unclear_decimals(self.table, name, self.how))
         if len(gaps := np.flatnonzero(column.isna())):
             self._report_rows("target", name, gaps)
         values = self._target_values(name, column)
@@ -174,7 +176,7 @@ class Reader:
                 self.problems.append(f"the target {name!r} is infinite: {self.table.where(wild)}")
             return values
         text = TextColumn(column)
-        numbers = numbers_of(text.texts, self.how.sign)
+        numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
         if self.how.kind != "classes" and text.mostly_numbers(numbers):
             wrong = np.isnan(numbers.values)
             if len(rows := np.flatnonzero(np.append(wrong, False)[text.codes])):

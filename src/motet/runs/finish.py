@@ -18,6 +18,7 @@ from motet.checksums import file_checksum
 from motet.client import predicted
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
+from motet.data.fill_missing import shared
 from motet.engines.driver import play
 from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
@@ -208,7 +209,7 @@ def filling(f: FederatedData, client: str) -> dict[str, Any]:
     """What fills empty cells of new rows, if cells were empty in training; for the global model, the mean of it."""
     if not f.fills:
         return {}
-    fill = f.fills[client] if client in f.fills else np.mean(list(f.fills.values()), axis=0)
+    fill = f.fills[client] if client in f.fills else shared(np.stack(list(f.fills.values())))
     return {"fill": fill.tolist()}
 
 
