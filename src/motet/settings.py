@@ -191,10 +191,20 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
 
 
 def _check_list(value: Any, inside: Any) -> tuple[Any, str]:
+    if inside is str:
+        value = _as_texts(value)
     if not isinstance(value, list | tuple):
         return value, f"is {value!r}; it must be a list"
     checked = [_check(v, inside) for v in value]
     return [v for v, _ in checked], next((w for _, w in checked if w), "")
+
+
+def _as_texts(value: Any) -> Any:
+    """A list of texts as people type it: a,b or -999."""
+    if isinstance(value, str):
+        return [v.strip() for v in value.split(",") if v.strip()]
+    numbers = isinstance(value, int | float) and not isinstance(value, bool)
+    return [str(value)] if numbers else value
 
 
 def _check_plain(value: Any, kind: Any) -> tuple[Any, str]:

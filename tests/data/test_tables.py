@@ -35,7 +35,7 @@ def test_numbers_stay_and_flags_become_bits_and_text_becomes_one_hot(tmp_path):
     assert pool.x[:2].tolist() == [[20, 1, 0, 1], [21, 0, 1, 0]]
     assert pool.classes == ("no", "yes") and pool.y[:2].tolist() == [0, 1]
     assert pool.names == ("a", "b", "c") and pool.owner[:4].tolist() == [0, 1, 2, 0]
-    assert any("one for each category found in the whole federation" in n for n in pool.notes)
+    assert any("one for each category found in training rows" in n for n in pool.notes)
 
 
 def test_a_csv_becomes_a_federation_with_its_clients(tmp_path):
@@ -69,7 +69,7 @@ def test_semicolons_and_a_byte_order_mark_are_understood(tmp_path):
 def test_integer_targets_with_many_values_are_numbers_and_the_note_says_how_to_change_it(tmp_path):
     path = write(tmp_path, "a,y\n" + "".join(f"{i % 5},{i}\n" for i in range(40)))
     pool = read(path, target="y")
-    assert pool.kind == "numbers" and any('say kind = "classes"' in n for n in pool.notes)
+    assert pool.kind == "numbers" and any("if wrong: data.kind=classes" in n for n in pool.notes)
     assert read(path, target="y", kind="classes").kind == "classes"
 
 
@@ -77,7 +77,7 @@ def test_missing_values_are_refused_with_column_file_count_and_lines(tmp_path):
     said = refusal(write(tmp_path, "a,b,y\n1,,u\n\n,2,v\n3,,u\n"))
     assert "column 'a' has 1 missing values: data.csv (1: line 4)" in said
     assert "column 'b' has 2 missing values: data.csv (2: line 2, 5)" in said
-    assert 'missing = "mean"' in said and said.startswith("2 things are wrong")
+    assert "hint: data.missing=mean fills them" in said and said.startswith("2 things are wrong")
 
 
 def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
@@ -96,10 +96,10 @@ def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
 
 
 def test_text_in_a_column_of_numbers_is_shown_with_its_lines(tmp_path):
-    said = refusal(write(tmp_path, 'a,y\n1,u\n"12,5",v\n3,u\nn/a,v\n4,u\n'))
-    assert "column 'a' is mostly numbers, and 2 of its values are not" in said
-    assert "'12,5' (data.csv line 3), 'n/a' (data.csv line 5)" in said
-    assert "hint: write numbers like 12.5" in said
+    said = refusal(write(tmp_path, "a,y\n1,u\n12.5?,v\n3,u\nmany,v\n4,u\n"))
+    assert "column 'a' is mostly numbers, and 2 of its values are not: data.csv (2: line 3, 5)" in said
+    assert "data.missing_values=WORD,WORD; or leave the column out: data.drop=a" in said
+    assert "many" not in said  # cells stay out of messages
 
 
 def test_infinite_values_are_refused(tmp_path):
@@ -114,30 +114,48 @@ def test_an_absent_target_or_client_column_names_the_nearest_and_all(tmp_path):
 
 
 def test_a_target_must_be_named(tmp_path):
-    assert 'no target is named.\nhint: say target = "..."; there are: a, y' in refusal(
+    assert "no target is named.\nhint: data.target=COLUMN; there are: a, y" in refusal(
         write(tmp_path, "a,y\n1,2\n"), target=""
     )
 
 
 def test_a_missing_target_and_a_missing_client_are_refused(tmp_path):
     said = refusal(write(tmp_path, "a,c,y\n1,p,u\n2,,v\n3,p,\n"), client="c")
-    assert "the target 'y' has missing values: data.csv (1: line 4)" in said
-    assert "the client column 'c' has missing values: data.csv (1: line 3)" in said
+    assert "the target 'y' has 1 missing values: data.csv (1: line 4)" in said
+    assert "the client column 'c' has 1 missing values: data.csv (1: line 3)" in said
+    assert "hint: leave these rows out: data.drop_rows=true" in said
 
 
-def test_files_with_different_columns_are_told_apart(tmp_path):
-    write(tmp_path, "a,b,y\n1,2,u\n", "sites/north.csv")
-    write(tmp_path, "a,y,z\n1,v,3\n", "sites/south.csv")
-    said = refusal(str(tmp_path / "sites"))
-    assert "north.csv lacks 'z'" in said and "south.csv lacks 'b'" in said
+def test_rows_without_a_target_or_a_client_can_be_left_out(tmp_path):
+    path = write(tmp_path, "a,c,y\n1,p,u\n2,,v\n3,p,\n4,q,v\nx,q,v\n")
+    pool = read(path, target="y", client="c", drop_rows=True, missing_values=("x",), missing="mean")
+    assert pool.y.tolist() == [0, 1, 1] and pool.names == ("p", "q")
+    assert "1 rows without a target are left out: data.csv (1: line 4)" in pool.notes
+    assert "1 rows without a client are left out: data.csv (1: line 3)" in pool.notes
+    assert "line 6" in refusal(path, client="c", drop_rows=True)  # rows keep their places
 
 
-def test_an_empty_file_and_a_client_without_examples_are_both_reported(tmp_path):
+def test_files_with_different_columns_become_one_table_and_say_who_holds_what(tmp_path):
+    rows = [(i, 2 * i, "uv"[i % 2]) for i in range(12)]
+    write(tmp_path, "a,b,y\n" + "".join(f"{a},{b},{y}\n" for a, b, y in rows), "sites/north.csv")
+    write(tmp_path, "a,y,z\n" + "".join(f"{a},{y},{b}\n" for a, b, y in rows), "sites/south.csv")
+    federated = load(str(tmp_path / "sites"), {"target": "y"})
+    here = {c: [k.name for k in d.columns if k.here] for c, d in federated.clients_data.items()}
+    assert here == {"north": ["a", "b"], "south": ["a", "z"]}
+    south = federated.clients_data["south"].train.x
+    assert south[:, 1].abs().max() == 0 and abs(south[:, 2].mean()) < 1e-6  # scaled by those who hold it
+    assert "south does not hold the column 'b'" in federated.notes
+
+
+def test_files_without_rows_are_left_out_with_a_note_unless_no_other_is_there(tmp_path):
     write(tmp_path, "", "sites/north.csv")
     write(tmp_path, "a,y\n", "sites/south.csv")
-    write(tmp_path, "a,y\n1,u\n", "sites/west.csv")
     said = refusal(str(tmp_path / "sites"))
     assert "north.csv is empty" in said and "south.csv has column names and no examples" in said
+    write(tmp_path, "a,y\n1,u\n2,v\n", "sites/west.csv")
+    pool = read(str(tmp_path / "sites"), target="y")
+    left = ["north.csv is empty: left out", "south.csv has column names and no examples: left out"]
+    assert pool.names == ("west",) and [n for n in pool.notes if "left out" in n] == left
 
 
 def test_an_empty_folder_and_an_absent_file_are_refused(tmp_path):
@@ -157,9 +175,15 @@ def test_a_constant_number_is_nothing_to_learn(tmp_path):
     assert "in every row" in refusal(write(tmp_path, "a,y\n1,2.5\n2,2.5\n"))
 
 
-def test_names_and_dates_are_no_categories(tmp_path):
-    said = refusal(write(tmp_path, "a,y\n" + "".join(f"name{i},{i % 2}\n" for i in range(150))))
-    assert "150 different values" in said and 'drop = ["a"]' in said
+def test_text_with_many_values_is_refused_and_ids_are_left_out(tmp_path):
+    rows = "".join(f"name{i % 150},{i},{i % 2}\n" for i in range(300))
+    said = refusal(write(tmp_path, "a,b,y\n" + rows))
+    assert "150 different values" in said and "data.drop=a" in said and "data.keep=a" in said
+    rows = "".join(f"name{i},{1000 + i},{i % 3},{i % 2}\n" for i in range(150))
+    pool = read(write(tmp_path, "a,patient_id,b,y\n" + rows), target="y")
+    assert [c.name for c in pool.columns] == ["b"] and sum("looks like an id" in n for n in pool.notes) == 2
+    kept = read(str(tmp_path / "data.csv"), target="y", keep=("patient_id",))
+    assert [c.name for c in kept.columns] == ["patient_id", "b"]
 
 
 def test_rows_that_do_not_fit_the_header_are_refused(tmp_path):
@@ -167,21 +191,38 @@ def test_rows_that_do_not_fit_the_header_are_refused(tmp_path):
     assert "do not fit its 2 columns" in refusal(write(tmp_path, "a,y\n1,2,u\n1,2,v\n"))
 
 
-def test_columns_with_one_name_and_files_in_other_encodings_are_refused(tmp_path):
-    assert "several columns called a" in refusal(write(tmp_path, "a,a,y\n1,2,u\n"))
-    (tmp_path / "latin.csv").write_bytes("a,y\n1,K\xf6ln\n".encode("latin-1"))
-    assert "not UTF-8 text" in refusal(str(tmp_path / "latin.csv"))
+def test_columns_with_one_name_are_refused_and_western_text_is_read_with_a_note(tmp_path):
+    assert "several columns called 'a'" in refusal(write(tmp_path, "a,a,y\n1,2,u\n"))
+    (tmp_path / "latin.csv").write_bytes("a,y\n1,K\xf6ln\n2,Bonn\n".encode("latin-1"))
+    pool = read(str(tmp_path / "latin.csv"), target="y")
+    assert pool.classes == ("Bonn", "Köln") and any("not UTF-8" in n for n in pool.notes)
 
 
 def test_a_column_that_is_text_in_one_file_and_numbers_in_another_is_judged_as_a_whole(tmp_path):
     write(tmp_path, "a,y\n1,u\n2,v\n3,u\n", "sites/north.csv")
-    write(tmp_path, "a,y\n?,u\n5,v\n", "sites/south.csv")
-    assert "'?' (south.csv line 2)" in refusal(str(tmp_path / "sites"))
+    write(tmp_path, "a,y\nmany,u\n5,v\n", "sites/south.csv")
+    assert "1 of its values are not: south.csv (1: line 2)" in refusal(str(tmp_path / "sites"))
 
 
-def test_dates_of_a_parquet_file_are_refused(tmp_path):
+def test_a_target_of_numbers_that_can_be_read_in_two_ways_is_asked_for(tmp_path):
+    path = write(tmp_path, "a,y\n" + "".join(f'{i},"{i + 1},500"\n' for i in range(30)))
+    assert "thousands, or decimals?\nhint: data.decimal=point" in refusal(path)
+    assert read(path, target="y", decimal="point").y[0] == 1500
+    assert read(path, target="y", decimal="comma").y[0] == 1.5
+
+
+def test_numbers_in_a_text_column_of_a_parquet_file_are_numbers(tmp_path):
     import pandas as pd
 
-    frame = pd.DataFrame({"when": pd.to_datetime(["2020-01-01", "2020-01-02"]), "y": [0, 1]})
+    frame = pd.DataFrame({"a": ["1", "2.5", "3"], "c": ["007", "007", "8"], "y": ["u", "v", "u"]})
     frame.to_parquet(tmp_path / "d.parquet")
-    assert "column 'when' holds datetime64" in refusal(str(tmp_path / "d.parquet"))
+    pool = read(str(tmp_path / "d.parquet"), target="y", client="c")
+    assert pool.x.tolist() == [[1], [2.5], [3]] and pool.names == ("007", "8")
+
+
+def test_dates_of_a_parquet_file_become_days(tmp_path):
+    import pandas as pd
+
+    frame = pd.DataFrame({"when": pd.to_datetime(["2000-01-01 00:00", "2000-01-02 12:00"]), "y": [0, 1]})
+    frame.to_parquet(tmp_path / "d.parquet")
+    assert read(str(tmp_path / "d.parquet"), target="y").x.tolist() == [[0], [1.5]]

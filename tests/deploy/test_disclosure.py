@@ -16,7 +16,7 @@ from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.site.disclosure import column_sums
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.policy import Policy, RefusedByPolicy
-from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table import SiteTable, TableReading
 from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import read
 from patients import ROWS, asked, clause, in_round, layout_of, offered, patients, refused, site
@@ -107,7 +107,8 @@ def test_a_federation_scales_a_column_by_the_sites_that_say_its_sums() -> None:
 
 def test_names_of_60_patients_never_leave(tmp_path: Path) -> None:
     names = [f"Patient {chr(65 + i % 26)}{i}" for i in range(ROWS)]
-    service = site(tmp_path, patients().assign(patient=names))
+    kept = TableReading(keep=("patient",))
+    service = site(tmp_path, patients().assign(patient=names), more=kept)
     jobs: list[tuple[Any, Any]] = [
         ("describe", ()),
         ("measure", {"kind": "classes"}),
@@ -119,9 +120,18 @@ def test_names_of_60_patients_never_leave(tmp_path: Path) -> None:
         assert Reply.read(reply).refusal and not any(n.encode() in reply for n in names)
     assert clause(service, "describe", ()) == "categories"
     with pytest.raises(RefusedByPolicy, match=r"(?s)most values of 'patient' are different.*--drop patient"):
-        dry_run(SiteTable("a", tmp_path / "a.csv", "ill"))
+        dry_run(SiteTable("a", tmp_path / "a.csv", "ill", more=kept))
     dropped = site(tmp_path / "2", patients().assign(patient=names), drop=("patient",))
     assert not asked(dropped, "describe").refusal
+
+
+def test_ids_are_left_out_of_what_a_site_says_and_the_owner_is_told(tmp_path: Path) -> None:
+    names = [f"Patient {chr(65 + i % 26)}{i}" for i in range(ROWS)]
+    service = site(tmp_path, patients().assign(patient=names))
+    reply = asked(service, "describe")
+    assert "patient" not in [c["name"] for c in reply.tree["columns"]]
+    text = dry_text(dry_run(SiteTable("a", tmp_path / "a.csv", "ill")))
+    assert "note: column 'patient' looks like an id" in text and "--keep patient" in text
 
 
 def test_a_target_of_names_is_refused(tmp_path: Path) -> None:

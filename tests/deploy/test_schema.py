@@ -13,6 +13,7 @@ import torch
 
 import sites
 from motet.data.federated import DataError
+from motet.data.table_files import FRAME, SourceTable
 from motet.deploy.agreement.handshake import handshake
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.schema import merge
@@ -173,7 +174,7 @@ def descriptions(**tables: pd.DataFrame) -> dict[str, Any]:
     found = {}
     for site, table in tables.items():
         source = SiteTable(site, Path("nowhere"), "y")
-        source.__dict__["table"] = type("Table", (), {"frame": table})()
+        source.__dict__["table"] = SourceTable(table, [FRAME], [len(table)])
         found[site] = source.describe()
     return found
 

@@ -164,7 +164,8 @@ def test_missing_columns_wrong_cells_and_gaps_are_reported_together(
     frame.loc[1, "sex"] = np.nan
     said = complaint(trained, frame.rename(columns={"age": "Age"}), tmp_path)
     assert "there is no column 'age'" in said and "did you mean 'Age'" in said
-    assert "'perhaps' (new.csv line 2)" in said
+    assert "column 'ill' must hold numbers, and 1 values are none: new.csv (1: line 2)" in said
+    assert "perhaps" not in said
     assert "column 'sex' has 1 empty cells: new.csv (1: line 3)" in said
 
 
@@ -176,7 +177,9 @@ def test_gaps_can_be_filled_and_values_that_nobody_saw_are_reported(
     frame.to_csv(tmp_path / "new.csv", index=False)
     table, notes = predict(trained[0] / "models" / "east.safetensors", tmp_path / "new.csv", missing="mean")
     assert len(table) == 3 and table.notna().all().all()
-    assert any("never saw: x" in n for n in notes) and any("empty cells of 'age'" in n for n in notes)
+    assert any("1 values that the model never saw, in 1 rows" in n for n in notes) and any(
+        "empty cells of 'age'" in n for n in notes
+    )
 
 
 def test_files_that_are_no_models_are_refused(trained: tuple[Path, Path], tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def parties(within: Add) -> None:
     p.add_argument("--data", metavar="FILE", help="a .csv or .parquet file (default: as at the last start)")
     p.add_argument("--target", metavar="COLUMN", help="the column to predict")
     p.add_argument("--drop", type=names, default=[], metavar="A,B,…", help="columns that are not used")
-    empty, kinds = ("refuse", "mean"), ("auto", "classes", "numbers")
-    p.add_argument("--missing", choices=empty, default="refuse", help="what to do with empty cells")
+    kinds = ("auto", "classes", "numbers")
     p.add_argument("--kind", choices=kinds, default="auto", help="what the target holds")
+    table_arguments(p)
     split_arguments(p)
     p.add_argument("--policy", metavar="FILE", help="a TOML file: what may leave this site")
     p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
@@ -71,6 +71,24 @@ def parties(within: Add) -> None:
     p.add_argument("kit", help=KIT)
     p.add_argument("site")
     p.add_argument("--undo", action="store_true", help="let it in again")
+
+
+def table_arguments(p: Any) -> None:
+    """How a site's table is read: the settings of a table in a recipe (data.missing and so on)."""
+    empty = ("refuse", "mean", "median", "most_frequent", "indicator")
+    p.add_argument("--missing", choices=empty, default="refuse", help="what to do with empty cells")
+    p.add_argument(
+        "--missing-by", choices=("auto", "federation", "client"), default="auto", help="whose rows fill them"
+    )
+    p.add_argument("--missing-values", type=names, default=[], metavar="A,B,…", help="words for nothing")
+    p.add_argument("--keep", type=names, default=[], metavar="A,B,…", help="columns that are no ids")
+    p.add_argument("--drop-rows", action="store_true", help="leave out rows without a target")
+    p.add_argument("--part", default="", metavar="COLUMN", help="the column that says train, val or test")
+    p.add_argument(
+        "--dates", choices=("days", "parts", "leave_out"), default="days", help="what dates become"
+    )
+    p.add_argument("--day-first", choices=("auto", "true", "false"), default="auto", help="in 01/02/2020")
+    p.add_argument("--decimal", choices=("auto", "comma", "point"), default="auto", help="in numbers")
 
 
 def split_arguments(p: Any) -> None:

@@ -19,9 +19,9 @@ def predict_command(add: Add) -> None:
     p.add_argument("--to", metavar="FILE", help="where predictions go, as CSV (default: stdout)")
     p.add_argument(
         "--missing",
-        choices=("refuse", "mean"),
-        default="refuse",
-        help="empty cells: refuse them, or fill in the mean (default: refuse)",
+        choices=("as_trained", "refuse", "mean"),
+        default="as_trained",
+        help="empty cells: as in training, refuse them, or fill in the mean (default: as_trained)",
     )
     add_trust(p, "the model's file")
 

@@ -23,8 +23,9 @@ from motet.data.federated import (
     Rows,
     Scaler,
 )
+from motet.data.fill_missing import fill_values, mean_of_parties, shared, totals, with_fallback
 
-_TRAIN = PARTS.index("train")
+TRAIN = PARTS.index("train")
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class BuiltClients:
     target: Scaler = field(default_factory=lambda: Scaler(np.zeros(()), np.ones(())))
     scalers: list[Scaler] = field(default_factory=list)  # of each client, if features were standardised
     missing: dict[str, int] = field(default_factory=dict)
+    fills: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> FederatedData:
@@ -126,6 +128,8 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         exact=pool.exact,
         missing=found.missing,
         digest=pool.digest,
+        fills=found.fills,
+        reading=pool.reading,
     )
 
 
@@ -146,33 +150,45 @@ def lazy_parts(pool: Pool, partition: Partition) -> BuiltClients:
 
 def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
     """Views of one block of rows, with missing cells filled and columns standardised."""
-    block = gather(pool, partition)
-    missing = count_missing(block, partition) if pool.fill else {}
+    block, absent = gather(pool, partition), absent_cells(pool, partition)
+    missing, fills = {}, np.zeros((0, 0))
+    if pool.fill:
+        missing = count_missing(block, absent, partition)
+        fills = fills_of(block, pool)
+        block = filled(block, fills, absent)
     block, scalers = standardise(block, scale, pool)
     block, target = standardise_target(without_absent_columns(block, partition), pool)
     real = np.float64 if pool.exact else np.float32
     proxy, server_test = (
         r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.server_test)
     )
-    return BuiltClients(views(block, real), proxy, server_test, target, scalers, missing)
+    by_client = dict(zip(partition.clients, fills, strict=True)) if len(fills) else {}
+    return BuiltClients(views(block, real), proxy, server_test, target, scalers, missing, by_client)
+
+
+def absent_cells(pool: Pool, partition: Partition) -> np.ndarray | None:
+    """(rows, columns) cells of columns that a row's client does not hold, in the order of the block."""
+    if pool.held is None or partition.columns is None:
+        return None
+    return np.repeat(~partition.columns, partition.sorted()[1].sum(1), axis=0)
 
 
 def gather(pool: Pool, partition: Partition) -> RowBlock:
     """The rows sorted by client and part; nothing is copied if they are in this order already."""
     at, counts = partition.sorted()
     parts = np.repeat(np.tile(np.arange(LOCAL), len(counts)), counts.reshape(-1))
-    learned = (parts == _TRAIN) & ~np.repeat(partition.held, counts.sum(1))
+    learned = (parts == TRAIN) & ~np.repeat(partition.held, counts.sum(1))
     proxy = _join(_some(pool, partition.proxy), pool.proxy)
     server_test = _join(_some(pool, partition.server_test), pool.server_test)
     return RowBlock(take(pool.x, at), take(pool.y, at), counts, learned, proxy, server_test)
 
 
-def count_missing(block: RowBlock, partition: Partition) -> dict[str, int]:
-    """The number of missing cells of each client that has some, in the columns that it holds."""
-    empty, ends = np.isnan(block.x.reshape(len(block.x), -1)), block.ends
-    if partition.columns is not None:
-        empty &= np.repeat(partition.columns, block.counts.sum(1), axis=0)
-    holes = empty.sum(1)
+def count_missing(block: RowBlock, absent: np.ndarray | None, partition: Partition) -> dict[str, int]:
+    """The number of missing cells of each client that has some."""
+    gaps = np.isnan(block.x)
+    gaps = gaps if absent is None else gaps & ~absent
+    holes = gaps.reshape(len(block.x), -1).sum(1)
+    ends = block.ends
     sums = np.diff(np.concatenate([[0], holes.cumsum()])[ends], prepend=0)
     return {c: int(n) for c, n in zip(partition.clients, sums, strict=True) if n}
 
@@ -223,12 +239,10 @@ def scaling_of(scale: str, pool: Pool) -> str:
 
 
 def standardise(block: RowBlock, scale: str, pool: Pool) -> tuple[RowBlock, list[Scaler]]:
-    """Fill missing cells with training means, then standardise the columns of numbers: mean 0, deviation 1.
+    """Standardise the columns of numbers: mean 0, deviation 1.
 
     Returns the scaler of each client too, or no scalers if nothing was standardised.
     """
-    if pool.fill:
-        block = filled(block)
     if scale == "none":
         return block, []
     scaler = scaler_of(block.x[block.learned], pool)
@@ -242,11 +256,26 @@ def scaler_of(rows: np.ndarray, pool: Pool) -> Scaler:
     return Scaler.of(rows, ddof=1) if pool.sample_deviation else Scaler.of(rows, pool.columns)
 
 
-def filled(block: RowBlock) -> RowBlock:
-    rows = block.x[block.learned]
-    there = ~np.isnan(rows)
-    mean = np.where(there, rows, 0).sum(0) / np.maximum(there.sum(0), 1)
-    return block.with_x(lambda x: np.where(np.isnan(x), mean, x))
+def fills_of(block: RowBlock, pool: Pool) -> np.ndarray:
+    """(clients, columns) what fills each client's missing cells."""
+    starts = block.ends - block.counts.sum(1)
+    train = [block.x[s : s + n] for s, n in zip(starts, block.counts[:, TRAIN], strict=True)]
+    taking_part = [x for x, s in zip(train, starts, strict=True) if len(x) and block.learned[s]]
+    mean = mean_of_parties([totals(x) for x in taking_part])
+    whole = mean
+    if pool.missing in ("median", "most_frequent"):
+        whole = with_fallback(fill_values(block.x[block.learned], pool.columns, pool.missing), mean)
+    if pool.missing_by == "federation":
+        return np.tile(whole, (len(train), 1))
+    return np.stack([with_fallback(fill_values(x, pool.columns, pool.missing), mean) for x in train])
+
+
+def filled(block: RowBlock, fills: np.ndarray, absent: np.ndarray | None) -> RowBlock:
+    """Rows without missing cells; those of columns that a client does not hold stay NaN for now."""
+    rows, every = np.repeat(fills, block.counts.sum(1), axis=0), shared(fills)
+    gaps = np.isnan(block.x)
+    x = np.where(gaps if absent is None else gaps & ~absent, rows, block.x)
+    return block.with_x(lambda v: np.where(np.isnan(v), every, v), x)
 
 
 def by_client(block: RowBlock, pool: Pool, of_all: Scaler) -> tuple[np.ndarray, list[Scaler]]:

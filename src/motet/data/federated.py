@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,8 +63,19 @@ class Pool:
     digest: str = ""  # of x and y, where it is known already
     notes: list[str] = field(default_factory=list)
     all_train: bool = False  # rows marked train are all for training: none of them becomes a validation row
-    held: np.ndarray | None = None  # (names, columns) which columns each named client holds; None: all
+    missing: str = "mean"  # what fills NaN: mean | median | most_frequent | indicator (the mean)
+    missing_by: str = "federation"  # whose training rows: those of the federation, or each client's own
+    held: np.ndarray | None = (
+        None  # (names, columns) who holds which column; others have NaN there; None: all
+    )
     sample_deviation: bool = False  # flags are standardised too, and by the deviation of a sample (ddof 1)
+    learned_columns: bool = False  # whether categories that no training row has are left out of the columns
+    reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
+
+    def gaps(self) -> np.ndarray:
+        """(N, columns) which cells are missing, where the column is held."""
+        gaps: np.ndarray = np.isnan(self.x)
+        return gaps if self.held is None or self.owner is None else gaps & self.held[self.owner]
 
     def problems(self) -> list[str]:
         """What makes these rows unusable, each in a sentence."""
@@ -79,7 +91,7 @@ class Pool:
                 wrong.append(f"x has shape {self.x.shape}, and {len(self.pixels.mean)} channels are named")
         elif self.x.dtype.kind != "f":
             wrong.append(f"x holds {self.x.dtype}; expected float32, or uint8 for images and text")
-        elif not self.fill and not np.isfinite(self.x).all():
+        elif not self.fill and (self.gaps().any() or np.isinf(self.x).any()):
             wrong.append("x holds missing (NaN) or infinite values.\nhint: fill them or drop their rows")
         if self.columns and (self.x.ndim != 2 or self.x.shape[1] != len(self.columns)):
             wrong.append(f"x has shape {self.x.shape}, and {len(self.columns)} columns are named")
@@ -126,9 +138,15 @@ class Scaler:
 
     @classmethod
     def of(cls, rows: np.ndarray, columns: tuple[Column, ...] = (), ddof: int = 0) -> Scaler:
-        """Mean and standard deviation of each column; flags are left alone, constants only centred."""
+        """Mean and standard deviation of each column; flags are left alone, constants only centred. NaN are rows of
+        clients that do not hold the column, and do not count."""
         ddof = min(ddof, len(rows) - 1)
-        middle, spread = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64, ddof=ddof)
+        middle: np.ndarray = rows.mean(0, dtype=np.float64)
+        spread: np.ndarray = rows.std(0, dtype=np.float64, ddof=ddof)
+        if np.isnan(middle).any():
+            rows = np.where(np.isnan(rows).all(0), 0.0, rows)  # 0: nobody holds the column
+            middle = np.asarray(np.nanmean(rows, 0, dtype=np.float64))
+            spread = np.asarray(np.nanstd(rows, 0, dtype=np.float64, ddof=ddof))
         spread = np.where(spread > 1e-9 * np.maximum(abs(middle), 1e-9), spread, 1.0)
         if not columns:
             return cls(middle, spread)
@@ -165,6 +183,8 @@ class FederatedData:
     natural: bool = True  # the clients are the same parties in every split: the data name them
     unseen_share: float = 0.0  # the share of the clients that was to be held out of training
     given_tests: bool = False  # the data say which rows are for the test, so that every split has the same
+    fills: dict[str, np.ndarray] = field(default_factory=dict)  # what fills missing cells, by client
+    reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that is continued notices that its data changed."""

@@ -18,6 +18,7 @@ from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.table_files import SourceTable
+from motet.data.table_settings import Missing, TableSettings
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def load(
     train_split: str = "train",  # the split that is divided among clients
     test_split: str = "test",  # the split for the server's test set; it may be missing
     kind: str = "auto",  # classes | numbers; of a table's target
-    missing: str = "refuse",  # refuse empty cells | mean: fill them with the column's training mean
+    missing: Missing = "refuse",  # empty cells: refuse | mean | median | most_frequent | indicator
     drop: tuple[str, ...] = (),  # columns to leave out
     size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
@@ -52,7 +53,10 @@ def load(
         named = any(type(s.features[target]).__name__ == "ClassLabel" for s in splits)
         files = [Path(train_split), Path(test_split)][: len(splits)]
         table = SourceTable(_frame(splits), files, list(map(len, splits)))
-        made = user_table.as_pool(table, target, client, "classes" if named else kind, missing, drop)
+        how = TableSettings(
+            target, client, kind="classes" if named else kind, missing=missing, drop=tuple(drop)
+        )
+        made = user_table.as_pool(table, how)
     if len(splits) > 1:
         made.part = parts(len(splits[0]), len(splits[1]))
     made.notes += notes

@@ -23,7 +23,6 @@ from motet.atomic import write_atomically
 from motet.data import user_table
 from motet.data.federated import DataError, refuse
 from motet.data.files.array_cache import home, writable
-from motet.data.table_files import differences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,12 +110,11 @@ def _joined(frames: Mapping[Any, pd.DataFrame], client: str) -> pd.DataFrame:
     import pandas as pd
 
     every = list(dict.fromkeys(c for f in frames.values() for c in f.columns))
-    wrong = differences({f"the frame of client {k}": list(f.columns) for k, f in frames.items()}, "frames")
-    wrong += [f"client {k} has no rows" for k, f in frames.items() if f.empty]
+    wrong = [f"client {k} has no rows" for k, f in frames.items() if f.empty]
     if client in every:
         wrong.append(f"the frames have a column {client!r} already\nhint: name another one with client=")
     refuse(wrong)
-    return pd.concat([f[every].assign(**{client: str(k)}) for k, f in frames.items()], ignore_index=True)
+    return pd.concat([f.assign(**{client: str(k)}) for k, f in frames.items()], ignore_index=True)
 
 
 def _keep_table(frame: pd.DataFrame) -> str:

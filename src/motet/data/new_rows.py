@@ -1,18 +1,22 @@
-"""New rows for a trained model: its columns are found by name in a table.
+"""New rows for a trained model: its columns are found by name in a table, and read as they were for training.
 
-Knows tables and names of columns. Does not know models.
+Knows tables and names of columns. Does not know models. No message shows a cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from motet.data.cell_values import TRUTHS, numbers_of
 from motet.data.federated import refuse
+from motet.data.learned_columns import OTHER
+from motet.data.table_features import date_features, dates_in, indicator
 from motet.data.table_files import SourceTable
-from motet.data.user_table import OTHER
+from motet.data.tidy_cells import TextColumn, is_text
 from motet.text import nearest
 
 
@@ -23,45 +27,74 @@ class NewRows:
     table: SourceTable
     columns: Sequence[str]
     absent: Sequence[str] = ()  # columns that the model's owner did not hold: the table need not have them
-    fill: bool = False
+    fill: str = ""  # what fills empty cells, in words; "": they are refused
+    day_first: Mapping[str, bool] = field(default_factory=dict)  # of columns of dates, as in training
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def values(self) -> np.ndarray:
         """(rows, columns); NaN for empty cells that are allowed."""
         found = [self.column(c) for c in self.columns]
-        refuse(self.problems)
+        for name in dict.fromkeys(self.sources.values()):
+            self.gaps(name, self.table.frame[name].isna().to_numpy())
+        refuse(self.table.problems + self.problems)
         return np.column_stack(found)
 
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The column of the table that each column of the model is made of."""
+        there = set(self.table.frame.columns)
+        found = {c: s for c in self.columns for s in possible_sources(c) if s in there}
+        return {c: s for c, s in found.items() if s in there}
+
     def column(self, name: str) -> np.ndarray:
-        frame = self.table.frame
-        if name in frame.columns:
+        frame, source = self.table.frame, self.sources.get(name, "")
+        if not source:
+            if name not in self.absent:
+                hint = nearest(name, list(frame.columns))
+                self.problems.append(f"there is no column {name!r}.\nhint: {hint}")
+            return np.full(len(frame), np.nan)
+        if name == source:
             return self.number(name)
-        for at in (i for i, letter in enumerate(name) if letter == "="):
-            if name[:at] in frame.columns:
-                return self.flag(name[:at], name[at + 1 :])
-        if name not in self.absent:
-            self.problems.append(f"there is no column {name!r}.\nhint: {nearest(name, list(frame.columns))}")
-        return np.full(len(frame), np.nan)
+        if name == indicator(source):
+            return np.asarray(frame[source].isna(), np.float64)
+        if name.startswith(f"{source}="):
+            return self.flag(source, name[len(source) + 1 :])
+        return self.date(source, name)
 
     def number(self, name: str) -> np.ndarray:
-        import pandas as pd
-
         column = self.table.frame[name]
-        values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-        empty = column.isna().to_numpy()
-        if len(bad := np.flatnonzero(~np.isfinite(values) & ~empty)):
-            parts = self.table.samples(bad, [str(column.iloc[i]) for i in bad[:5]])
-            self.problems.append(f"column {name!r} must hold numbers, and these are none: {parts}")
-        self.gaps(name, empty)
-        return np.asarray(values)
+        if not is_text(column):
+            values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            wrong = np.isinf(values)
+        else:
+            text = TextColumn(column)
+            truths = [TRUTHS.get(t.casefold(), np.nan) for t in text.texts]
+            numbers = numbers_of(text.texts).values
+            values = np.append(np.where(np.isnan(numbers), truths, numbers), np.nan)[text.codes]
+            wrong = ~np.isfinite(values) & (text.codes >= 0)
+        if len(bad := np.flatnonzero(wrong)):
+            where = self.table.where(bad)
+            self.problems.append(
+                f"column {name!r} must hold numbers, and {len(bad)} values are none: {where}"
+            )
+        return values
+
+    def date(self, source: str, name: str) -> np.ndarray:
+        column = self.table.frame[source]
+        when = dates_in(column, self.day_first.get(source, "auto"))
+        wrong = np.flatnonzero(when.isna().to_numpy() & column.notna().to_numpy())
+        if len(wrong):
+            said = f"column {source!r} must hold dates, and {len(wrong)} values are none: {self.table.where(wrong)}"
+            self.problems += [said] if said not in self.problems else []
+        found = date_features(source, when, "days") | date_features(source, when, "parts")
+        return found.get(name, np.zeros(len(when)))  # no date has a time: the hour is 0
 
     def flag(self, name: str, value: str) -> np.ndarray:
         column = self.table.frame[name]
         empty = column.isna().to_numpy()
         texts = column.astype(object).map(str, na_action="ignore").to_numpy()
         if f"{name}={value}" == next(c for c in self.columns if c.startswith(f"{name}=")):
-            self.gaps(name, empty)
             self.strangers(name, texts, empty)
         here = texts == value
         if value == OTHER:
@@ -71,23 +104,35 @@ class NewRows:
     def gaps(self, name: str, empty: np.ndarray) -> None:
         if not empty.any() or name in self.absent:
             return
-        where = self.table.where(np.flatnonzero(empty))
         if self.fill:
-            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are filled with the training mean")
-        else:
-            self.problems.append(
-                f"column {name!r} has {int(empty.sum())} empty cells: {where}.\n"
-                "hint: fill them, or say --missing mean"
-            )
+            self.notes.append(f"{int(empty.sum())} empty cells of {name!r} are filled with {self.fill}")
+            return
+        self.problems.append(
+            f"column {name!r} has {int(empty.sum())} empty cells: {self.table.where(np.flatnonzero(empty))}.\n"
+            "hint: fill them, or say --missing mean"
+        )
 
     def strangers(self, name: str, texts: np.ndarray, empty: np.ndarray) -> None:
-        if odd := sorted({str(t) for t in texts[~empty]} - (known := self.known(name))):
-            more = ", …" if len(odd) > 5 else ""
+        known = self.known(name)
+        odd = ~empty & ~np.isin(texts.astype(str), sorted(known))
+        if odd.any():
             taken = f"; taken for {OTHER!r}" if OTHER in known else ""
             self.notes.append(
-                f"column {name!r} holds values that the model never saw: {', '.join(odd[:5])}{more}{taken}"
+                f"column {name!r} holds {len(set(texts[odd]))} values that the model never saw, "
+                f"in {int(odd.sum())} rows{taken}"
             )
 
     def known(self, name: str) -> set[str]:
         """The categories of a text column that the model has."""
         return {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
+
+
+def possible_sources(name: str) -> list[str]:
+    """Names that a table's column can have from which a feature is made, the likeliest last.
+
+    >>> possible_sources("sex=f"), possible_sources("bp is missing"), possible_sources("born: month")
+    (['sex', 'sex=f'], ['bp', 'bp is missing'], ['born', 'born: month'])
+    """
+    ends = [i for i, letter in enumerate(name) if letter == "="] + [name.rfind(": ")]
+    ends += [len(name) - len(" is missing")] if name.endswith(indicator("")) else []
+    return [*(name[:i] for i in reversed(ends) if i > 0), name]

@@ -25,6 +25,7 @@ from motet.data.federated import (
     Pool,
     refuse,
 )
+from motet.data.learned_columns import with_learned_columns
 from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
 from motet.settings import fields_of
@@ -88,6 +89,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
         columns=columns_held(pool, assignment.clients, common),
     )
+    pool, partition = with_learned_columns(pool, partition)
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
     federated.given_tests = bool((part == TEST).any() and not (part == -1).any())
@@ -152,10 +154,17 @@ def server_rows(pool: Pool, mine: np.ndarray, assignment: Assignment, held: np.n
 
 
 def columns_held(pool: Pool, clients: tuple[str, ...], common: DataSettings) -> np.ndarray | None:
-    """(clients, columns) which columns each client holds: those that the data give it, and a share of them."""
+    """(clients, columns) which columns each client holds: those that the data give it, and of these a share."""
     chosen = columns_of(pool, clients, common.features, common.seed)
-    if pool.held is None or not is_natural(common, pool):
+    if pool.held is None:
         return chosen
+    if not set(clients) <= set(pool.names):
+        if pool.fill:
+            return chosen  # rows are mixed, and what is absent counts as missing
+        raise DataError(
+            "clients hold different columns, and this split mixes their rows.\n"
+            "hint: data.split=natural; or leave out the columns that not all hold: data.drop"
+        )
     given: np.ndarray = pool.held[[pool.names.index(c) for c in clients]]
     return given if chosen is None else given & chosen
 

@@ -1,29 +1,29 @@
 """Reading the user's files: CSV and Parquet, one table or a folder with one file per client.
 
-Knows files, lines and column names. Does not know what the columns mean.
+Knows files, lines and column names, and makes numbers of text that is a number in its file's spelling. Does not know
+what the columns mean.
 """
 
 from __future__ import annotations
 
-import csv
-import warnings
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from motet.data.csv_text import EmptyFile, line_numbers, read_csv
 from motet.data.federated import DataError, refuse
+from motet.data.tidy_cells import HowWritten, tidy
 from motet.text import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_BLANK = ["", "nan", "NaN"]  # empty cells; "n/a" is text, and is reported as an error
 _SHOWN = 5
-
 
 FRAME = Path("frame")  # stands for the file of rows that were never in one
 
@@ -32,9 +32,15 @@ FRAME = Path("frame")  # stands for the file of rows that were never in one
 class SourceTable:
     """All rows of one or several files, and the file of each row."""
 
-    frame: pd.DataFrame
+    frame: pd.DataFrame = field(repr=False)  # rows are nobody's business in a message
     files: list[Path]
-    sizes: list[int]
+    sizes: list[int]  # rows in each file
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    unclear: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # columns of 1,234: files whose sign is not known
+    kept: np.ndarray | None = None  # (rows,) numbers of the rows among all rows of the files; None: all
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -43,10 +49,19 @@ class SourceTable:
     @property
     def file(self) -> np.ndarray:
         """The index of each row's file."""
-        return np.repeat(np.arange(len(self.files)), self.sizes)
+        every = np.repeat(np.arange(len(self.files)), self.sizes)
+        return every if self.kept is None else every[self.kept]
+
+    def only(self, rows: np.ndarray) -> SourceTable:
+        """Some of the rows (rows,) bool; they keep their places in the files."""
+        if rows.all():
+            return self
+        kept = np.flatnonzero(rows) if self.kept is None else self.kept[rows]
+        return replace(self, frame=self.frame[rows].reset_index(drop=True), kept=kept)
 
     def where(self, rows: np.ndarray) -> str:
         """Files, counts and the first line numbers: `a.csv (2: line 3, 7)`."""
+        rows = rows if self.kept is None else self.kept[rows]
         found = np.searchsorted(self.starts, rows, side="right") - 1
         parts = []
         for f in np.unique(found)[:_SHOWN]:
@@ -59,57 +74,51 @@ class SourceTable:
         rest = len(np.unique(found)) - _SHOWN
         return ", ".join(parts) + (f" and {rest} more files" if rest > 0 else "")
 
-    def samples(self, rows: np.ndarray, values: list[str]) -> str:
-        """The first values that are wrong, each with its place: `'n/a' (a.csv line 3)`. Of a frame that was
-        given as an object only the places are shown."""
-        found = np.searchsorted(self.starts, rows[:_SHOWN], side="right") - 1
-        parts = []
-        for row, f, value in zip(rows, found, values, strict=False):
-            word, at = _line_numbers(self.files[f], np.array([row - self.starts[f]]))
-            place = f"{_shown_name(self.files[f])} {word} {at[0]}"
-            parts.append(place if _is_object(self.files[f]) else f"{value!r} ({place})")
-        return ", ".join(parts)
-
-
-def _is_object(file: Path) -> bool:
-    """Whether the rows were given as a Python object: its copy lies in the cache's folder `given`."""
-    return file == FRAME or file.parent.name == "given"
-
 
 def _shown_name(file: Path) -> str:
-    return "the frame" if _is_object(file) else file.name
+    """Rows that were given as a Python object lie in the cache's folder `given`."""
+    return "the frame" if file == FRAME or file.parent.name == "given" else file.name
 
 
-def read(path: Path) -> SourceTable:
-    """The rows of a file, or of all files of a folder; all problems are raised at once."""
+def read(path: Path, decimal: str = "auto", missing_values: Sequence[str] = ()) -> SourceTable:
+    """The rows of a file, or of all files of a folder, with the columns of all of them. What cannot be read is among
+    the table's problems, so that all faults are said at once; a folder's files without rows are left out."""
     import pandas as pd
 
-    frames: dict[Path, pd.DataFrame] = {}
-    problems = []
+    read_files: dict[Path, FileRows] = {}
+    problems, empty = [], []
     for file in find(path):
         try:
-            frames[file] = _read_one(file)
+            read_files[file] = _read_one(file, decimal, missing_values)
+        except EmptyFile as e:
+            empty.append(str(e))
         except DataError as e:
             problems.append(str(e))
-    wrong = differences({f.name: list(frame.columns) for f, frame in frames.items()}, "files")
-    if wrong:
-        wrong[-1] += "\nhint: all files of a folder need the same columns"
-    refuse(problems + wrong)
+    if not read_files:
+        refuse(problems + empty)
+    notes = [f"{said.splitlines()[0].split(';')[0].rstrip('.')}: left out" for said in empty]
+    notes += [n for found in read_files.values() for n in found.notes]
+    frames = _alike({f: found.frame for f, found in read_files.items()}, notes)
     together, *rest = frames.values()
     if rest:
-        together = pd.concat([f[together.columns] for f in frames.values()], ignore_index=True)
-    return SourceTable(together, list(frames), [len(f) for f in frames.values()])
+        together = pd.concat(_of_one_kind(list(frames.values())), ignore_index=True)
+    unclear: dict[str, list[str]] = {}
+    for file, found in read_files.items():
+        for column in found.unclear:
+            unclear.setdefault(column, []).append(file.name)
+    sizes = [len(f) for f in frames.values()]
+    return SourceTable(together, list(frames), sizes, notes, problems, unclear)
 
 
 def find(path: Path) -> list[Path]:
     if path.is_file():
-        if path.suffix not in (".csv", ".parquet"):
+        if path.suffix.lower() not in (".csv", ".parquet"):
             raise DataError(f"{path} is not a .csv or .parquet file")
         return [path]
     if not path.is_dir():
         there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
         raise DataError(f"there is no file or folder {path}.\nhint: {nearest(path.name, there[:20])}")
-    files = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".parquet") and p.name[0] != ".")
+    files = sorted(p for p in path.iterdir() if p.suffix.lower() in (".csv", ".parquet") and p.name[0] != ".")
     if not files:
         raise DataError(
             f"the folder {path} holds no .csv or .parquet file, and no images.\n"
@@ -121,63 +130,81 @@ def find(path: Path) -> list[Path]:
     return files
 
 
-def differences(columns: Mapping[str, Sequence[str]], others: str) -> list[str]:
-    """Which table lacks which columns that the `others` have."""
-    every = list(dict.fromkeys(c for have in columns.values() for c in have))
-    lacking = {name: [c for c in every if c not in have] for name, have in columns.items()}
-    return [
-        f"{name} lacks {', '.join(map(repr, some))}, which other {others} have"
-        for name, some in lacking.items()
-        if some
-    ]
+# ---- columns of several files ----
 
 
-def _read_one(path: Path) -> pd.DataFrame:
-    frame = _read_csv(path) if path.suffix == ".csv" else _read_parquet(path)
-    frame.columns = [str(c).strip() for c in frame.columns]
-    if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
-        raise DataError(f"{path.name} has several columns called {', '.join(twice)}")
-    if len(frame) == 0:
-        raise DataError(f"{path.name} has column names and no examples.\nhint: remove the file, or fill it")
-    return frame
+def _alike(frames: Mapping[Path, pd.DataFrame], notes: list[str]) -> dict[Path, pd.DataFrame]:
+    """Frames in which a column has one name; spellings that differ in case, spaces and underscores are one."""
+    spelling: dict[str, str] = {}
+    for frame in frames.values():
+        for name in frame.columns:
+            spelling.setdefault(bare_name(name), name)
+    found = {}
+    for file, frame in frames.items():
+        bare = [bare_name(c) for c in frame.columns]
+        other = {
+            c: spelling[b]
+            for c, b in zip(frame.columns, bare, strict=True)
+            if spelling[b] != c and bare.count(b) == 1
+        }
+        notes += [f"{_shown_name(file)} writes {a!r} for {b!r}: read as one column" for a, b in other.items()]
+        found[file] = frame.rename(columns=other)
+    return found
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def bare_name(name: str) -> str:
+    """
+    >>> bare_name("Blood_Pressure") == bare_name("blood  pressure")
+    True
+    """
+    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+
+
+def _of_one_kind(frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Truth values become objects where another file has something else, so that none becomes a number."""
     import pandas as pd
 
-    try:
-        separator, names = _header(path)
-        if not names:
-            raise DataError(f"{path.name} is empty; expected a line of column names and rows below it")
-        if twice := sorted({n for n in names if names.count(n) > 1}):
-            raise DataError(f"{path.name} has several columns called {', '.join(twice)}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(
-                path,
-                sep=separator,
-                encoding="utf-8-sig",
-                keep_default_na=False,
-                na_values=_BLANK,
-                index_col=False,
-                low_memory=False,
-                skipinitialspace=True,
-            )
-    except UnicodeDecodeError as e:
-        raise DataError(f"{path.name} is not UTF-8 text (byte {e.start}).\nhint: save it as UTF-8") from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as e:
-        raise DataError(
-            f"{path.name} has rows that do not fit its {len(names)} columns: {str(e).strip()}.\n"
-            "hint: quote cells that contain the separator"
-        ) from None
+    kinds: dict[str, set[bool]] = {}
+    for frame in frames:
+        for c in frame.columns:
+            kinds.setdefault(c, set()).add(pd.api.types.is_bool_dtype(frame[c]))
+    every = len(frames)
+    mixed = [c for c, k in kinds.items() if True in k and (len(k) > 1 or sum(c in f for f in frames) < every)]
+    return [f.astype({c: object for c in mixed if c in f}) for f in frames]
 
 
-def _header(path: Path) -> tuple[str, list[str]]:
-    """The separator (comma, semicolon or tab: the most frequent one in the first line) and the names."""
-    with path.open(newline="", encoding="utf-8-sig") as f:
-        first = next((line for line in f if line.strip()), "")
-    separator = max(",;\t", key=first.count)
-    return separator, [n.strip() for n in next(csv.reader([first], delimiter=separator), [])]
+# ---- one file ----
+
+
+@dataclass
+class FileRows:
+    """The rows of one file."""
+
+    frame: pd.DataFrame
+    notes: list[str]
+    unclear: list[str]  # columns whose decimal sign is not known
+
+
+def _read_one(path: Path, decimal: str, missing_values: Sequence[str]) -> FileRows:
+    how = HowWritten(decimal, tuple(missing_values))
+    if is_csv(path):
+        found = read_csv(path, as_text=decimal == ",")
+        frame, notes, how = found.frame, found.notes, replace(how, semicolons=found.separator == ";")
+    else:
+        frame, notes, how = _read_parquet(path), [], replace(how, untyped=False)
+    frame.columns = [str(c).strip() for c in frame.columns]
+    if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
+        raise DataError(f"{path.name} has several columns called {', '.join(map(repr, twice))}")
+    frame, unclear = tidy(frame, how)
+    if is_csv(path) and (blank := frame.isna().all(axis=1)).any():
+        frame = frame[~blank].reset_index(drop=True)
+    if len(frame) == 0:
+        raise EmptyFile(f"{path.name} has column names and no examples.\nhint: remove the file, or fill it")
+    return FileRows(frame, notes, unclear)
+
+
+def is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -185,22 +212,11 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
     try:
         return pd.read_parquet(path)
-    except (ValueError, OSError) as e:  # pyarrow's errors are among these
-        raise DataError(f"{path.name} cannot be read as Parquet: {e}") from None
+    except (ValueError, OSError):  # pyarrow's errors are among these; they may show a part of the file
+        raise DataError(f"{path.name} cannot be read as Parquet") from None
 
 
 def _line_numbers(path: Path, rows: np.ndarray) -> tuple[str, list[int]]:
-    """The lines of rows in a file, counted, since cells may contain line breaks and blank lines are skipped."""
-    if path.suffix != ".csv":
+    if not is_csv(path):
         return "row", [int(r) + 1 for r in rows]
-    starts, last, wanted = [], 0, int(max(rows, default=0)) + 1
-    separator, _ = _header(path)
-    with path.open(newline="", encoding="utf-8-sig") as f:
-        reader = csv.reader(f, delimiter=separator)
-        for cells in reader:
-            if cells:
-                starts.append(last + 1)
-            last = reader.line_num
-            if len(starts) > wanted:
-                break
-    return "line", [starts[r + 1] for r in rows]
+    return "line", line_numbers(path, rows)

@@ -1,6 +1,7 @@
-"""The user's own table: which columns are numbers, flags or text, and which ones are the target and the client.
+"""The user's own table: which columns are features, and which ones are the target, the client and the part.
 
-Knows the meaning of columns. Does not know files (table_files.py), nor how rows are divided among clients.
+Knows the roles of columns. Does not know files (table_files.py), what features are made of cells (table_features.py),
+nor how rows are divided among clients.
 """
 
 from __future__ import annotations
@@ -11,18 +12,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from motet.client import Column
 from motet.client.losses import Kind
 from motet.data import targets
-from motet.data.federated import DataError, Pool, refuse
+from motet.data.cell_values import numbers_of
+from motet.data.federated import PARTS, DataError, Pool, refuse
+from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
+from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, TableSettings
+from motet.data.tidy_cells import TextColumn
 from motet.text import nearest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OTHER = "other"  # the category of rare values, and of values that a model never saw
-_MANY = 100  # a text column with more different values than this is a name or a date, not a category
+_PART_WORDS = {
+    "train": "train training fit learn",
+    "val": "val valid validation dev development tune",
+    "test": "test testing holdout hold-out evaluation",
+}
+_PARTS = {word: PARTS.index(part) for part, words in _PART_WORDS.items() for word in words.split()}
 
 
 def load(
@@ -31,217 +39,178 @@ def load(
     target: str = "",  # the column to predict; survival: the column of times
     client: str = "",  # the column that names each row's client; "" in a folder: the file's name
     kind: str = "auto",  # classes | numbers | survival; auto: text, truth values and few whole numbers are classes
-    missing: str = "refuse",  # refuse empty cells | mean: fill them with the column's training mean
+    missing: Missing = "refuse",  # empty cells: refuse | mean | median | most_frequent | indicator
     drop: tuple[str, ...] = (),  # columns to leave out
+    missing_by: MissingBy = "auto",  # whose training rows fill cells; auto: mean federation, median client
+    missing_values: tuple[str, ...] = (),  # more words for an empty cell, say -999 or unknown
+    drop_rows: bool = False,  # whether rows without a target or a client are left out
+    keep: tuple[str, ...] = (),  # columns that look like ids and are none
+    part: str = "",  # the column that says which rows are for train, val and test
+    dates: DateForm = "days",  # days since 2000-01-01 | parts: year, month, weekday, hour | leave_out
+    day_first: bool | Auto = "auto",  # whether 01/02/2020 is in February; auto: found by column
+    decimal: Decimal = "auto",  # comma | point; auto: found by file and column
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
-    return as_pool(read(Path(path)), target, client, kind, missing, drop, Path(path).is_dir(), event)
+    how = TableSettings(
+        target, client, part, kind, missing, missing_by, tuple(missing_values), tuple(drop), tuple(keep), drop_rows,
+        dates, day_first, decimal, event=event,
+    )  # fmt: skip
+    table = read(Path(path), SIGNS[decimal], how.missing_values)
+    return as_pool(table, how, Path(path).is_dir())
 
 
-def as_pool(
-    table: SourceTable,
-    target: str,
-    client: str,
-    kind: str,
-    missing: str,
-    drop: tuple[str, ...],
-    folder: bool = False,
-    event: str = "",
-) -> Pool:
+def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Pool:
     """The rows of a table as a pool; in a folder, each file is a client unless a column names the clients."""
-    if missing not in ("refuse", "mean"):
-        raise DataError(f"missing is {missing!r}; expected 'refuse' or 'mean'")
-    if kind not in targets.KINDS:
-        raise DataError(f"kind is {kind!r}; expected one of {', '.join(targets.KINDS)}")
-    reader = Reader(table, kind, missing == "mean")
-    reader.expect(target, client, drop, event)
-    features = [c for c in table.frame.columns if c not in {target, client, event, *drop}]
-    blocks = [reader.feature(c) for c in features]
-    survival = kind == "survival" or bool(event)
-    y, found, classes = reader.survival(target, event) if survival else reader.target(target)
-    owner, names = reader.owner(client, folder)
-    if not features:
+    if how.kind not in targets.KINDS:
+        raise DataError(f"kind is {how.kind!r}; expected one of {', '.join(targets.KINDS)}")
+    reader = Reader(table, how)
+    reader.expect()
+    reader.leave_rows_out()
+    y, kind, classes = reader.survival() if how.survival else reader.target()
+    owner, names = reader.owner(folder)
+    part = reader.part()
+    features = FeatureReader(reader.table, how, owner, names, reader.problems, reader.notes)
+    found = features.features(reader.used)
+    if not found and not reader.problems:
         reader.problems.append("no column is left to learn from")
-    refuse(reader.problems)
-    x = np.concatenate([b.values for b in blocks], axis=1)
-    columns = tuple(c for b in blocks for c in b.columns)
-    fill = bool(np.isnan(x).any())
-    return Pool(x, y, found, classes, columns, owner, names, fill=fill, notes=reader.notes)
+    refuse(table.problems + reader.problems)
+    pool = Pool(
+        np.concatenate([f.values for f in found.values()], axis=1), y, kind, classes,
+        tuple(c for f in found.values() for c in f.columns), owner, names, part, notes=table.notes + reader.notes,
+        missing=how.missing, missing_by=how.filled_by, held=held_by(found, len(names)), learned_columns=True,
+        reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
+        | ({"missing": how.missing} if how.fills else {}),
+    )  # fmt: skip
+    pool.fill = bool(pool.gaps().any())
+    return pool
 
 
-@dataclass
-class TableFeature:
-    """The features that one column of the table becomes."""
-
-    values: np.ndarray  # (rows, columns) float64; NaN is missing
-    columns: list[Column]
+def held_by(features: dict[str, TableFeature], clients: int) -> np.ndarray | None:
+    """(clients, columns) who holds which column; None: everybody all."""
+    if all(f.held is None for f in features.values()):
+        return None
+    yes = np.ones(clients, bool)
+    return np.column_stack([yes if f.held is None else f.held for f in features.values() for _ in f.columns])
 
 
 @dataclass
 class Reader:
-    """Reads columns one by one and collects all problems."""
+    """Finds the columns that have a role, and collects all problems."""
 
     table: SourceTable
-    kind: str
-    fill: bool
-    one_of_many: bool = False  # a site of a federation may hold rows of one class: others hold the rest
+    how: TableSettings
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def expect(self, target: str, client: str, drop: tuple[str, ...], event: str = "") -> None:
+    @property
+    def used(self) -> list[str]:
+        """The columns that are learned from."""
+        how = self.how
+        roles = {how.target, how.event, how.client, how.part, *how.drop}
+        return [c for c in self.table.frame.columns if c not in roles]
+
+    def expect(self) -> None:
         """Report columns that are named and not there."""
-        there = list(self.table.frame.columns)
-        wanted = [("target", target), ("client", client), ("event", event), *(("drop", d) for d in drop)]
-        if self.kind == "survival" and not event:
-            self.problems.append(
-                "kind is survival, and no column says whether the event was seen.\n"
-                f"hint: data.event=COLUMN with 0 and 1; {nearest('event', there)}"
-            )
-        if event and self.kind not in ("auto", "survival"):
-            self.problems.append(
-                f"an event column {event!r} is named, and kind is {self.kind!r}.\nhint: data.kind=survival"
-            )
+        there, how = list(self.table.frame.columns), self.how
+        self.problems += self._unclear_event(there)
+        wanted = [("target", how.target), ("event", how.event), ("client", how.client), ("part", how.part)]
+        wanted += [("drop", d) for d in how.drop] + [("keep", k) for k in how.keep]
         for role, name in wanted:
             if role == "target" and not name:
-                self.problems.append(f'no target is named.\nhint: say target = "..."; {nearest("", there)}')
+                hint = f"{how.say('target', 'COLUMN')}; {nearest('', there)}"
+                self.problems.append(f"no target is named.\nhint: {hint}")
             elif name and name not in there:
                 self.problems.append(f"there is no {role} column {name!r}.\nhint: {nearest(name, there)}")
-        if target and target == client:
-            self.problems.append(f"column {target!r} cannot be both the target and the client")
+        named = [name for name in (how.target, how.event, how.client, how.part) if name]
+        for name in sorted({n for n in named if named.count(n) > 1}):
+            self.problems.append(f"column {name!r} cannot be two of target, event, client and part")
 
-    def feature(self, name: str) -> TableFeature:
+    def _unclear_event(self, there: list[str]) -> list[str]:
+        kind, event = self.how.kind, self.how.event
+        if kind == "survival" and not event:
+            return [
+                "kind is survival, and no column says whether the event was seen.\n"
+                f"hint: {self.how.say('event', 'COLUMN')} with 0 and 1; {nearest('event', there)}"
+            ]
+        if event and kind not in ("auto", "survival"):
+            hint = self.how.say("kind", "survival")
+            return [f"an event column {event!r} is named, and kind is {kind!r}.\nhint: {hint}"]
+        return []
+
+    def leave_rows_out(self) -> None:
+        """Without rows that have no target or no client, if that was said."""
         import pandas as pd
 
-        column = self.table.frame[name]
-        if pd.api.types.is_bool_dtype(column):
-            return TableFeature(self._numbers(name, column), [Column(name, "flag")])
-        if pd.api.types.is_numeric_dtype(column):
-            return TableFeature(self._numbers(name, column), [Column(name)])
-        if not _is_text(column):
-            self.problems.append(
-                f"column {name!r} holds {column.dtype}, which is neither number, truth value nor text.\n"
-                f'hint: turn it into numbers, or leave it out: drop = ["{name}"]'
-            )
-            return TableFeature(np.empty((len(column), 0)), [])
-        number = self._as_number(name, column)
-        if number is None:
-            return self._one_hot(name, column)
-        return TableFeature(self._numbers(name, number), [Column(name)])
+        if not self.how.drop_rows:
+            return
+        frame = self.table.frame
+        for role, name in (("target", self.how.target), ("client", self.how.client)):
+            if name in frame.columns and (gaps := pd.isna(self.table.frame[name]).to_numpy()).any():
+                places = self.table.where(np.flatnonzero(gaps))
+                self.notes.append(f"{gaps.sum()} rows without a {role} are left out: {places}")
+                self.table = self.table.only(~gaps)
 
-    def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
-        values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
-        self._report_gaps(name, np.isnan(values))
-        if len(wild := np.flatnonzero(np.isinf(values))):
-            self.problems.append(
-                f"column {name!r} holds infinite values: {self.table.where(wild)}.\n"
-                "hint: replace them or drop their rows"
-            )
-        return values[:, None]
-
-    def _report_gaps(self, name: str, gaps: np.ndarray) -> None:
-        if gaps.all():
-            self.problems.append(f'column {name!r} is empty.\nhint: leave it out: drop = ["{name}"]')
-        elif gaps.any() and not self.fill:
-            places = self.table.where(np.flatnonzero(gaps))
-            self.problems.append(
-                f"column {name!r} has {gaps.sum()} missing values: {places}.\n"
-                'hint: fill them or drop their rows; missing = "mean" fills them with the training mean'
-            )
-        elif gaps.any():
-            self.notes.append(f"{gaps.sum()} missing values of {name!r} are filled with the training mean")
-
-    def _as_number(self, name: str, column: pd.Series) -> pd.Series | None:
-        """A text column as numbers, if at least half of its values are numbers; reports those that are not."""
-        import pandas as pd
-
-        there = column.notna().to_numpy()
-        numbers = pd.to_numeric(_texts(column), errors="coerce").astype(float)
-        bad = np.flatnonzero(there & numbers.isna().to_numpy())
-        if there.any() and len(bad) > there.sum() / 2:
-            return None
-        if len(bad):
-            values = [str(v) for v in column.iloc[bad[:5]]]
-            self.problems.append(
-                f"column {name!r} is mostly numbers, and {len(bad)} of its values are not: "
-                f"{self.table.samples(bad, values)}.\n"
-                "hint: write numbers like 12.5, and leave cells of unknown values empty"
-            )
-            numbers.iloc[bad] = 0.0  # already reported: not reported as missing too
-        return numbers
-
-    def _one_hot(self, name: str, column: pd.Series) -> TableFeature:
-        import pandas as pd
-
-        gaps, texts = column.isna().to_numpy(), _texts(column)
-        known = sorted(map(str, texts.dropna().unique()))
-        self._report_gaps(name, gaps)
-        if len(known) > _MANY:
-            self.problems.append(
-                f"column {name!r} is text with {len(known)} different values; expected at most {_MANY}.\n"
-                f'hint: names and dates are no categories; leave it out: drop = ["{name}"]'
-            )
-            return TableFeature(np.empty((len(column), 0)), [])
-        codes = np.asarray(pd.Categorical(texts, categories=known).codes)
-        values = (codes[:, None] == np.arange(len(known))).astype(np.float64)
-        values[gaps] = np.nan
-        self.notes.append(
-            f"text column {name!r} becomes {len(known)} columns of 0 and 1, "
-            "one for each category found in the whole federation"
+    def _report_rows(self, role: str, name: str, gaps: np.ndarray) -> None:
+        self.problems.append(
+            f"the {role} {name!r} has {len(gaps)} missing values: {self.table.where(gaps)}.\n"
+            f"hint: leave these rows out: {self.how.say('drop_rows', 'true')}"
         )
-        return TableFeature(values, [Column(f"{name}={k}", "flag", name) for k in known])
 
-    def target(self, name: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    def target(self) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+        name = self.how.target
         nothing: tuple[np.ndarray, Kind, tuple[str, ...]] = (np.empty(0), "numbers", ())
         if name not in self.table.frame.columns:
             return nothing
         before, column = len(self.problems), self.table.frame[name]
+        if name in self.table.unclear and self.how.kind != "classes":
+            self.problems.append(unclear_decimals(self.table, name, self.how))
         if len(gaps := np.flatnonzero(column.isna())):
-            places = self.table.where(gaps)
-            self.problems.append(f"the target {name!r} has missing values: {places}.\nhint: drop these rows")
+            self._report_rows("target", name, gaps)
         values = self._target_values(name, column)
         if len(self.problems) > before:
             return nothing
-        y, kind, classes = targets.encode(values, self.kind)
-        if len(np.unique(y)) == 1 and not self.one_of_many:
+        y, kind, classes = targets.encode(values, self.how.kind)
+        if len(np.unique(y)) == 1 and not self.how.at_site:
             self.problems.append(f"the target {name!r} is the same in every row: nothing to learn")
-        if self.kind == "auto" and values.dtype.kind in "iuf":
+        if self.how.kind == "auto" and values.dtype.kind in "iuf":
             what, other = (f"{len(classes)} classes", "numbers") if classes else ("numbers", "classes")
-            self.notes.append(f'the target {name!r} is read as {what}; if wrong, say kind = "{other}"')
+            self.notes.append(
+                f"the target {name!r} is read as {what}; if wrong: {self.how.say('kind', other)}"
+            )
         return y, kind, classes
 
-    def survival(self, time: str, event: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
+    def survival(self) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
         """Times and events as one number a row (targets.survival_target)."""
         frame, before = self.table.frame, len(self.problems)
-        if time not in frame.columns or event not in frame.columns:
+        if not {self.how.target, self.how.event} <= set(frame.columns):
             return np.empty(0), "survival", ()
-        times, seen = self._times(time), self._events(event)
+        times, seen = self._times(self.how.target), self._events(self.how.event)
         if len(self.problems) > before:
             return np.empty(0), "survival", ()
         if many := int((times == 0).sum()):
-            self.notes.append(f"{many} times of {time!r} are 0; they become half of the smallest other time")
+            self.notes.append(
+                f"{many} times of {self.how.target!r} are 0; they become half of the smallest other time"
+            )
         self.notes.append(
             f"{int(seen.sum()):,} of {len(seen):,} rows had their event; the others are censored"
         )
         return targets.survival_target(times, seen), "survival", ()
 
     def _times(self, name: str) -> np.ndarray:
-        column = self.table.frame[name]
-        number = column if column.dtype.kind in "iuf" else self._as_number(name, column)
-        if number is None:
+        if name in self.table.unclear:
+            self.problems.append(unclear_decimals(self.table, name, self.how))
+        times = self._target_values(name, self.table.frame[name])
+        if times.dtype.kind not in "iuf":
             self.problems.append(f"the target {name!r} must hold times, and holds text.\nhint: write numbers")
             return np.empty(0)
-        times: np.ndarray = number.to_numpy(dtype=np.float64, na_value=np.nan)
-        for what, bad, fix in (
-            ("is missing", np.isnan(times), "drop these rows; a row without an event has the time of its last visit"),
-            ("is infinite", np.isinf(times), "give the time of the last visit, and the event 0"),
-            ("is negative", times < 0, "count times from the start of watching: the event's date minus the first"),
-        ):  # fmt: skip
-            if bad.any():
-                places = self.table.where(np.flatnonzero(bad))
-                self.problems.append(
-                    f"the time {name!r} {what} in {int(bad.sum())} rows: {places}.\nhint: {fix}"
-                )
+        if len(gaps := np.flatnonzero(np.isnan(times))):
+            self._report_rows("time", name, gaps)
+        if len(rows := np.flatnonzero(times < 0)):
+            self.problems.append(
+                f"the time {name!r} is negative in {len(rows)} rows: {self.table.where(rows)}.\n"
+                "hint: count times from the start of watching: the event's date minus the first"
+            )
         return times
 
     def _events(self, name: str) -> np.ndarray:
@@ -265,16 +234,26 @@ class Reader:
             if len(wild := np.flatnonzero(np.isinf(values))):
                 self.problems.append(f"the target {name!r} is infinite: {self.table.where(wild)}")
             return values
-        if self.kind != "classes":
-            number = self._as_number(name, column)
-            if number is not None:
-                return np.asarray(number)
-            if self.kind == "numbers":
-                self.problems.append(f"the target {name!r} holds text, and kind is 'numbers'")
-        return np.asarray(_texts(column), object)
+        text = TextColumn(column)
+        numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
+        if self.how.kind != "classes" and text.mostly_numbers(numbers):
+            wrong = np.isnan(numbers.values)
+            if len(rows := np.flatnonzero(np.append(wrong, False)[text.codes])):
+                self.problems.append(
+                    f"the target {name!r} is mostly numbers, and {len(rows)} of its values are not: "
+                    f"{self.table.where(rows)}.\nhint: {self.how.say('kind', 'classes')}; or, if they stand for "
+                    f"nothing: {self.how.say('missing_values', ['WORD', 'WORD'])} {self.how.say('drop_rows', 'true')}"
+                )
+            return np.asarray(np.append(numbers.values, np.nan)[text.codes])
+        if self.how.kind == "numbers":
+            self.problems.append(
+                f"the target {name!r} holds text, and kind is 'numbers'.\nhint: {self.how.say('kind', 'classes')}"
+            )
+        return np.asarray(np.array([*text.texts, ""], object)[text.codes])
 
-    def owner(self, name: str, folder: bool) -> tuple[np.ndarray | None, tuple[str, ...]]:
+    def owner(self, folder: bool) -> tuple[np.ndarray | None, tuple[str, ...]]:
         """Each row's client as an index, and the clients' names."""
+        name = self.how.client
         if folder and not name:
             return self.table.file, tuple(f.stem for f in self.table.files)
         if name not in self.table.frame.columns:
@@ -283,23 +262,21 @@ class Reader:
 
         column = self.table.frame[name]
         if len(gaps := np.flatnonzero(column.isna())):
-            self.problems.append(f"the client column {name!r} has missing values: {self.table.where(gaps)}")
+            self._report_rows("client column", name, gaps)
             return None, ()
         codes, names = pd.factorize(column.map(targets.name_of).astype(str), sort=True)
         return codes, tuple(map(str, names))
 
-
-def _texts(column: pd.Series) -> pd.Series:
-    """Every value as text, except missing ones."""
-    return column.astype(object).map(str, na_action="ignore")
-
-
-def _is_text(column: pd.Series) -> bool:
-    import pandas as pd
-
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return True
-    if pd.api.types.is_string_dtype(column):
-        return True
-    simple = (str, int, float, bool, np.generic)
-    return bool(column.dtype == object and all(isinstance(v, simple) for v in column.dropna()))
+    def part(self) -> np.ndarray | None:
+        """(rows,) each row's part as an index into PARTS, -1 where the cell is empty; None without such a column."""
+        name = self.how.part
+        if name not in self.table.frame.columns:
+            return None
+        text = TextColumn(self.table.frame[name])
+        found: np.ndarray = np.array([*(_PARTS.get(t.casefold(), -2) for t in text.texts), -1])[text.codes]
+        if len(rows := np.flatnonzero(found == -2)):
+            self.problems.append(
+                f"the part {name!r} holds {len(rows)} values that are none of train, val and test: "
+                f"{self.table.where(rows)}.\nhint: leave such cells empty: their rows' parts are drawn"
+            )
+        return found

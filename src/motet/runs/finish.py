@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from motet.atomic import write_atomically
@@ -18,6 +19,7 @@ from motet.client import predicted
 from motet.client.losses import Criterion
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
+from motet.data.fill_missing import shared
 from motet.engines.driver import play
 from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
@@ -186,7 +188,8 @@ def facts_of(
         "columns": [c.name for c in f.columns],
         "absent": [c.name for c in client_data.columns if not c.here] if client_data else [],
         "shape": list(f.shape),
-        "inputs": scaling(f, ruler),
+        "inputs": scaling(f, ruler) | filling(f, client),
+        "reading": f.reading,
         "target": target_unit(recipe, f),
         "examples": {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         if client_data
@@ -224,6 +227,14 @@ def scaling(f: FederatedData, ruler: Scaler | None) -> dict[str, Any]:
     return {"mean": ruler.middle.tolist(), "std": ruler.spread.tolist()} if ruler else {}
 
 
+def filling(f: FederatedData, client: str) -> dict[str, Any]:
+    """What fills empty cells of new rows, if cells were empty in training; for the global model, the mean of it."""
+    if not f.fills:
+        return {}
+    fill = f.fills[client] if client in f.fills else shared(np.stack(list(f.fills.values())))
+    return {"fill": fill.tolist()}
+
+
 def card(f: dict[str, Any]) -> str:
     """A model card that a person can read; names of classes, columns and clients are text and nothing else."""
     method = in_markdown(", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name"))
@@ -239,10 +250,13 @@ def card(f: dict[str, Any]) -> str:
     ]
     if f["columns"]:
         lines.append(f"- Features, in order: {', '.join(map(in_markdown, f['columns']))}.")
-    if f["inputs"]:
+    if "mean" in f["inputs"]:
         lines.append(
             "- Features are standardised first; mean and std are in the file's metadata under `inputs`."
         )
+    if "fill" in f["inputs"]:
+        how = in_markdown(str(f["reading"].get("missing", "mean")))
+        lines.append(f"- Empty cells are filled with what training rows say ({how}), under `inputs` too.")
     if f["examples"]:
         e = f["examples"]
         lines.append(

@@ -23,6 +23,8 @@ from motet.core import Tree
 from motet.data.federated import DataError
 from motet.data.new_rows import NewRows
 from motet.data.table_files import FRAME, SourceTable, read
+from motet.data.table_settings import SIGNS
+from motet.data.tidy_cells import HowWritten, tidy
 from motet.errors import RunError
 from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import OF_ANY_NET, method_class
@@ -50,15 +52,16 @@ class Model:
     def columns(self) -> list[str]:
         return list(self.facts["columns"])
 
-    def predict(self, rows: Any, *, missing: str = "refuse") -> pd.DataFrame:
+    def predict(self, rows: Any, *, missing: str = "as_trained") -> pd.DataFrame:
         """A prediction for each row of a frame or array; for classes, also how likely each of them is. Models of
         survival give the logarithm of a relative risk (`log_risk`).
 
-        A frame's columns are found by name; the target need not be among them. `missing="mean"` fills empty
-        cells with training means.
+        A frame's columns are found by name; the target need not be among them. Empty cells are filled as they were
+        in training; where there were none, they are refused unless `missing="mean"`.
         """
         if self.columns and not isinstance(rows, np.ndarray):
-            return self.table(self.rows_of(SourceTable(rows, [FRAME], [len(rows)]), missing).values())
+            frame, _ = tidy(rows, HowWritten(self.sign, self.missing_values, untyped=False))
+            return self.table(self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing).values())
         shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
         found = np.asarray(rows)
         if found.shape[1:] != shape:
@@ -71,7 +74,30 @@ class Model:
             raise RunError(
                 f"this model takes examples of shape {tuple(self.facts['shape'])}, not rows of a table"
             )
-        return NewRows(table, self.columns, self.facts.get("absent", ()), missing == "mean")
+        absent, day_first = self.facts.get("absent", ()), self.reading.get("day_first", {})
+        return NewRows(table, self.columns, absent, self.fill_in_words(missing), day_first)
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How the table of the training rows was read; models of earlier versions do not say."""
+        found: dict[str, Any] = self.facts.get("reading", {})
+        return found
+
+    @property
+    def sign(self) -> str:
+        return SIGNS.get(self.reading.get("decimal", "auto"), "auto")
+
+    @property
+    def missing_values(self) -> tuple[str, ...]:
+        return tuple(map(str, self.reading.get("missing_values", ())))
+
+    def fill_in_words(self, missing: str) -> str:
+        """What fills empty cells; "" if they are refused."""
+        if missing == "refuse" or (missing == "as_trained" and "fill" not in self.facts["inputs"]):
+            return ""
+        how = self.reading.get("missing", "mean") if "fill" in self.facts["inputs"] else "mean"
+        words = {"median": "the training median", "most_frequent": "the most frequent value in training"}
+        return words.get(how, "the training mean")
 
     def table(self, rows: np.ndarray) -> pd.DataFrame:
         """Predictions for rows in this model's columns."""
@@ -89,10 +115,13 @@ class Model:
         return found.assign(**{f"p({name})": chances[:, i] for i, name in enumerate(names)})
 
     def ready(self, rows: np.ndarray) -> np.ndarray:
-        """Empty cells filled with training means, and all columns standardised."""
+        """Empty cells filled as in training, or with training means, and all columns standardised. A column that the
+        owner did not hold was 0 in training, as the mean is after standardising."""
         inputs = self.facts["inputs"]
         mean, std = (np.asarray(inputs.get(k, v)) for k, v in (("mean", 0.0), ("std", 1.0)))
-        rows = np.where(np.isnan(rows), mean, rows)
+        fill = np.asarray(inputs.get("fill", mean))
+        absent = np.isin(self.columns, self.facts.get("absent", ())) if self.columns else False
+        rows = np.where(np.isnan(rows), np.where(absent, mean, fill), rows)
         return ((rows - mean) / std if self.standardise else rows).astype(np.float32)
 
     def __repr__(self) -> str:
@@ -216,12 +245,13 @@ def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
 
 
 def predict(
-    model: Path, table: Path, *, missing: str = "refuse", trust: Consent = False
+    model: Path, table: Path, *, missing: str = "as_trained", trust: Consent = False
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predictions for a file's rows, in their order, and what a person should know of them."""
     found = open_model(model, trust=trust)
-    rows = found.rows_of(read(table), missing)
+    source = read(table, found.sign, found.missing_values)
+    rows = found.rows_of(source, missing)
     try:
-        return found.table(rows.values()), rows.notes
+        return found.table(rows.values()), source.notes + rows.notes
     except DataError as e:
         raise DataError(f"{table}: {e}") from None

@@ -16,6 +16,7 @@ import torch
 
 from motet.core import Tree
 from motet.data.federated import DataError
+from motet.data.fill_missing import totals
 from motet.deploy.agreement.layout import Layout
 
 Columns = Sequence[tuple[str, str, str]]  # (name, kind, one-hot encoded from)
@@ -33,7 +34,7 @@ class ColumnSums(NamedTuple):
     def measured(cls, z: np.ndarray) -> ColumnSums:
         """Of rows (n, columns); NaN is an empty cell."""
         some = ~np.isnan(z)
-        many, total = some.sum(0).astype(float), np.where(some, z, 0.0).sum(0)
+        many, total = totals(z)
         away = np.where(some, z - total / np.maximum(many, 1), 0.0)
         return cls(np.where(many > 0, float(len(z)), 0.0), many, total, (away**2).sum(0))
 

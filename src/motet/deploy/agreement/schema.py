@@ -10,7 +10,7 @@ Knows descriptions of tables. Does not know rows, nor how descriptions are sent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -18,6 +18,8 @@ from msgspec import Meta, Struct
 from motet.client.losses import Kind
 from motet.core import Tree
 from motet.data.federated import DataError, refuse
+from motet.data.table_features import indicator
+from motet.data.table_files import bare_name
 from motet.data.targets import FEW
 from motet.deploy.agreement.layout import Layout, Split
 from motet.wire import WireError, record
@@ -188,6 +190,15 @@ class Agreement:
             holders = {s: found[s][name] for s in self.sites if name in found[s]}
             values = tuple(sorted({v for c in holders.values() for v in c.values}))
             self.fields.append(SchemaField(name, self._kind_of(name, holders), values, tuple(holders)))
+        self._place_indicators()
+
+    def _place_indicators(self) -> None:
+        """Columns that say where cells of another one are missing come last, and all who hold the other hold them: at a
+        site without missing cells they are 0."""
+        sites = {indicator(f.name): f.sites for f in self.fields}
+        some = {f.name: replace(f, sites=sites[f.name]) for f in self.fields if f.name in sites}
+        rest = [f for f in self.fields if f.name not in sites]
+        self.fields = rest + [some[indicator(f.name)] for f in rest if indicator(f.name) in some]
 
     def _kind_of(self, name: str, holders: Mapping[str, ColumnDescription]) -> ColumnKind:
         """The kind of a column; truth values and numbers together are numbers, text goes with nothing else."""
@@ -243,13 +254,22 @@ class Agreement:
         if self.features == "same":
             self.problems.append(
                 f"{'; '.join(lacks)}, and {method or 'the method'} needs the same columns everywhere.\n"
-                "hint: method=stacking bears different columns; data.features=common takes those that all hold"
+                f"hint: {self._one_column()}method=stacking bears different columns; data.features=common takes those "
+                "that all hold; data.features=any takes all, and a column is zero where it is not held"
             )
         elif self.features == "common":
             out = ", ".join(repr(f.name) for f in self.fields if f not in all_hold)
             self.notes.append(f"left out, because not all sites hold them: {out}")
         else:
             self.notes += [f"{s}; it is zero there" for s in lacks]
+
+    def _one_column(self) -> str:
+        """Names of columns that differ in case, spaces and underscores, for a hint."""
+        found: dict[str, list[str]] = {}
+        for f in self.fields:
+            found.setdefault(bare_name(f.name), []).append(f.name)
+        pairs = [" and ".join(map(repr, sorted(names))) for names in found.values() if len(names) > 1]
+        return f"{', '.join(pairs)} may be one column; " if pairs else ""
 
 
 def merge(descriptions: Mapping[str, Tree], method: str = "", features: Features = "same") -> Agreement:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from motet.client import Column
-from motet.data.user_table import OTHER, TableFeature
+from motet.data.learned_columns import OTHER
+from motet.data.table_features import TableFeature
 
 
 def is_text(feature: TableFeature) -> bool:
@@ -44,3 +45,10 @@ def with_others(name: str, feature: TableFeature, least: int) -> TableFeature:
     kept[other] = feature.values[:, joins].sum(1)  # an empty cell stays empty
     columns = sorted(kept, key=lambda c: c.name)
     return TableFeature(np.column_stack([kept[c] for c in columns]), columns)
+
+
+def with_learned(feature: TableFeature, learned: np.ndarray, least: int) -> TableFeature:
+    """The feature without categories that no training row has: of rows for validation and test nothing is said."""
+    rows = np.nansum(feature.values[learned], axis=0)
+    seen = rows >= 1 if is_text(feature) else rows >= max(least, 1)
+    return TableFeature(feature.values[:, seen], [c for c, s in zip(feature.columns, seen, strict=True) if s])

@@ -15,7 +15,7 @@ from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import site_key
-from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table import SiteTable, TableReading
 
 _DATA = "data.json"
 POLICY = "policy.toml"
@@ -39,9 +39,10 @@ def read_source(kit: Kit) -> SiteTable:
         )
     try:
         given = json.loads(file.read_text())
-        split = Split(*given.get("split", ()))
+        split, more = Split(*given.get("split", ())), TableReading.of(given.get("more", {}))
         return SiteTable(
-            **given | {"path": Path(given["path"]), "drop": tuple(given["drop"]), "split": split}
+            **given
+            | {"path": Path(given["path"]), "drop": tuple(given["drop"]), "split": split, "more": more}
         )
     except (LookupError, TypeError, ValueError, AttributeError) as e:
         raise FederationError(

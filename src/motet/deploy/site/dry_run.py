@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from motet.core import Tree
@@ -45,6 +45,7 @@ class DryRunReport:
     objections: list[str]
     values: list[tuple[str, str]]  # what the handshake would say, in words
     contract: Contract
+    reading: list[str] = field(default_factory=list)  # how the table was read, for the owner's eyes
 
 
 def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
@@ -65,7 +66,8 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     )
     wrong = [o.text for o in objections(contract, made, asked, policy)] + sums_refused(policy, before)
     values += few_rows(own, policy)
-    return DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, values, contract)
+    report = DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, values, contract)
+    return dataclasses.replace(report, reading=source.notes())
 
 
 def handshake_needs(
@@ -114,8 +116,9 @@ def dry_text(report: DryRunReport) -> str:
         "values that leave before anything trains:",
         *aligned([("  " + k, v) for k, v in report.values]),
     ]
+    read_as = [f"note: {note}" for note in report.reading]
     contract = ["the contract that letters of such a run are held to:", *contract_lines(report.contract)]
-    parts = [lines[0], rule, *lines[1:], "", *values, "", *contract, "", *notes(report), *verdict]
+    parts = [lines[0], rule, *lines[1:], "", *values, "", *contract, "", *read_as, *notes(report), *verdict]
     return "\n".join([title, "", *parts])
 
 

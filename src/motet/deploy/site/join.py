@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 if TYPE_CHECKING:
-    from motet.deploy.site.table import SiteTable
+    from motet.deploy.site.table import SiteTable, TableReading
 
 
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
@@ -76,7 +76,21 @@ def source_of(given: Any, kit: Kit) -> SiteTable:
     if not given.target:
         raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
     how = (tuple(given.drop), given.missing, given.kind, split)
-    return SiteTable(kit.party, Path(given.data), given.target, *how)
+    return SiteTable(kit.party, Path(given.data), given.target, *how, more=reading_of(given))
+
+
+def reading_of(given: Any) -> TableReading:
+    """What the command line says of how the table is read."""
+    from motet.deploy.site.table import TableReading
+
+    words = {f.name: getattr(given, f.name) for f in fields(TableReading)}
+    order = {"auto": "auto", "true": True, "false": False}[given.day_first]
+    if words["missing_by"] == "federation" and given.missing in ("median", "most_frequent"):
+        raise FederationError(
+            f"the federation's {given.missing} is not known to anybody: sites send sums, which give means\n"
+            "hint: --missing-by client, or --missing mean"
+        )
+    return TableReading.of(words | {"day_first": order})
 
 
 def split_words(given: Any) -> dict[str, Any]:

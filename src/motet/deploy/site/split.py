@@ -26,7 +26,7 @@ from motet.atomic import write_atomically
 from motet.core import Tree
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.site.policy import Policy, RefusedByPolicy
-from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table import SiteTable, TableReading
 from motet.wire import pack, record, unpack
 
 FILE = "split.motet"
@@ -156,6 +156,8 @@ class TableSplit:
             content = repr(
                 (self.source.used, self.source.target, self.source.missing, self.source.kind)
             ).encode()
+            if self.source.more != TableReading():
+                content += repr(self.source.more).encode()
             content += self.source.row_hashes().tobytes()
             self._digest = hmac.digest(self.key, content, "sha256").hex()
         return self._digest

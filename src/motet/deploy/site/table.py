@@ -7,9 +7,11 @@ Knows one site's rows. Does not know other sites, nor what is trained.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +20,41 @@ from motet.client import Batch, ClientData, Column
 from motet.core import Tree
 from motet.data.build_clients import Partition, RowBlock, gather, views
 from motet.data.federated import DataError, FederatedData, Pool, Scaler, refuse
+from motet.data.fill_missing import fill_values, with_fallback
+from motet.data.learned_columns import OTHER, is_indicator
 from motet.data.partition import TRAIN, DataSettings, cut
 from motet.data.splits import Assignment
+from motet.data.table_features import FeatureReader, TableFeature, indicator
 from motet.data.table_files import SourceTable, read
-from motet.data.user_table import OTHER, Reader, TableFeature
+from motet.data.table_settings import Auto, DateForm, Decimal, MissingBy, TableSettings, filled_by
+from motet.data.user_table import Reader
 from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.site.categories import category_counts, is_text, nearly_unique, with_others
+from motet.deploy.site.categories import category_counts, is_text, nearly_unique, with_learned, with_others
 from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
 _FAR = 1_000  # spreads from a federation's mean to a site's, at most: a site with a millionth of the rows has less
+
+
+@dataclass(frozen=True)
+class TableReading:
+    """How a site's table is read, besides what every site must say; as the settings of a table (table_settings.py)."""
+
+    missing_by: MissingBy = "auto"
+    missing_values: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    drop_rows: bool = False
+    part: str = ""
+    dates: DateForm = "days"
+    day_first: bool | Auto = "auto"
+    decimal: Decimal = "auto"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> TableReading:
+        """From JSON, which has lists for tuples."""
+        words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+        return cls(**words)
 
 
 @dataclass(frozen=True)
@@ -39,14 +65,27 @@ class SiteTable:
     path: Path
     target: str
     drop: tuple[str, ...] = ()
-    missing: str = "refuse"  # refuse empty cells, or fill them with the column's mean
+    missing: str = "refuse"  # what fills empty cells, or refuse
     kind: str = "auto"  # classes, numbers or auto
     split: Split = Split()  # as the owner chose it
     least_category: int = Policy.least_category  # rows of a category; rarer ones are one category
+    more: TableReading = TableReading()  # how else the table is read
+
+    def settings(self, kind: str) -> TableSettings:
+        """How the table is read, with the target as classes or numbers."""
+        missing: Any = self.missing
+        return TableSettings(
+            target=self.target, kind=kind, missing=missing, drop=self.drop, at_site=True, **asdict(self.more)
+        )
 
     @cached_property
     def table(self) -> SourceTable:
-        return read(Path(self.path))
+        """The rows that have a target, or all where none may lack one."""
+        how = self.settings(self.kind)
+        reader = Reader(read(Path(self.path), how.sign, how.missing_values), how)
+        refuse(reader.table.problems)
+        reader.leave_rows_out()
+        return reader.table
 
     def reader(self, kind: str) -> Reader:
         if kind == "survival":
@@ -54,22 +93,32 @@ class SiteTable:
                 "times of survival cannot be learned between organisations yet.\n"
                 "hint: --kind numbers for times without censoring, or --kind classes for an event"
             )
-        reader = Reader(self.table, kind, self.missing == "mean", one_of_many=True)
-        reader.expect(self.target, "", self.drop)
+        reader = Reader(self.table, self.settings(kind))
+        reader.expect()
         refuse(reader.problems)
         return reader
 
     @cached_property
     def used(self) -> list[str]:
         """Names of the columns that are learned from."""
-        return [c for c in self.table.frame.columns if c not in {self.target, *self.drop}]
+        return Reader(self.table, self.settings(self.kind)).used
+
+    @cached_property
+    def read_features(self) -> FeatureReader:
+        reader = self.reader(self.kind)
+        return FeatureReader(self.table, reader.how, problems=reader.problems, notes=reader.notes)
+
+    def notes(self) -> list[str]:
+        """What the owner should know of how the table was read; it stays here."""
+        assert self.features  # which makes the notes
+        return self.table.notes + self.read_features.notes
 
     @cached_property
     def features(self) -> dict[str, TableFeature]:
         """What each column of the file becomes; columns of names or numbers of persons are refused."""
-        reader = self.reader(self.kind)
-        found = {c: reader.feature(c) for c in self.used}
-        if not found:
+        reader = self.read_features
+        found = reader.features(self.used)
+        if not found and not reader.problems:
             reader.problems.append("no column is left to learn from")
         refuse(reader.problems)
         texts = {c: f for c, f in found.items() if is_text(f)}
@@ -77,6 +126,16 @@ class SiteTable:
             [c for c, f in texts.items() if nearly_unique(category_counts(f), self.least_category)]
         )
         return found | {c: with_others(c, f, self.least_category) for c, f in texts.items()}
+
+    @cached_property
+    def described(self) -> dict[str, TableFeature]:
+        """The features as others know them: with what training rows have, and no more."""
+        learned, least = self.learned(self.kind), self.least_category
+        some = {
+            name: with_learned(f, learned, least) if is_text(f) or is_indicator(f.columns[0]) else f
+            for name, f in self.features.items()
+        }
+        return {name: f for name, f in some.items() if f.columns}
 
     def refuse_unique(self, names: list[str]) -> None:
         """By name and without a value: categories and classes are what leaves first."""
@@ -91,7 +150,7 @@ class SiteTable:
     def labels(self, kind: str) -> tuple[np.ndarray, str, tuple[str, ...]]:
         """Targets, their kind, and the names of classes."""
         reader = self.reader(kind)
-        y, found, classes = reader.target(self.target)
+        y, found, classes = reader.target()
         refuse(reader.problems)
         if found == "classes" and not self.numeric and nearly_unique(np.bincount(y), self.least_category):
             self.refuse_unique([self.target])
@@ -110,7 +169,7 @@ class SiteTable:
         policy = policy or Policy()
         y, kind, classes = self.labels(self.kind)
         description = {
-            "columns": [_description(name, f) for name, f in self.features.items()],
+            "columns": [_description(name, f) for name, f in self.described.items()],
             "target": {"name": self.target, "kind": kind, "classes": list(classes)},
             "auto": self.kind == "auto" and self.numeric,  # whether the kind was guessed from numbers
             "holes": any(bool(np.isnan(f.values).any()) for f in self.features.values()),
@@ -132,7 +191,7 @@ class SiteTable:
 
     def own_layout(self, kind: str) -> Layout:
         """The columns and classes of this site alone."""
-        columns = [(c.name, c.kind, c.group) for f in self.features.values() for c in f.columns]
+        columns = [(c.name, c.kind, c.group) for f in self.described.values() for c in f.columns]
         _, found, classes = self.labels(kind)
         return Layout(tuple(columns), found, classes)  # type: ignore[arg-type]
 
@@ -186,7 +245,22 @@ class SiteTable:
         (parts,) = views(replace(block, x=x, y=y))
         columns = tuple(replace(c, here=bool(h)) for c, h in zip(layout.table, held, strict=True))
         found = layout.federation(str(self.path), {self.site: ClientData(*parts, columns)})
-        return replace(found, rulers={self.site: scaler} if layout.scale != "none" else {})
+        holes = bool(np.isnan(block.x).any())
+        return replace(
+            found,
+            rulers={self.site: scaler} if layout.scale != "none" else {},
+            fills={self.site: self.fill(layout, block.x[block.learned])} if holes else {},
+            reading=self.reading(),
+        )
+
+    def reading(self) -> dict[str, Any]:
+        """How the table was read, for new rows of this site."""
+        found: dict[str, Any] = {
+            "missing_values": list(self.more.missing_values),
+            "decimal": self.more.decimal,
+        }
+        found |= {"missing": self.missing} if self.missing != "refuse" else {}
+        return found | {"day_first": self.read_features.day_first}
 
     def whole(self, layout: Layout) -> Batch:
         """All rows as one batch, laid out as the sites' are: what a server has of its own."""
@@ -198,12 +272,19 @@ class SiteTable:
         self, layout: Layout, x: np.ndarray, y: np.ndarray, learned: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, Scaler]:
         """Rows with empty cells filled and numbers standardised; the scaler is made of the `learned` rows."""
-        ours = isinstance(layout.means, torch.Tensor)
-        x = np.where(np.isnan(x), layout.means.numpy() if ours else means_of(x[learned]), x)
+        x = np.where(np.isnan(x), self.fill(layout, x[learned]), x)
         scaler = self.scaler(layout, x[learned])
         target = Scaler(*map(np.asarray, layout.target))
         y = target.apply(y) if layout.kind == "numbers" else y
         return np.where(self.held(layout), scaler.apply(x), np.float32(0)), y, scaler
+
+    def fill(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
+        """(columns,) what fills empty cells: the federation's means, or what this site's training rows say."""
+        means = layout.means.numpy() if isinstance(layout.means, torch.Tensor) else None
+        if means is not None and filled_by(self.missing, self.more.missing_by) == "federation":
+            return means
+        own = fill_values(rows, layout.table, self.missing)
+        return with_fallback(own, np.zeros(len(own)) if means is None else means)
 
     def scaler(self, layout: Layout, rows: np.ndarray) -> Scaler:
         if layout.scale == "none":
@@ -221,10 +302,17 @@ class SiteTable:
         """(rows,) the part of each row: a matter of this site's own targets and split, whatever a layout says."""
         y, found, classes = self.labels(kind)
         n = len(y)
+        reader = self.reader(kind)
+        given = reader.part()
+        refuse(reader.problems)
         pool = Pool(np.zeros((n, 1)), y, found, classes)  # type: ignore[arg-type]
         own = Assignment(np.arange(n), np.zeros(n, np.int64), (self.site,))
         return cut(
-            pool, own, np.full(n, -1), DataSettings(val=self.split.val, test=self.split.test), self.split.seed
+            pool,
+            own,
+            np.full(n, -1) if given is None else given,
+            DataSettings(val=self.split.val, test=self.split.test),
+            self.split.seed,
         )
 
     def learned(self, kind: str) -> np.ndarray:
@@ -234,8 +322,8 @@ class SiteTable:
     def pool(self, layout: Layout) -> Pool:
         y, _, classes = self.labels(layout.kind)
         if layout.kind == "classes":
-            if strange := sorted(set(classes) - set(layout.classes)):
-                raise DataError(f"the target {self.target!r} has classes that nobody agreed on: {strange}")
+            if strange := len(set(classes) - set(layout.classes)):
+                raise DataError(f"the target {self.target!r} has {strange} classes that nobody agreed on")
             y = np.array([layout.classes.index(c) for c in classes], np.int64)[y]
         x = np.column_stack([self.cells(c, layout) for c in layout.table])
         return Pool(x, y, layout.kind, layout.classes, layout.table)
@@ -243,6 +331,8 @@ class SiteTable:
     def cells(self, column: Column, layout: Layout) -> np.ndarray:
         """(rows,) one column. A category that is not among this site's is 0, or unknown where the cell is empty;
         `other` takes in what the layout does not name."""
+        if is_indicator(column) and column.name not in self.features:
+            return np.zeros(len(self.table.frame))  # the column that it speaks of has no empty cell here
         feature = self.features.get(column.group or column.name)
         if feature is None:
             return np.zeros(len(self.table.frame))
@@ -254,7 +344,10 @@ class SiteTable:
 
     def held(self, layout: Layout) -> np.ndarray:
         """(columns,) which of the layout's columns this site has."""
-        return np.array([(group or name) in self.features for name, _, group in layout.columns], bool)
+        about = {indicator(name) for name in self.features}
+        return np.array(
+            [(group or name) in self.features or name in about for name, _, group in layout.columns], bool
+        )
 
 
 def far_columns(layout: Layout, rows: np.ndarray) -> np.ndarray:

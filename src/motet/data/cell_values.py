@@ -1,0 +1,153 @@
+"""What the text of cells means: missing, a number in some spelling, a truth value, a date.
+
+A column is judged by its different values, each looked at once. Knows text. Does not know files, targets or clients.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Words for a cell without a value: those of pandas but "None", which is a category in many tables, and three signs.
+MISSING = frozenset(
+    ["", "NA", "na", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "NULL", "Null", "null", "NaN", "Nan", "nan"]
+    + ["-NaN", "-nan", "1.#IND", "1.#QNAN", "-1.#IND", "-1.#QNAN", "?", "-", "."]
+)  # fmt: skip
+_NONE = frozenset(["None", "none", "NONE"])  # missing in a column of numbers, a category elsewhere
+_TRUTH = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
+TRUTHS = {word: float(value) for pair in _TRUTH for value, word in enumerate(pair)}
+ORIGIN = "2000-01-01"  # days are counted from here, at every site alike
+
+_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
+_POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
+_EITHER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")  # 1,234: a thousand, or a little more than one
+_GAPS = re.compile(r"(?<=\d)[\s\u00a0\u202f'’](?=\d{3}(?:\D|$))")  # between thousands: 1 234, 1'234
+_DATE = re.compile(
+    r"(?:(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})"
+    r"|(?P<dd>\d{1,2})\.(?P<dm>\d{1,2})\.(?P<dy>\d{4})"
+    r"|(?P<a>\d{1,2})(?P<sign>[/-])(?P<b>\d{1,2})(?P=sign)(?P<ay>\d{4}))"
+    r"(?:[T ]\s*(?P<h>\d{1,2}):(?P<min>\d{2})(?::(?P<s>\d{2}(?:\.\d+)?))?(?:\s*(?:Z|UTC|[+-]\d{2}:?\d{2}))?)?"
+)
+
+
+# ---- numbers ----
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers that texts are."""
+
+    values: np.ndarray  # (texts,) float64; NaN where a text is no number
+    decimal: str  # the sign that was found: "." or ","; "?": the texts fit both
+    nothing: np.ndarray  # (texts,) words that are missing cells among numbers, and categories elsewhere
+
+
+def numbers_of(texts: Sequence[str], decimal: str = "auto") -> Numbers:
+    """Texts as numbers, with one decimal sign for all of them.
+
+    >>> numbers_of(["1.234,5", "7"]).values.tolist(), numbers_of(["1,234.5"]).values.tolist()
+    ([1234.5, 7.0], [1234.5])
+    >>> numbers_of(["1,234"]).decimal, numbers_of(["1,234", "0,5"]).values.tolist()
+    ('?', [1.234, 0.5])
+    """
+    plain = [_GAPS.sub("", t) for t in texts]
+    sign = decimal if decimal != "auto" else decimal_sign(plain)
+    values = np.array([_number(t, "." if sign == "?" else sign) for t in plain], np.float64)
+    if sign == "?":
+        values[[bool(_EITHER.fullmatch(t)) for t in plain]] = np.nan
+    return Numbers(values, sign, np.array([t in _NONE for t in texts], bool))
+
+
+def decimal_sign(texts: Sequence[str]) -> str:
+    """The sign with which more texts are numbers; "?" if each comma could be one of thousands."""
+    with_comma = [t for t in texts if "," in t]
+    if all(_EITHER.fullmatch(t) for t in with_comma):
+        return "?" if with_comma else "."
+    comma, point = (sum(bool(t and p.fullmatch(t)) for t in with_comma) for p in (_COMMA, _POINT))
+    return "," if comma > point else "."
+
+
+def _number(text: str, decimal: str) -> float:
+    """NaN for what is no number; infinities are numbers, and are refused by name later."""
+    if decimal == "," and _COMMA.fullmatch(text):
+        text = text.replace(".", "").replace(",", ".")
+    elif decimal == "." and "," in text and _POINT.fullmatch(text):
+        text = text.replace(",", "")
+    try:
+        return float("nan" if "_" in text else text)
+    except ValueError:
+        return float("nan")
+
+
+# ---- truth values ----
+
+
+def truths_of(texts: Sequence[str]) -> np.ndarray | None:
+    """(texts,) 0 or 1 if all texts are one pair of truth values. Of single letters both must be there: a lone "f" is
+    more often a sex.
+
+    >>> truths_of(["Yes", "no"]).tolist(), truths_of(["f"]), truths_of(["f", "T"]).tolist()
+    ([1.0, 0.0], None, [0.0, 1.0])
+    """
+    found = [t.casefold() for t in texts]
+    for no, yes in _TRUTH:
+        if set(found) <= {no, yes} and (len(yes) > 1 or len(set(found)) == 2):
+            return np.array([t == yes for t in found], np.float64)
+    return None
+
+
+# ---- dates ----
+
+
+@dataclass(frozen=True)
+class Dates:
+    """The dates that texts are."""
+
+    values: pd.Series  # (texts,) datetime64; NaT where a text is no date
+    ambiguous: bool  # day and month could be either way round
+    day_first: bool | None  # which way round they were taken to be; None: their order is not in question
+
+
+def dates_of(texts: Sequence[str], day_first: bool | str = "auto") -> Dates:
+    """2020-01-31, 31.01.2020, or 31/01/2020 and 01/31/2020; a time may follow, and its zone does not count."""
+    import pandas as pd
+
+    found = pd.Series(list(texts), dtype=object).str.extract(f"^{_DATE.pattern}$")
+    a, b = (found[k].astype(float) for k in "ab")
+    either = bool(a.notna().any())
+    first = bool((a > 12).any()) if day_first == "auto" else bool(day_first)
+    unclear = either and day_first == "auto" and not ((a > 12).any() or (b > 12).any())
+    day, month = (a, b) if first else (b, a)
+    parts = {
+        "year": found["y"].fillna(found["dy"]).fillna(found["ay"]),
+        "month": found["m"].fillna(found["dm"]).astype(float).fillna(month),
+        "day": found["d"].fillna(found["dd"]).astype(float).fillna(day),
+    }
+    times = {"hour": found["h"], "minute": found["min"], "second": found["s"]}
+    whole = {k: v.astype(float) for k, v in parts.items()} | {
+        k: v.astype(float).fillna(0) for k, v in times.items()
+    }
+    return Dates(pd.to_datetime(pd.DataFrame(whole), errors="coerce"), unclear, first if either else None)
+
+
+def days_of(when: pd.Series) -> np.ndarray:
+    """(rows,) days since the origin, with fractions for times; NaN where there is no date."""
+    import pandas as pd
+
+    return np.asarray((when - pd.Timestamp(ORIGIN)) / pd.Timedelta(days=1), np.float64)
+
+
+def calendar_parts(when: pd.Series) -> dict[str, np.ndarray]:
+    """Year, month, weekday (Monday is 0), and the hour where some date has a time."""
+    at = when.dt
+    found = {"year": at.year, "month": at.month, "weekday": at.weekday}
+    if ((at.hour > 0) | (at.minute > 0)).any():
+        found["hour"] = at.hour
+    return {k: v.to_numpy(np.float64, na_value=np.nan) for k, v in found.items()}

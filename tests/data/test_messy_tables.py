@@ -1,0 +1,253 @@
+"""Every fault of people's tables ends in a run, or in one list with the setting that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import messy
+from motet.data.federated import DataError, FederatedData
+from motet.runs.build import federated_data
+from motet.runs.recipe import read
+
+
+def loaded(folder: Path, *words: str) -> FederatedData:
+    """As `motet data` and every run read it."""
+    return federated_data(read(None, [f"data={folder}", "data.target=outcome", *words]))
+
+
+def cells_in(text: str, frame: pd.DataFrame) -> set[str]:
+    """Text cells of a table that a message shows."""
+    long = {str(v) for c in frame for v in frame[c] if len(str(v)) > 3 and not str(v).isdigit()}
+    return {v for v in long - {"part", "train"} if v in text}
+
+
+@pytest.mark.parametrize("name", messy.MESSES)
+def test_every_mess_ends_in_rows_or_in_a_fault_with_its_setting(name: str, tmp_path: Path) -> None:
+    mess = messy.MESSES[name]
+    folder = messy.write_folder(tmp_path / "hospitals", mess)
+    if mess.fault:
+        with pytest.raises(DataError) as e:
+            loaded(folder)
+        said = str(e.value)
+        assert mess.fault in said and "\nhint: " in said
+        assert not cells_in(said.replace(str(folder), ""), messy.patients(2))
+        assert all(word.split("=")[0] in said for word in mess.settings)
+        if not mess.settings:
+            return
+    federated = loaded(folder, *mess.settings)
+    x = np.concatenate([d.train.x.numpy() for d in federated.clients_data.values()])
+    assert np.isfinite(x).all() and {"east", "north"} <= set(federated.clients_data)
+    assert mess.note in "\n".join(federated.notes)
+    assert not cells_in("\n".join(federated.notes), messy.patients(2))
+
+
+SAME = ["semicolons and decimal commas", "tabs", "bars", "a mark of UTF-8", "UTF-16", "cp1252", "quoted cells",
+        "an index without a name", "spaces around cells", "blank lines", "separators at the end",
+        "separators at the end of rows", "a line for Excel", "dates with points", "dates of America",
+        "dates with times", "another spelling of truth", "other case and spaces in names", "ids", "names"]  # fmt: skip
+
+
+def test_ways_to_write_the_same_rows_give_the_same_bits(tmp_path: Path) -> None:
+    clean = loaded(messy.write_folder(tmp_path / "clean", messy.MESSES["clean"]))
+    for i, name in enumerate(SAME):
+        other = loaded(messy.write_folder(tmp_path / str(i), messy.MESSES[name]))
+        assert other.fingerprint() == clean.fingerprint(), name
+
+
+def test_all_faults_of_all_files_are_said_at_once(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["two columns of one name"])
+    messy.holes("NA")(folder / "north.csv", messy.patients(1))
+    messy.MESSES["words among dates"].write(folder / "east.csv", messy.patients(0))
+    with pytest.raises(DataError) as e:
+        loaded(folder)
+    said = str(e.value)
+    assert said.startswith("3 things are wrong")
+    for fix in ("give each a name of its own", "data.missing=mean", "data.drop=admitted"):
+        assert fix in said
+
+
+def test_lists_are_typed_with_commas(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["clean"])
+    federated = loaded(folder, "data.drop=admitted,ward")
+    assert [c.name for c in federated.columns] == ["age", "crp", "smoker"]
+
+
+# ---- what becomes of columns ----
+
+
+def test_dates_become_days_or_parts_or_are_left_out(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["clean"])
+    first = messy.patients(0)["admitted"]
+    days = (pd.to_datetime(first) - pd.Timestamp("2000-01-01")).dt.days
+
+    def column(name: str, *words: str) -> np.ndarray:
+        d = loaded(folder, "data.scale=none", *words)
+        at = [c.name for c in d.columns].index(name)
+        east = d.clients_data["east"]
+        return np.sort(np.concatenate([b.x[:, at].numpy() for b in (east.train, east.val, east.test)]))
+
+    assert (column("admitted: days since 2000-01-01") == np.sort(days)).all()
+    month = column("admitted: month", "data.dates=parts")
+    assert (month == np.sort(pd.to_datetime(first).dt.month)).all()
+    left = loaded(folder, "data.dates=leave_out")
+    assert not any(c.name.startswith("admitted") for c in left.columns)
+    assert "column 'admitted' holds dates: left out" in left.notes
+
+
+def test_days_and_months_that_fit_both_ways_are_asked_for(tmp_path: Path) -> None:
+    folder = messy.write_folder(
+        tmp_path / "f", messy.Mess(messy.cells(lambda f: f.assign(seen="01/02/2020")))
+    )
+    for site in messy.SITES:
+        messy.plain(folder / f"{site}.csv", messy.patients(0).assign(seen=["01/02/2020", "03/04/2020"] * 30))
+    with pytest.raises(DataError, match=r"(?s)either way round.*data\.day_first=true"):
+        loaded(folder)
+    assert loaded(folder, "data.day_first=true").columns
+
+
+def test_truth_values_are_one_column_and_letters_need_both(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    for i, site in enumerate(messy.SITES):
+        frame = messy.patients(i).assign(t=["T", "F"] * 30, sex=["f", "m"] * 30, lone="n")
+        messy.plain(folder / f"{site}.csv", frame)
+    kinds = {c.name: c.kind for c in loaded(folder).columns}
+    assert kinds["t"] == kinds["smoker"] == "flag" and "sex=f" in kinds and "lone=n" in kinds
+
+
+# ---- missing cells ----
+
+
+def filled(tmp_path: Path, *words: str) -> tuple[FederatedData, dict[str, pd.DataFrame]]:
+    """Two hospitals with missing ages and wards, and their training rows as they were."""
+    folder, frames = tmp_path / "f", {}
+    folder.mkdir(exist_ok=True)
+    for seed, site in enumerate(("east", "west")):
+        frame = messy.patients(seed).astype({"age": float})
+        frame["age"] += 100 * seed
+        frame.loc[::5, "age"], frame.loc[1::6, "ward"] = np.nan, np.nan
+        frame["row"] = np.arange(messy.ROWS) + 1000.5 * (seed + 1)
+        messy.plain(folder / f"{site}.csv", frame)
+        frames[site] = frame
+    federated = loaded(folder, "data.scale=none", *words)
+    at = [c.name for c in federated.columns].index("row")
+    trained = {s: d.train.x[:, at].numpy() for s, d in federated.clients_data.items()}
+    return federated, {s: f[f["row"].astype("float32").isin(trained[s])] for s, f in frames.items()}
+
+
+def values_of(federated: FederatedData, site: str, column: str) -> np.ndarray:
+    at = [c.name for c in federated.columns].index(column)
+    return federated.fills[site][at]
+
+
+@pytest.mark.parametrize("how", ["mean", "median", "most_frequent"])
+@pytest.mark.parametrize("by", ["federation", "client"])
+def test_cells_are_filled_with_what_training_rows_say(tmp_path: Path, how: str, by: str) -> None:
+    federated, trained = filled(tmp_path, f"data.missing={how}", f"data.missing_by={by}")
+    for site, own in trained.items():
+        rows = own if by == "client" else pd.concat(trained.values())
+        age = rows["age"].dropna()
+        right = {"mean": age.mean(), "median": age.median(), "most_frequent": age.mode().iloc[0]}[how]
+        assert values_of(federated, site, "age") == pytest.approx(right)
+        ward = rows["ward"].dropna()
+        share = float((ward == "Ost").mean()) if how == "mean" else float(ward.mode().iloc[0] == "Ost")
+        assert values_of(federated, site, "ward=Ost") == pytest.approx(share)
+
+
+def test_an_indicator_says_where_cells_were_missing(tmp_path: Path) -> None:
+    federated, trained = filled(tmp_path, "data.missing=indicator")
+    names = [c.name for c in federated.columns]
+    assert names[-2:] == ["age is missing", "ward is missing"]
+    x = federated.clients_data["east"].train.x.numpy()
+    assert x[:, -2].sum() == trained["east"]["age"].isna().sum()
+    assert len(set(x[x[:, -2] == 1, names.index("age")])) == 1
+
+
+def test_rows_for_the_test_fill_no_cell_and_widen_no_network(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    folder.mkdir()
+    for seed, site in enumerate(("east", "west")):
+        frame = messy.patients(seed).assign(part=np.resize(["train", "val", "test"], messy.ROWS))
+        frame.loc[::5, "crp"] = np.nan
+        messy.plain(folder / f"{site}.csv", frame)
+    words = ("data.part=part", "data.missing=indicator")
+    before = loaded(folder, *words)
+    changed = frame.copy()
+    changed.loc[changed["part"] == "test", ["crp", "ward"]] = [np.nan, "Nord"]
+    changed.loc[changed["part"] == "test", "age"] = np.nan
+    folder = folder.rename(tmp_path / "changed")
+    messy.plain(folder / "west.csv", changed)
+    after = loaded(folder, *words)
+    assert [c.name for c in before.columns] == [c.name for c in after.columns]
+    for site in ("east", "west"):
+        a, b = before.clients_data[site].train, after.clients_data[site].train
+        assert (a.x == b.x).all() and (a.y == b.y).all()
+    assert "categories that no training row has are no inputs: 1 of 'ward'" in after.notes
+
+
+def test_a_column_of_parts_is_obeyed(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["parts"])
+    federated = loaded(folder, "data.part=part")
+    west = federated.clients_data["west"]
+    assert (west.n, len(west.val), len(west.test)) == (30, 15, 15)
+    folder = folder.rename(tmp_path / "changed")
+    messy.plain(folder / "west.csv", messy.patients(2).assign(part="trial"))
+    with pytest.raises(DataError, match="60 values that are none of train, val and test"):
+        loaded(folder, "data.part=part")
+
+
+# ---- properties ----
+
+ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
+WAYS = st.fixed_dictionaries(
+    {
+        "encoding": st.sampled_from(ENCODINGS),
+        "form": st.sampled_from([(",", "."), (";", "."), (";", ","), ("\t", "."), ("|", ".")]),
+        "order": st.permutations(["amount", "count", "kind", "flag", "outcome"]),
+        "files": st.permutations(["a", "b"]),
+    }
+)
+ROW = st.tuples(
+    st.floats(-1e6, 1e6, width=32), st.integers(-999, 999), st.sampled_from(["ä", "ö b", "x,y", "1;2 z"]),
+    st.booleans(), st.sampled_from(["u", "v"]),
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(ROW, min_size=6, max_size=30, unique_by=lambda r: r[0]), how=WAYS)
+def test_reading_does_not_depend_on_how_rows_are_written(
+    tmp_path: Path, rows: list[Any], how: dict[str, Any]
+) -> None:
+    from motet.data.user_table import load
+
+    names = ["amount", "count", "kind", "flag", "outcome"]
+    frame = pd.DataFrame([*rows, (0.5, 1, "ä", True, "u"), (1.5, 1, "ä", False, "v")], columns=names)
+    half = len(frame) // 2
+    separator, decimal = how["form"]
+    options: dict[str, Any] = {"target": "outcome", "keep": ("kind", "amount"), "client": "site"}
+    found = []
+    for number, (order, sep, sign, encoding, files) in enumerate(
+        [
+            (names, ",", ".", "utf-8", ["a", "b"]),
+            (how["order"], separator, decimal, how["encoding"], how["files"]),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir(exist_ok=True)
+        for file, part in zip(files, (frame[:half], frame[half:]), strict=True):
+            part = part.assign(site=np.where(part.index < half, "first", "second"))
+            part[[*order, "site"]].to_csv(
+                folder / f"{file}.csv", index=False, sep=sep, decimal=sign, encoding=encoding
+            )
+        pool = load(str(folder), **options)
+        at = [sorted(c.name for c in pool.columns).index(c.name) for c in pool.columns]
+        table = np.column_stack([pool.x[:, np.argsort(at)], pool.y, pool.owner])
+        found.append((sorted(c.name for c in pool.columns), table[np.lexsort(table.T)].tolist()))
+    assert found[0] == found[1]

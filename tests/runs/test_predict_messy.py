@@ -1,0 +1,96 @@
+"""New rows are read as the training rows were: the same fill, dates, categories and spellings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import messy
+from motet.data.federated import DataError
+from motet.runs.predict import open_model, predict
+from motet.runs.recipe import read
+from motet.runs.run import run
+
+
+def table(seed: int) -> pd.DataFrame:
+    frame = messy.patients(seed).astype({"age": float})
+    frame.loc[seed::6, "age"], frame.loc[seed::7, "ward"] = np.nan, np.nan
+    frame["seen"] = pd.to_datetime(frame["admitted"]).dt.strftime("%d/%m/%Y")
+    return frame
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three hospitals, the last of which holds no crp."""
+    base = tmp_path_factory.mktemp("messy")
+    (base / "files").mkdir()
+    for seed, site in enumerate(messy.SITES):
+        frame = table(seed)
+        messy.plain(base / "files" / f"{site}.csv", frame.drop(columns="crp") if seed == 2 else frame)
+    words = ["data.target=outcome", "data.missing=median", "method=fedavg", "net=logistic", "train.rounds=2"]
+    run(read(None, [f"data={base / 'files'}", *words]), base / "run")
+    return base
+
+
+def model(trained: Path, site: str = "east") -> Path:
+    return trained / "run" / "models" / f"{site}.safetensors"
+
+
+def test_empty_cells_are_filled_as_in_training_without_a_word(trained: Path, tmp_path: Path) -> None:
+    file = trained / "files" / "east.csv"
+    found, notes = predict(model(trained), file)
+    assert found.notna().all().all()
+    assert any("'age' are filled with the training median" in n for n in notes)
+    facts = open_model(model(trained)).facts
+    fill = facts["inputs"]["fill"][facts["columns"].index("age")]
+    written = pd.read_csv(file)
+    written["age"] = written["age"].fillna(fill)
+    written.to_csv(tmp_path / "filled.csv", index=False)
+    again, _ = predict(model(trained), tmp_path / "filled.csv")
+    pd.testing.assert_frame_equal(found, again)
+    with pytest.raises(DataError, match="'age' has 10 empty cells"):
+        predict(model(trained), file, missing="refuse")
+
+
+def test_other_spellings_of_the_same_rows_give_the_same_predictions(trained: Path, tmp_path: Path) -> None:
+    right, _ = predict(model(trained), trained / "files" / "east.csv")
+    frame = table(0).drop(columns="outcome")
+    frame["smoker"] = frame["smoker"].map({"yes": "TRUE", "no": "False"})
+    frame["admitted"] = pd.to_datetime(frame["admitted"]).dt.strftime("%d.%m.%Y")
+    frame.to_csv(tmp_path / "new.csv", index=False, sep=";", decimal=",", encoding="utf-16", na_rep="n/a")
+    found, _ = predict(model(trained), tmp_path / "new.csv")
+    pd.testing.assert_frame_equal(found, right)
+    from_frame = open_model(model(trained)).predict(table(0))
+    pd.testing.assert_frame_equal(from_frame, right)
+
+
+def test_days_and_months_go_the_way_round_that_training_found(trained: Path, tmp_path: Path) -> None:
+    frame = table(0)[:1].assign(seen="03/04/2020", admitted="2020-04-03")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    swapped, _ = predict(model(trained), tmp_path / "new.csv")
+    frame.assign(seen="03.04.2020").to_csv(tmp_path / "new.csv", index=False)
+    clear, _ = predict(model(trained), tmp_path / "new.csv")
+    pd.testing.assert_frame_equal(swapped, clear)
+
+
+def test_unseen_categories_and_wrong_dates_are_counted_and_not_shown(trained: Path, tmp_path: Path) -> None:
+    frame = table(0)
+    frame.loc[3, "ward"] = "Geheim"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    _, notes = predict(model(trained), tmp_path / "new.csv")
+    assert any("1 values that the model never saw, in 1 rows" in n for n in notes)
+    assert not any("Geheim" in n for n in notes)
+    frame.loc[3, "admitted"] = "gestern"
+    frame.drop(columns="crp").to_csv(tmp_path / "new.csv", index=False)
+    with pytest.raises(DataError) as e:
+        predict(model(trained), tmp_path / "new.csv")
+    assert "column 'admitted' must hold dates, and 1 values are none: new.csv (1: line 5)" in str(e.value)
+    assert "there is no column 'crp'" in str(e.value) and "gestern" not in str(e.value)
+
+
+def test_a_client_that_did_not_hold_a_column_needs_none(trained: Path) -> None:
+    found, _ = predict(model(trained, "west"), trained / "files" / "west.csv")
+    assert len(found) == messy.ROWS
