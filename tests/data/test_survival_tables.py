@@ -55,7 +55,7 @@ def test_faults_are_all_said_with_the_fix_and_without_a_value(tmp_path: Path) ->
     days[0], days[3], died[5] = -731.5, None, "perhaps"
     said = refusal(tmp_path, days=days, died=died)
     assert "3 things are wrong" in said
-    assert "the time 'days' is negative in 1 rows" in said and "the time 'days' is missing in 1 rows" in said
+    assert "the time 'days' is negative in 1 rows" in said and "the time 'days' has 1 missing values" in said
     assert "the event 'died' is neither yes nor no in 1 rows" in said
     assert said.count("hint:") == 3 and "731" not in said and "perhaps" not in said
 
