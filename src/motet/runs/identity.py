@@ -124,7 +124,8 @@ def _is_motets(thing: Any) -> bool:
 
 def named_code(value: Any) -> list[str]:
     """`module:name` or code of this session in a setting, perhaps with options behind it ("mine:net width=2")."""
-    return [w for w in value.split()[:1] if _NAMED.match(w)] if isinstance(value, str) else []
+    words = value.replace("+", " ").split()[:1] if isinstance(value, str) else []
+    return [w for w in words if _NAMED.match(w)]
 
 
 def label_of(word: str) -> str:
