@@ -18,7 +18,7 @@ from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.table_files import SourceTable
-from motet.data.table_settings import Missing, TableSettings
+from motet.data.table_settings import Missing, Names, TableSettings
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def load(
     test_split: str = "test",  # the split for the server's test set; it may be missing
     kind: str = "auto",  # classes | numbers; of a table's target
     missing: Missing = "refuse",  # empty cells: refuse | mean | median | most_frequent | indicator
-    drop: tuple[str, ...] = (),  # columns to leave out
+    drop: Names = (),  # columns to leave out
     size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
 ) -> Pool:
