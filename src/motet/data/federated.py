@@ -60,6 +60,7 @@ class Pool:
     exact: bool = False  # numbers stay float64, and targets in their own unit
     digest: str = ""  # of x and y, where it is known already
     notes: list[str] = field(default_factory=list)
+    left_out: tuple[str, ...] = ()  # clients whose rows were left out when the others were read
 
     def problems(self) -> list[str]:
         """What makes these rows unusable, each in a sentence."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.data import in_memory, splits, targets
+from motet.data import in_memory, left_out, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
@@ -58,12 +58,19 @@ def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
     refuse(wrong)
     words, drawn = {k: chosen[k] for k in own}, "seed" in signature(f).parameters
     words |= {"seed": chosen["seed"]} if drawn else {}
+    without = tuple(chosen["without"])
+    words |= {"without": without if split in left_out.NATURAL else ()} if "without" in own else {}
     found = f(name, **words) if is_path(name) and name not in names() else f(**words)
     if not isinstance(found, FederatedData):
         shares = {k: chosen[k] for k in how}
-        pool = as_pool(found, name)
+        pool = as_pool(found, name, without if split in left_out.NATURAL else ())
         found = partition(name, pool, DataSettings(**{k: chosen[k] for k in common}), shares)
         drawn = drawn or split not in ("auto", "natural") or pool.owner is None
+    elif without:
+        raise DataError(
+            f"{name} returns data that are prepared already, from which data.without cannot take a client back\n"
+            "hint: let the function return a Pool, or {client: (x, y)}"
+        )
     found.natural = not drawn
     return found
 
@@ -81,8 +88,8 @@ def reader_of(path: str) -> str:
     return "image_folders" if holds_images(Path(path).expanduser()) else "user_table"
 
 
-def as_pool(found: Any, name: str) -> Pool:
-    """A Pool as it is; {client: (x, y)} as one pool."""
+def as_pool(found: Any, name: str, without: tuple[str, ...] = ()) -> Pool:
+    """A Pool as it is; {client: (x, y)} as one pool, but for the clients that are left out."""
     if isinstance(found, Pool):
         return found
     if not isinstance(found, dict) or not found:
@@ -91,11 +98,15 @@ def as_pool(found: Any, name: str) -> Pool:
             "or a dict {client: (x, y)} that is not empty"
         )
     refuse(_bad_clients(found))
+    found = {str(c): pair for c, pair in found.items()}
+    left_out.check_known(without, found)
+    left_out.check_some_left(without, found)
+    found = {c: pair for c, pair in found.items() if c not in without}
     pairs = [(np.asarray(x, np.float32), np.asarray(y)) for x, y in found.values()]
     y, kind, classes = targets.encode(np.concatenate([y for _, y in pairs]), "auto")
     owner = np.repeat(np.arange(len(pairs)), [len(x) for x, _ in pairs])
     x = np.concatenate([x for x, _ in pairs])
-    return Pool(x, y, kind, classes, owner=owner, names=tuple(map(str, found)))
+    return Pool(x, y, kind, classes, owner=owner, names=tuple(found), left_out=without)
 
 
 def _bad_clients(found: dict[Any, Any]) -> list[str]:

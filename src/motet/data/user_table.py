@@ -5,7 +5,7 @@ Knows the meaning of columns. Does not know files (table_files.py), nor how rows
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from motet.client import Column
 from motet.client.task import Kind
 from motet.data import targets
 from motet.data.federated import DataError, Pool, refuse
+from motet.data.left_out import smaller_files
 from motet.data.table_files import SourceTable, read
 from motet.text import nearest
 
@@ -33,9 +34,12 @@ def load(
     kind: str = "auto",  # classes | numbers; auto: text, truth values and few whole numbers are classes
     missing: str = "refuse",  # refuse empty cells | mean: fill them with the column's training mean
     drop: tuple[str, ...] = (),  # columns to leave out
+    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
-    return as_pool(read(Path(path)), target, client, kind, missing, drop, Path(path).is_dir())
+    with smaller_files(Path(path), client, without) as (files, gone):
+        pool = as_pool(read(files), target, client, kind, missing, drop, files.is_dir())
+    return replace(pool, left_out=gone)
 
 
 def as_pool(

@@ -105,6 +105,8 @@ class Recipe:
             del what["guard"]  # so that runs of the version before it are found again
         if not self.weights:
             what["net"].pop("weights", None)
+        if not what["data"].get("without"):
+            what["data"].pop("without", None)  # nobody is left out, as in runs of the version before it
         if what["data"]["seed"] == self.seed:
             del what["data"]["seed"]  # as in runs of the version in which one seed drew both
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
