@@ -17,6 +17,7 @@ from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary
 from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
 from motet.cli.federation_commands import federation_commands
+from motet.cli.forget_command import forget_command
 from motet.cli.predict_command import predict_command
 from motet.cli.report_commands import report_commands
 from motet.cli.reproduce_command import reproduce_command
@@ -103,6 +104,7 @@ def running(add: Add) -> None:
     add_trust(p, "the recipe")
 
     compare_command(add)
+    forget_command(add)
 
     p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")
