@@ -78,6 +78,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         {"ray"},
         "a deployment knows methods by name only, and not the command line",
     ),
+    "evidence": (
+        {"report", "runs", "deploy", "core"},
+        {"ray", "nvflare"},
+        "evidence reads what parties wrote down, and asks nobody anything",
+    ),
     "report": ({"runs.store"}, {"torch"}, "a report reads the store, and needs no torch"),
 }
 

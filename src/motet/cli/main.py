@@ -16,6 +16,7 @@ from motet import __version__
 from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary, say, split_words
 from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
+from motet.cli.evidence_command import evidence_command
 from motet.cli.federation_commands import federation_commands
 from motet.cli.forget_command import forget_command
 from motet.cli.predict_command import predict_command
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     running(add)
     reading(add)
     report_commands(add)
+    evidence_command(add)
     data_commands(add)
     reproduce_command(add)
     predict_command(add)
