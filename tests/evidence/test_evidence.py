@@ -78,7 +78,7 @@ def test_an_average_of_one_reply_is_said_to_be_that_reply(tmp_path: Path, monkey
 
 
 def test_what_is_asked_before_the_first_round_is_counted_too(tmp_path: Path) -> None:
-    words = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=1", "method=pfa", "net=mlp"]
+    words = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=1", "method=swarm"]
     done = run(read(words=words), tmp_path / "grouped")
     with closing(Store(done.folder)) as store:
         asks = store.frame("asks")
@@ -146,7 +146,7 @@ def test_a_page_whose_signer_changed_its_text_is_found(folder: Path) -> None:
     found = made_of(SIMULATED, sections_of_run(folder), signer, MADE)
     from motet.evidence.write import page_of
 
-    head = page_of(found).replace(b"Nothing left any machine", b"Little left any machine")
+    head = page_of(found).replace(b"Nothing left any machine", b"Little left any machine", 1)
     Path("r.html").write_bytes(documents.sealed(head, found["root"], signer.sign, page=True))
     assert "does not say what its data say" in check_file(Path("r.html")).wrong[0]
 

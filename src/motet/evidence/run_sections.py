@@ -144,16 +144,17 @@ def policies_say(facts: Mapping[str, Any]) -> str:
 
 def guards(facts: Mapping[str, Any]) -> dict[str, str]:
     """What protected replies; what there was not is said as none."""
-    section = facts.get("settings", {}).get("guard", {})
-    mean, method = section.get("mean", "mean"), facts.get("settings", {}).get("method", {})
-    private = {k: method[k] for k in ("epsilon", "noise", "budget") if method.get(k)}
-    attack = section.get("attack", "none")
+    settings = facts.get("settings", {})
+    section, method = settings.get("guard", {}), settings.get("method", {})
+    mean, attack = section.get("mean", "mean"), section.get("attack", "none")
+    unused = {"epsilon"} if method.get("public", "dp-linear") != "dp-linear" else set()
+    own = {k: f"method.{k} = {method[k]:g}" for k in ("clip", "noise", "epsilon") if method.get(k) and k not in unused}
     return {
         "aggregation": "plain weighted mean" if mean == "mean" else f"robust: {mean}, which shows single replies",
         "secure aggregation": "masked sums" if section.get("masked") else "none",
-        "clipping": "none",
-        "noise": ", ".join(f"method.{k} = {v}" for k, v in private.items()) or "none",
-        "privacy budget": f"epsilon {method['epsilon']}" if method.get("public") == "dp-linear" else "none",
+        "clipping": own.get("clip", "none"),
+        "noise": ", ".join(own[k] for k in ("noise", "epsilon") if k in own) or "none",
+        "privacy budget": own.get("epsilon", "none"),
         "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}" if attack != "none" else "none",
     }
 

@@ -5,13 +5,14 @@ Knows documents, signers and the page's template. Does not know where sections c
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from motet.atomic import write_atomically
-from motet.evidence.document import Document, document, embedded, json_head, sealed
+from motet.evidence.document import Document, canonical, document, embedded, json_head, sealed
 from motet.evidence.run_sections import Sections
 from motet.evidence.signing import LOCAL, Signer
 from motet.report import html
@@ -44,7 +45,8 @@ def form() -> str:
 
 
 def page_of(found: Document) -> bytes:
-    """The page up to its seal; the same for the same document."""
+    """The page up to its seal; the same for the same document, whatever the order of its fields."""
+    found = json.loads(canonical(found))
     contents = {s["name"]: s["content"] for s in found["sections"]}
     text: str = html.template(TEMPLATE.name).render(
         document=found, parts=contents, data=embedded(found), policy="default-src 'none'; style-src 'unsafe-inline'",
