@@ -102,7 +102,8 @@ def make_order(
     trust: Consent = False,
 ) -> RunOrder:
     """The order of a recipe; its data are at the sites, and its engine is flare."""
-    recipe = recipes.read(path, words, {"data": AT_SITES}, trust)
+    # a recipe that a run wrote down names the engine that it had, which nobody can choose
+    recipe = recipes.read(path, words, {"data": AT_SITES, "engine": {"name": "auto"}}, trust)
     check_for_sites(recipe)
     settings = recipe.settings
     if settings["data"]["server"]:
