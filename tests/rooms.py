@@ -79,7 +79,7 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         "a deployment knows methods by name only, and not the command line",
     ),
     "evidence": (
-        {"report", "runs", "deploy", "core"},
+        {"report", "runs", "deploy", "wire"},
         {"ray", "nvflare"},
         "evidence reads what parties wrote down, and asks nobody anything",
     ),

@@ -40,7 +40,14 @@ def hospitals(seed: int = 0, rows: int = 60) -> pd.DataFrame:
 def same(one: FederatedData, other: FederatedData) -> bool:
     """To the bit: values, names, parts, classes, columns, scaling."""
     shared = (list(one.clients_data), list(one.unseen), one.columns, one.classes, one.scale, one.offset)
-    others = (list(other.clients_data), list(other.unseen), other.columns, other.classes, other.scale, other.offset)
+    others = (
+        list(other.clients_data),
+        list(other.unseen),
+        other.columns,
+        other.classes,
+        other.scale,
+        other.offset,
+    )
     rulers = all(
         np.array_equal(one.rulers[c].middle, other.rulers[c].middle)
         and np.array_equal(one.rulers[c].spread, other.rulers[c].spread)
@@ -101,7 +108,8 @@ def test_files_of_a_folder_in_which_a_column_names_clients_lose_its_rows(tmp_pat
 def clients_of(seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     draw = np.random.default_rng(seed)
     return {
-        c: (draw.normal(i, 1 + i, (12, 3)), draw.integers(0, 2 + (c == "c"), 12)) for i, c in enumerate("abcd")
+        c: (draw.normal(i, 1 + i, (12, 3)), draw.integers(0, 2 + (c == "c"), 12))
+        for i, c in enumerate("abcd")
     }
 
 
@@ -113,7 +121,9 @@ def all_but_c() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {c: pair for c, pair in clients_of(1).items() if c != "c"}
 
 
-def test_a_function_that_gives_arrays_by_client_is_asked_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_gives_arrays_by_client_is_asked_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from motet.settings import known_here
 
     monkeypatch.setitem(known_here, "session:all-1", all_clients)

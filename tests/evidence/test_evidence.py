@@ -23,7 +23,14 @@ from motet.runs.recipe import read
 from motet.runs.run import run
 from motet.runs.store import Store
 
-WORDS = ["data=wine", "data.clients=5", "data.unseen=0.2", "train.rounds=3", "method=stacking", "train.patience=0"]
+WORDS = [
+    "data=wine",
+    "data.clients=5",
+    "data.unseen=0.2",
+    "train.rounds=3",
+    "method=stacking",
+    "train.patience=0",
+]
 MADE = "2026-01-02T03:04:05+00:00"
 ODD = "<script>alert(1)</script>&\"'"
 
@@ -59,7 +66,10 @@ def test_it_says_who_took_part_what_left_whom_and_what_the_server_learned(folder
     for client, rows in traffic.groupby("client"):
         own = [r for r in left["rows"] if r["client"] == client]
         assert {r["verb"] for r in own} == {"publish", "stack"} and {r["learn"] for r in own} == {"collect"}
-        assert sum(r["up"] for r in own) == rows["up"].sum() and sum(r["down"] for r in own) == rows["down"].sum()
+        assert (
+            sum(r["up"] for r in own) == rows["up"].sum()
+            and sum(r["down"] for r in own) == rows["down"].sum()
+        )
     learned = {r["verb"]: r for r in content_of(found, "learned")["rows"]}
     assert learned["publish"]["learns"] == "every single reply, by client" and learned["stack"]["fewest"] == 4
     assert content_of(found, "guards")["clipping"] == content_of(found, "guards")["privacy budget"] == "none"
@@ -69,7 +79,9 @@ def test_it_says_who_took_part_what_left_whom_and_what_the_server_learned(folder
     assert len(content_of(found, "models")) == 4
 
 
-def test_an_average_of_one_reply_is_said_to_be_that_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_average_of_one_reply_is_said_to_be_that_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=2", "train.cohort=0.25"]
     done = run(read(words=words), tmp_path / "alone")
     found = dict(sections_of_run(done.folder))["learned"]
@@ -100,13 +112,22 @@ def test_a_changed_byte_anywhere_in_the_file_is_found(folder: Path) -> None:
     assert check_file(file).wrong == []
     seal = whole.rfind(b"<!-- motet seal")
     script = whole.find(b'<script type="application/json"')
-    spots = [draw.randrange(len(whole)) for _ in range(60)] + [draw.randrange(seal, len(whole)) for _ in range(60)]
+    spots = [draw.randrange(len(whole)) for _ in range(60)] + [
+        draw.randrange(seal, len(whole)) for _ in range(60)
+    ]
     spots += [0, script, seal - 1, seal, len(whole) - 1, *range(len(whole) - 8, len(whole))]
     for at in spots:
         other = bytes([whole[at] ^ (1 << draw.randrange(8))])
         file.write_bytes(whole[:at] + other + whole[at + 1 :])
         assert check_file(file).wrong, f"byte {at}, now {other!r}"
-    for changed in (whole + b"\n", whole[:-1], whole[1:], whole.replace(b"Evidence", b"evidence", 1), b"", b"{"):
+    for changed in (
+        whole + b"\n",
+        whole[:-1],
+        whole[1:],
+        whole.replace(b"Evidence", b"evidence", 1),
+        b"",
+        b"{",
+    ):
         file.write_bytes(changed)
         assert check_file(file).wrong
 
@@ -124,7 +145,9 @@ def test_a_changed_section_is_named(folder: Path) -> None:
     file = evidence(folder, "r.evidence.json")
     held = json.loads(file.read_bytes())
     held["evidence"]["sections"][1]["content"][0]["train"] += 1
-    file.write_bytes(b'{"evidence": ' + canonical(held["evidence"]) + b',\n"seal": ' + canonical(held["seal"]) + b"}\n")
+    file.write_bytes(
+        b'{"evidence": ' + canonical(held["evidence"]) + b',\n"seal": ' + canonical(held["seal"]) + b"}\n"
+    )
     assert check_file(file).wrong[0] == "section 'participants' was changed: its hash does not match"
 
 
@@ -136,7 +159,9 @@ def test_whoever_repairs_the_hashes_still_lacks_the_key(folder: Path, tmp_path: 
     forged = documents.document(found["kind"], found["made"], found["writer"], found["signer"], sections)
     write(forged, other, file)
     assert "another" in check_file(file).wrong[0]
-    write(made_of(SIMULATED, sections, other, MADE), other, file)  # signed as somebody else: sound, and another key
+    write(
+        made_of(SIMULATED, sections, other, MADE), other, file
+    )  # signed as somebody else: sound, and another key
     assert check_file(file).wrong == []
     assert "was demanded" in check_file(file, key=local_signer().about["fingerprint"]).wrong[0]
 

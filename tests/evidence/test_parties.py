@@ -44,8 +44,11 @@ class Care:
         self.folder, self.server = folder, open_kit(folder / "server")
         for i, site in enumerate(SITES):
             table(i).to_csv(folder / f"{site}.csv", index=False)
-            write_source(open_kit(folder / site), SiteTable(site, folder / f"{site}.csv", "y", split=Split(val=0.2)))
-            (folder / site / "policy.toml").write_text(POLICY + ("counts = false\nscores = false\n" if site == "c" else ""))
+            write_source(
+                open_kit(folder / site), SiteTable(site, folder / f"{site}.csv", "y", split=Split(val=0.2))
+            )
+            silent = "counts = false\nscores = false\n" if site == "c" else ""
+            (folder / site / "policy.toml").write_text(POLICY + silent)
         words = [*WORDS, "train.rounds=2", f"method.name={method}"]
         self.order = make_order("care", None, words, 2, 2, 60.0)
         self.run = self.server.runs / self.order.run
@@ -99,6 +102,8 @@ def test_a_site_says_what_left_under_which_policy_and_contract(care: Care) -> No
     assert [p["name"] for p in force] == ["policy of this site", "contract of this run"]
     assert json.loads(force[1]["text"])["policy"] == force[0]["hash"]
     assert content_of(found, "participants")[0]["train"] > 0
+    (score,) = content_of(found, "scores")["rows"]
+    assert score["low"] <= score["personal"] <= score["high"]
     server = document(care.evidence("server"))
     received = [r for r in content_of(server, "left")["rows"] if r["client"] == "a"]
     assert {(r["verb"], r["learn"]): r["up"] for r in received} == {k: r["up"] for k, r in rows.items()}
@@ -132,8 +137,16 @@ def other_recipe(sections: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("party", "lie", "says"),
     [
-        ("a", lose_one, "a: the server received 1 replies to train (average), round 0, which its ledger does not have"),
-        ("server", lose_one, "a: its ledger has 1 replies to train (average), round 0, which the server does not list"),
+        (
+            "a",
+            lose_one,
+            "a: the server received 1 replies to train (average), round 0, which its ledger does not have",
+        ),
+        (
+            "server",
+            lose_one,
+            "a: its ledger has 1 replies to train (average), round 0, which the server does not list",
+        ),
         ("b", resize_one, "b: 1 replies to train (average), round 0, of which both give different sizes"),
         ("b", other_reply, "b: the server received 1 replies to train"),
         ("a", other_recipe, "a: its contract is for another recipe than the one that the server ran"),
@@ -150,7 +163,8 @@ def test_a_changed_file_or_ledger_of_a_site_is_found(care: Care) -> None:
     found = check_file(file)
     check_folder(found, kit)
     assert found.wrong == []
-    for path in (kit / "policy.toml", next((kit / "kept" / "runs").glob("*/contract.json")), kit / "kept" / "ledger.jsonl"):
+    contract = next((kit / "kept" / "runs").glob("*/contract.json"))
+    for path in (kit / "policy.toml", contract, kit / "kept" / "ledger.jsonl"):
         whole = path.read_bytes()
         path.write_bytes(whole[:-20] + b" " + whole[-19:])
         found = check_file(file)

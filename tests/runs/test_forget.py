@@ -91,7 +91,9 @@ def test_a_run_without_a_client_is_the_run_that_never_had_it(method: str, tables
     for file in (never.folder / "models").glob("*.safetensors"):
         one, two = (load_file(f) for f in (file, done.after.folder / "models" / file.name))
         assert one.keys() == two.keys()
-        assert all(one[k].equal(two[k]) for k in one if one[k].dtype != torch.uint8)  # bytes may be of a checksum
+        assert all(
+            one[k].equal(two[k]) for k in one if one[k].dtype != torch.uint8
+        )  # bytes may be of a checksum
     assert not (done.after.folder / "models" / "south.safetensors").exists()
 
 
@@ -234,7 +236,11 @@ def test_the_price_is_each_others_score_without_the_client_less_that_with_it(tab
     assert [r["client"] for r in found["clients"]] == ["east", "mid", "north", "west"]
     for row in found["clients"]:
         one, two = (float(s[row["client"]]) for s in scores)
-        assert (row["before"], row["after"], row["gain"]) == (one, two, pytest.approx((two - one) * after.better))
+        assert (row["before"], row["after"], row["gain"]) == (
+            one,
+            two,
+            pytest.approx((two - one) * after.better),
+        )
     assert found["mean"]["gain"] == pytest.approx(np.mean([r["gain"] for r in found["clients"]]))
     text = price_text("south", found)
     assert all(len(line) <= 80 for line in text.splitlines()) and "mean change of the others" in text
@@ -277,7 +283,9 @@ def test_names_of_strangers_are_only_text_in_the_report(tables: Path) -> None:
     old = played("odd.csv")
     assert command(str(old.folder), "<b>south</b>", "--out", "new") == 0
     page = html.render(read_runs([Path("new")]))
-    assert "&lt;b&gt;south&lt;/b&gt; was forgotten" in page and "<b>south</b>" not in page and "<i>&" not in page
+    assert (
+        "&lt;b&gt;south&lt;/b&gt; was forgotten" in page and "<b>south</b>" not in page and "<i>&" not in page
+    )
 
 
 def test_leaving_nobody_out_is_the_same_run_as_before(tables: Path) -> None:

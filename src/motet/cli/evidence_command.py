@@ -25,7 +25,9 @@ def evidence_command(add: Add) -> None:
     p = add("evidence", do_evidence, "write one signed file about a run, for auditors; or check such files")
     p.epilog, p.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     p.add_argument("what", nargs="+", metavar="RUN | KIT | check FILE …", help="see below")
-    p.add_argument("--to", metavar="FILE", help="default: NAME.evidence.html here; FILE.json holds the data alone")
+    p.add_argument(
+        "--to", metavar="FILE", help="default: NAME.evidence.html here; FILE.json holds the data alone"
+    )
     p.add_argument("--run", default="", metavar="NAME", help="of a kit: which run, if there are several")
     p.add_argument("--key", default="", metavar="FINGERPRINT", help="check: demand this key, or this root")
     p.add_argument("--json", action="store_true", help="write the data alone; check: what was found as JSON")
@@ -80,7 +82,9 @@ def check(args: Any) -> int:
     wrong, fine = disagreements(found) if len(found) > 1 and not any(f.wrong for f in found) else ([], [])
     bad = bool(wrong) or any(f.wrong for f in found)
     if args.json:
-        each = [{"file": str(f.path), "wrong": f.wrong, "notes": f.notes, "signer": dict(f.about)} for f in found]
+        each = [
+            {"file": str(f.path), "wrong": f.wrong, "notes": f.notes, "signer": dict(f.about)} for f in found
+        ]
         print(json.dumps({"sound": not bad, "files": each, "disagreements": wrong, "agreements": fine}))
         return int(bad)
     print("\n".join(checked_text(f) for f in found))

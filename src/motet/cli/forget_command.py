@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 
 def forget_command(add: Add) -> None:
-    p = add("forget", do_forget, "play a run again as if a client had never been there, and show what that costs")
+    p = add(
+        "forget", do_forget, "play a run again as if a client had never been there, and show what that costs"
+    )
     p.add_argument("run", help="a run's folder")
     p.add_argument("client", help="the client's name")
     p.add_argument("--out", metavar="FOLDER", help="the new run's folder (default: beside the old one)")
-    p.add_argument("--delete-old", action="store_true", help="delete the old run once the new one is finished")
+    p.add_argument(
+        "--delete-old", action="store_true", help="delete the old run once the new one is finished"
+    )
     p.add_argument("--json", action="store_true", help="what it costs the others as JSON on stdout")
     p.add_argument("--quiet", action="store_true", help="no progress")
     add_trust(p, "the run's folder")

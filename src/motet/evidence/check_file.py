@@ -13,6 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from motet.deploy.site.ledger import hashes_of_lines
 from motet.evidence.document import (
     Document,
@@ -70,7 +72,9 @@ def check_file(path: Path, key: str = "") -> Checked:
     if seal["root"] != document["root"]:
         found.wrong.append("the seal is that of another document")
     try:
-        check_signature(document["signer"], signed_bytes(seal["root"], seal["page"]), seal["signature"], document["made"])
+        check_signature(
+            document["signer"], signed_bytes(seal["root"], seal["page"]), seal["signature"], document["made"]
+        )
         check_party(document["signer"])
     except EvidenceError as e:
         found.wrong.append(str(e))
@@ -103,7 +107,8 @@ def check_page(found: Checked, content: bytes, head: bytes) -> None:
 def says_its_data(document: Document, head: bytes) -> bool:
     try:
         return page_of(document) == head
-    except Exception:  # a template can fail in many ways on data that motet did not write
+    except (TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        # data that motet did not write can be anything
         return False
 
 
@@ -149,7 +154,9 @@ def check_ledger(found: Checked, kit: Path) -> None:
     lines, head = int(ledger.get("lines", 0)), str(ledger.get("head", ""))
     there = hashes_of_lines(kit / "kept")
     if lines and (len(there) < lines or there[lines - 1] != head):
-        found.wrong.append(f"the ledger of {kit} is not the one of the evidence: lines were changed or left out")
+        found.wrong.append(
+            f"the ledger of {kit} is not the one of the evidence: lines were changed or left out"
+        )
 
 
 # ---- for people ----
@@ -161,7 +168,11 @@ def checked_text(found: Checked) -> str:
     lines += [f"  wrong: {line}" for line in found.wrong] + [f"  note: {line}" for line in found.notes]
     about = found.about
     if about and not found.wrong:
-        who = f"{about['party']} of {about['federation']}, by certificate" if about.get("party") else "a local key"
+        who = (
+            f"{about['party']} of {about['federation']}, by certificate"
+            if about.get("party")
+            else "a local key"
+        )
         lines.append(f"  signed by {who}, {found.document['made'] if found.document else ''}")
         lines.append(f"  fingerprint {about.get('fingerprint')}")
         if about.get("root_fingerprint"):

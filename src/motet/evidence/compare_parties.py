@@ -44,26 +44,35 @@ def between(server: Document, site: Document) -> tuple[list[str], list[str]]:
     name = str(site["signer"].get("party", ""))
     one, two = content_of(server, "run"), content_of(site, "run")
     if one.get("name") != two.get("name"):
-        return [f"{name}: its evidence is of run {two.get('name')}, and the server's of run {one.get('name')}"], []
+        return [
+            f"{name}: its evidence is of run {two.get('name')}, and the server's of run {one.get('name')}"
+        ], []
     wrong = []
     if one.get("recipe hash") != two.get("recipe hash"):
         wrong.append(f"{name}: its contract is for another recipe than the one that the server ran")
     received = replies(r for r in content_of(server, "left").get("replies", []) if r["site"] == name)
     left = replies(content_of(site, "left").get("replies", []))
-    wrong += unmatched(received.keys() - left.keys(), f"{name}: the server received", "which its ledger does not have")
     wrong += unmatched(
-        left.keys() - received.keys(), f"{name}: its ledger has", "which the server does not list: lost, or left out"
+        received.keys() - left.keys(), f"{name}: the server received", "which its ledger does not have"
+    )
+    wrong += unmatched(
+        left.keys() - received.keys(),
+        f"{name}: its ledger has",
+        "which the server does not list: lost, or left out",
     )
     sizes = [key for key in received.keys() & left.keys() if received[key] != left[key]]
     wrong += unmatched(sizes, f"{name}:", "of which both give different sizes")
     total = sum(received.values())
-    return wrong, [f"{name}: {len(received):,} replies with {total:,} bytes, the same at the server and at the site"]
+    return wrong, [
+        f"{name}: {len(received):,} replies with {total:,} bytes, the same at the server and at the site"
+    ]
 
 
 def replies(rows: Iterable[Mapping[str, Any]]) -> dict[Reply, int]:
     """Bytes of each reply; the same reply once."""
     return {
-        (r["job"], r["verb"], r["learn"], int(r["round"]), int(r["ask"]), r["sha256"]): int(r["bytes"]) for r in rows
+        (r["job"], r["verb"], r["learn"], int(r["round"]), int(r["ask"]), r["sha256"]): int(r["bytes"])
+        for r in rows
     }
 
 

@@ -56,7 +56,11 @@ def plain(value: Any) -> Any:
 
 
 def document(
-    kind: str, made: str, writer: Mapping[str, str], signer: Mapping[str, Any], sections: Sequence[tuple[str, Any]]
+    kind: str,
+    made: str,
+    writer: Mapping[str, str],
+    signer: Mapping[str, Any],
+    sections: Sequence[tuple[str, Any]],
 ) -> Document:
     """Sections (name, content) in one chain."""
     linked, last = [], ""
@@ -128,11 +132,15 @@ def opened(content: bytes) -> tuple[Document, Seal, bytes]:
     stop = len(head) if as_json else head.find(b"</script>", start)
     try:
         seal, found = json.loads(body), json.loads(head[start:stop])
-        same = canonical(seal) == body and all(isinstance(seal[k], str) for k in ("root", "page", "signature"))
+        same = canonical(seal) == body and all(
+            isinstance(seal[k], str) for k in ("root", "page", "signature")
+        )
         sections = [(s["name"], s["content"], s["hash"]) for s in found["sections"]]
         whole = isinstance(found["signer"], dict) and isinstance(found["root"], str) and sections
     except (ValueError, LookupError, TypeError, RecursionError) as e:
-        raise EvidenceError(f"its data or its seal cannot be read: they were changed ({type(e).__name__})") from None
+        raise EvidenceError(
+            f"its data or its seal cannot be read: they were changed ({type(e).__name__})"
+        ) from None
     if not same or not whole:
         raise EvidenceError("its data or its seal are not as they were written: they were changed")
     return found, seal, head

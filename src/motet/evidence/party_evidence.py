@@ -24,11 +24,21 @@ from motet.deploy.site.policy import Policy
 from motet.evidence.check_file import SITE
 from motet.evidence.compare_parties import SERVER
 from motet.evidence.document import EvidenceError
-from motet.evidence.run_sections import LEARNS, Sections, asks_of_method, file_record, run_files, sections_of_run
+from motet.evidence.run_sections import (
+    LEARNS,
+    Sections,
+    asks_of_method,
+    file_record,
+    run_files,
+    sections_of_run,
+)
 from motet.evidence.signing import Signer, certified_signer
+from motet.report.score_intervals import one_share
 from motet.runs.identity import source_digest, versions
+from motet.runs.model_files import read_facts
 from motet.runs.recipe import Recipe
 from motet.runs.run import Run
+from motet.wire import unpack
 
 FIELDS = ("job", "verb", "learn", "round", "ask", "bytes", "sha256")
 
@@ -60,7 +70,9 @@ def run_of(kit: Kit, run: str) -> str:
         return run or known[0]
     listed = ", ".join(known) or "none yet"
     what = f"has no run {run!r}" if run else f"has {len(known)} runs"
-    raise EvidenceError(f"{kit.folder} {what}; there are: {listed}\nhint: motet evidence {kit.folder} --run NAME")
+    raise EvidenceError(
+        f"{kit.folder} {what}; there are: {listed}\nhint: motet evidence {kit.folder} --run NAME"
+    )
 
 
 # ---- the server ----
@@ -72,7 +84,10 @@ def sections_of_server(kit: Kit, run: str) -> Sections:
     found, facts = dict(sections_of_run(folder)), Run(folder).facts
     lines, damage = read_received(folder)
     came = [line for line in lines if not line.refusal]
-    found["run"] |= {"name": run, "recipe hash": recipe_hash(json.loads(json.dumps(sites_recipe(Recipe(facts["settings"])))))}
+    found["run"] |= {
+        "name": run,
+        "recipe hash": recipe_hash(json.loads(json.dumps(sites_recipe(Recipe(facts["settings"]))))),
+    }
     found["left"] = {
         "says": "What the server received from each site, before and in training; sizes are those of the replies.",
         "rows": by_ask(came, lambda line: line.site), "damage": damage, "ledger": None,
@@ -124,19 +139,24 @@ def sections_of_site(kit: Kit, run: str) -> Sections:
         ("run", about_site(kit, run, contract, left)),
         ("participants", [{"client": kit.party, "role": "trained"} | rows_of(contract, policy)]),
         ("left", {
-            "says": f"What left {kit.party} in this run, as its ledger has it: a line is written before a reply leaves.",
+            "says": f"What left {kit.party} in this run, by its ledger. A line is written before a reply leaves.",
             "rows": by_ask(left, lambda _: kit.party), "replies": [row(line) for line in left],
             "ledger": {"lines": len(hashes), "head": hashes[-1] if hashes else "", "damage": damage},
         }),
         ("learned", learned_at_site(contract)),
         ("policies", policies(kit, policy, contract, left)),
         ("guards", guards(policy, contract, left)),
-        ("refusals", [{"kind": line.clause, "text": f"{line.verb or line.job}, round {line.round}"} for line in own if line.clause]),
+        ("refusals", [refusal(line) for line in own if line.clause]),
         ("versions", site_versions(contract)),
-        ("scores", {"metric": "", "trouble": "", "rows": [], "mean": None}),
+        ("scores", site_scores(kit, run, policy)),
         ("models", site_cards(kept, run, policy)),
         ("files", site_files(kit, run)),
     ]  # fmt: skip
+
+
+def refusal(line: LedgerLine) -> dict[str, str]:
+    """The clause leaves; the reason may hold cells and names of files, and stays."""
+    return {"kind": line.clause, "text": f"{line.verb or line.job or 'a message'}, round {line.round}"}
 
 
 def contract_of(kept: Path, run: str) -> Contract | None:
@@ -175,15 +195,29 @@ def learned_at_site(contract: Contract | None) -> dict[str, Any]:
 
 def policies(kit: Kit, policy: Policy, contract: Contract | None, left: list[LedgerLine]) -> dict[str, Any]:
     """The site's policy and the run's contract with their hashes; other contracts that lines of the run name."""
-    force = [{"name": "policy of this site", "hash": policy_hash(policy), "text": json.dumps(asdict(policy), indent=1)}]
-    says = ["A contract is made at the site from its own policy and its own code; every letter is held to it."]
+    force = [
+        {
+            "name": "policy of this site",
+            "hash": policy_hash(policy),
+            "text": json.dumps(asdict(policy), indent=1),
+        }
+    ]
+    says = [
+        "A contract is made at the site from its own policy and its own code; every letter is held to it."
+    ]
     if contract:
-        text = contract.text() if policy.counts else json.dumps(asdict(contract) | {"rows": "kept back"}, indent=1)
+        text = (
+            contract.text()
+            if policy.counts
+            else json.dumps(asdict(contract) | {"rows": "kept back"}, indent=1)
+        )
         force.append({"name": "contract of this run", "hash": contract.hash, "text": text})
         if contract.policy != policy_hash(policy):
             says.append("The policy was changed after this contract was made.")
         others = {line.contract for line in left if line.contract} - {contract.hash}
-        says += [f"Lines of this run name other contracts too: {', '.join(sorted(others))}."] if others else []
+        says += (
+            [f"Lines of this run name other contracts too: {', '.join(sorted(others))}."] if others else []
+        )
     return {"says": " ".join(says), "in force": force}
 
 
@@ -219,10 +253,45 @@ def site_cards(kept: Path, run: str, policy: Policy) -> list[dict[str, str]]:
     return [{"client": "personal model of this site", "text": card.read_text(errors="replace")}]
 
 
+def site_scores(kit: Kit, run: str, policy: Policy) -> dict[str, Any]:
+    """What the site's personal model scores on its own test rows, where scores and numbers of rows may leave."""
+    found = {"metric": "", "trouble": "", "rows": [], "mean": None}
+    facts = model_facts(kit.folder / KEPT / "models" / quote(run, safe=""))
+    tested, rows = facts.get("test") or {}, (facts.get("examples") or {}).get("test", 0)
+    metric = next((m for m in ("accuracy", "rmse", *sorted(tested)) if m in tested), "")
+    if not metric or not (policy.counts and policy.scores):
+        return found
+    low, high = one_share(tested[metric], rows) if metric == "accuracy" else (None, None)
+    one = {
+        "client": kit.party,
+        "test": rows,
+        "personal": tested[metric],
+        "low": low,
+        "high": high,
+        "global": None,
+    }
+    return found | {"metric": metric, "rows": [one]}
+
+
+def model_facts(path: Path) -> dict[str, Any]:
+    """What the file of a personal model says of it; nothing where there is none."""
+    weights, other = (path.with_name(path.name + end) for end in (".safetensors", ".motet"))
+    if weights.is_file():
+        from safetensors import safe_open
+
+        with safe_open(str(weights), "pt") as file:
+            return dict(read_facts(file.metadata()["motet"]))
+    return dict(json.loads(unpack(other.read_bytes())["facts"])) if other.is_file() else {}
+
+
 def site_files(kit: Kit, run: str) -> dict[str, Any]:
     """The files of a run at a site, by path within the kit; the ledger has its own hash, because it grows."""
     name, kept = quote(run, safe=""), kit.folder / KEPT
-    found = [*run_files(kept / "runs" / f"{name}.run"), *(kept / "models").glob(f"{name}.*"), kit.folder / POLICY]
+    found = [
+        *run_files(kept / "runs" / f"{name}.run"),
+        *(kept / "models").glob(f"{name}.*"),
+        kit.folder / POLICY,
+    ]
     return {p.relative_to(kit.folder).as_posix(): file_record(p) for p in sorted(found) if p.is_file()}
 
 
@@ -230,6 +299,8 @@ def sections_of_party(kit: Kit, run: str) -> tuple[str, Sections]:
     """The kind of a party's evidence, and its sections."""
     name = run_of(kit, run)
     try:
-        return (SERVER, sections_of_server(kit, name)) if kit.is_server else (SITE, sections_of_site(kit, name))
+        return (
+            (SERVER, sections_of_server(kit, name)) if kit.is_server else (SITE, sections_of_site(kit, name))
+        )
     except OSError as e:
         raise EvidenceError(f"evidence of {kit.folder} cannot be made: {e}") from e

@@ -19,6 +19,7 @@ from motet.evidence.document import digest
 from motet.report.certainty import interval
 from motet.report.read import ReportedRun, natural, read
 from motet.report.score_intervals import score_intervals
+from motet.report.terminal import PERCENT
 from motet.runs.model_files import model_path
 from motet.runs.recipe import method_class
 from motet.runs.store import Store
@@ -41,7 +42,18 @@ LEARNS = {
 _MOST_CARDS = 50  # model cards that are quoted; of others the hash stands in the list of files
 _PASSING = ("lock", "chain.lock", "again", "stop")  # files that come and go
 _ASKS = ["round", "client", "verb", "learn", "messages", "up", "down"]
-_TROUBLES = ("refused", "excluded", "absent", "reset", "failed", "short", "learns", "attack", "unchecked", "forgot")
+_TROUBLES = (
+    "refused",
+    "excluded",
+    "absent",
+    "reset",
+    "failed",
+    "short",
+    "learns",
+    "attack",
+    "unchecked",
+    "forgot",
+)
 Sections = list[tuple[str, Any]]
 
 
@@ -61,7 +73,10 @@ def sections_of_run(folder: Path) -> Sections:
         ("learned", what_was_learned(asks, facts)),
         ("policies", {"in force": [], "says": policies_say(facts)}),
         ("guards", guards(facts)),
-        ("refusals", [{"kind": k, "text": t} for k, t in events[["kind", "text"]].itertuples(False) if k in _TROUBLES]),
+        (
+            "refusals",
+            [{"kind": k, "text": t} for k, t in events[["kind", "text"]].itertuples(False) if k in _TROUBLES],
+        ),
         ("versions", versions(facts)),
         ("scores", scores(run)),
         ("models", cards(folder, run)),
@@ -70,7 +85,19 @@ def sections_of_run(folder: Path) -> Sections:
 
 
 def about(folder: Path, facts: Mapping[str, Any], rounds: int) -> dict[str, Any]:
-    kept = ("method", "data", "net", "seed", "split", "status", "failure", "metric", "reported", "created", "engine")
+    kept = (
+        "method",
+        "data",
+        "net",
+        "seed",
+        "split",
+        "status",
+        "failure",
+        "metric",
+        "reported",
+        "created",
+        "engine",
+    )
     return {k: facts.get(k) for k in kept} | {
         "name": folder.resolve().name, "rounds": rounds, "identity": facts.get("identity", ""),
         "federation": facts.get("federation", ""), "forgot": (facts.get("forgot") or {}).get("client", ""),
@@ -92,7 +119,9 @@ def participants(run: ReportedRun) -> list[dict[str, Any]]:
 
 def what_left(asks: pd.DataFrame, traffic: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Messages and bytes by client and verb, over all rounds; by client alone in runs of earlier versions."""
-    by_verb = asks.groupby(["client", "verb", "learn"], sort=True)[["messages", "up", "down"]].sum().reset_index()
+    by_verb = (
+        asks.groupby(["client", "verb", "learn"], sort=True)[["messages", "up", "down"]].sum().reset_index()
+    )
     total = traffic.groupby("client", sort=True)[["up", "down"]].sum().reset_index()
     says = "" if facts.get("federation") else NOTHING_LEFT
     if asks.empty and len(traffic):
@@ -119,7 +148,9 @@ def what_was_learned(asks: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, 
     beyond = [f"Beyond what the method asks for: {facts['learns']}."] if facts.get("learns") else []
     if any(r["learn"] == "average" and r["fewest"] == 1 for r in rows):
         beyond.append("A mean of one reply is that reply: in some round one client alone was asked.")
-    beyond.append("Scores: of every client the number of its rows and metrics on its validation and test rows.")
+    beyond.append(
+        "Scores: of every client the number of its rows and metrics on its validation and test rows."
+    )
     return {"rows": rows, "beyond": beyond if facts.get("federation") else [*beyond, HELD_ALL]}
 
 
@@ -148,14 +179,22 @@ def guards(facts: Mapping[str, Any]) -> dict[str, str]:
     section, method = settings.get("guard", {}), settings.get("method", {})
     mean, attack = section.get("mean", "mean"), section.get("attack", "none")
     unused = {"epsilon"} if method.get("public", "dp-linear") != "dp-linear" else set()
-    own = {k: f"method.{k} = {method[k]:g}" for k in ("clip", "noise", "epsilon") if method.get(k) and k not in unused}
+    own = {
+        k: f"method.{k} = {method[k]:g}"
+        for k in ("clip", "noise", "epsilon")
+        if method.get(k) and k not in unused
+    }
     return {
-        "aggregation": "plain weighted mean" if mean == "mean" else f"robust: {mean}, which shows single replies",
+        "aggregation": "plain weighted mean"
+        if mean == "mean"
+        else f"robust: {mean}, which shows single replies",
         "secure aggregation": "masked sums" if section.get("masked") else "none",
         "clipping": own.get("clip", "none"),
         "noise": ", ".join(own[k] for k in ("noise", "epsilon") if k in own) or "none",
         "privacy budget": own.get("epsilon", "none"),
-        "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}" if attack != "none" else "none",
+        "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}"
+        if attack != "none"
+        else "none",
     }
 
 
@@ -182,16 +221,22 @@ def scores(run: ReportedRun) -> dict[str, Any]:
     ends = score_intervals(run) if not run.trouble else {}
     personal, shared = run.of("personal"), run.of("global")
     sizes = run.test[run.test["side"] == "personal"].set_index("client")["n"]
-    rows = [
-        {"client": str(c), "test": int(sizes[c]), "personal": float(personal[c]), "low": ends.get(str(c), (None,) * 2)[0],
-         "high": ends.get(str(c), (None,) * 2)[1], "global": float(shared[c]) if c in shared else None}
-        for c in sorted(personal.index, key=lambda c: natural(str(c)))
-    ]  # fmt: skip
+    rows = []
+    for c in sorted(personal.index, key=lambda c: natural(str(c))):
+        low, high = ends.get(str(c), (None, None))
+        shown = float(shared[c]) if c in shared else None
+        one = {"client": str(c), "test": int(sizes[c]), "personal": float(personal[c]), "global": shown}
+        rows.append(one | {"low": low, "high": high})
     mean = interval(personal.to_list(), list(personal.index), [0] * len(personal)) if len(personal) else None
     return {
         "metric": run.metric, "trouble": run.trouble, "rows": rows,
-        "mean": {"personal": mean.mean, "low": mean.low, "high": mean.high} if mean else None,
+        "mean": {"personal": mean.mean, "low": mean.low, "high": most(mean.high, run.metric)} if mean else None,
     }  # fmt: skip
+
+
+def most(high: float, metric: str) -> float:
+    """The end of an interval: no share is larger than 1."""
+    return min(high, 1.0) if metric in PERCENT else high
 
 
 def cards(folder: Path, run: ReportedRun) -> list[dict[str, str]]:
@@ -199,7 +244,9 @@ def cards(folder: Path, run: ReportedRun) -> list[dict[str, str]]:
     names = ["", *sorted(map(str, run.clients["client"]), key=natural)]
     there = [(name, model_path(folder, name).with_suffix(".md")) for name in names]
     found = [(name, path) for name, path in there if path.is_file()][:_MOST_CARDS]
-    return [{"client": name or "global model", "text": path.read_text(errors="replace")} for name, path in found]
+    return [
+        {"client": name or "global model", "text": path.read_text(errors="replace")} for name, path in found
+    ]
 
 
 # ---- files ----

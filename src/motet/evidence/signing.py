@@ -67,7 +67,11 @@ def local_signer(folder: Path | None = None) -> Signer:
 
 def certified_signer(key_file: Path, certificate: Path, root: Path, party: str, federation: str) -> Signer:
     """The signer with a party's key; its certificate and the root's go into the file."""
-    key, cert, of_root = read_private(key_file), read_cert(certificate.read_bytes()), read_cert(root.read_bytes())
+    key, cert, of_root = (
+        read_private(key_file),
+        read_cert(certificate.read_bytes()),
+        read_cert(root.read_bytes()),
+    )
     if public_pem(key.public_key()) != public_pem(cert.public_key()):
         raise EvidenceError(f"the key {key_file} is not the one of the certificate {certificate}")
     about = {
@@ -165,7 +169,9 @@ def signing_key(about: Mapping[str, Any], made: str) -> Any:
     if fingerprint(root.public_key()) != about.get("root_fingerprint"):
         raise EvidenceError("the fingerprint of the root in the file is not that of its key")
     if not cert.not_valid_before_utc <= when <= cert.not_valid_after_utc:
-        raise EvidenceError(f"the signer's certificate was not valid on {made}, when the file says it was made")
+        raise EvidenceError(
+            f"the signer's certificate was not valid on {made}, when the file says it was made"
+        )
     return cert.public_key()
 
 

@@ -14,18 +14,19 @@ from typing import Any
 from motet.atomic import write_atomically
 from motet.evidence.document import Document, canonical, document, embedded, json_head, sealed
 from motet.evidence.run_sections import Sections
-from motet.evidence.signing import LOCAL, Signer
+from motet.evidence.signing import CERTIFICATE, LOCAL, Signer
 from motet.report import html
 from motet.runs.identity import versions
 
 TEMPLATE = Path(html.__file__).with_name("evidence.html")
 PROVES = {
     LOCAL: "The signature is made with a local key. It proves that this file is as it was signed, and that whoever "
-    "signed it holds this key. It does not prove who that is: compare the fingerprint once with its owner, on a channel "
-    "that you trust, and demand it from then on (motet evidence check FILE --key FINGERPRINT).",
-    "certificate": "The signature is made with the key of the party that the certificate names, and the federation's "
-    "root has signed that certificate. It proves that this party wrote this file, and that it is as it was signed. Make "
-    "sure that the root is your federation's: compare its fingerprint (motet evidence check FILE --key FINGERPRINT).",
+    "signed it holds this key. It does not prove who that is: compare the fingerprint once with its owner, on a "
+    "channel that you trust, and demand it from then on (motet evidence check FILE --key FINGERPRINT).",
+    CERTIFICATE: "The signature is made with the key of the party that the certificate names, and the federation's "
+    "root has signed that certificate. It proves that this party wrote this file, and that it is as it was signed. "
+    "Make sure that the root is your federation's: compare its fingerprint once, and demand it from then on (motet "
+    "evidence check FILE --key FINGERPRINT).",
 }
 NOT_PROVEN = (
     "No signature proves that what a party says is true: it proves who said it. The evidence of a server and of its "
@@ -61,7 +62,9 @@ def totals(left: dict[str, Any]) -> list[dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in left.get("rows", []):
         key = str(row["verb"]), str(row["learn"])
-        one = found.setdefault(key, {"verb": key[0], "learn": key[1], "clients": 0, "messages": 0, "up": 0, "down": 0})
+        one = found.setdefault(
+            key, {"verb": key[0], "learn": key[1], "clients": 0, "messages": 0, "up": 0, "down": 0}
+        )
         one["clients"] += 1
         for name in ("messages", "up", "down"):
             one[name] += row.get(name) or 0

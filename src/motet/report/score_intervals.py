@@ -33,7 +33,9 @@ def score_intervals(run: ReportedRun) -> dict[str, tuple[float, float]]:
     if run.metric == "accuracy":
         return {str(c): one_share(float(r["score"]), int(r["n"])) for c, r in rows.iterrows()}
     held = predictions(run.folder, "personal")
-    return {str(c): bootstrapped(held[str(c)], run.metric) if str(c) in held else _UNKNOWN for c in rows.index}
+    return {
+        str(c): bootstrapped(held[str(c)], run.metric) if str(c) in held else _UNKNOWN for c in rows.index
+    }
 
 
 def one_share(share: float, rows: int) -> tuple[float, float]:

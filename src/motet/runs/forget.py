@@ -155,12 +155,12 @@ def check_absent(old: Run, new: Run, client: str) -> list[str]:
 def keep_price(done: Forgotten, found: Mapping[str, Any] | None) -> None:
     """Write into the new run who was forgotten, and what it costs the others."""
     fact = {"client": done.client, "run": done.before.folder.name, "price": found, "remarks": done.remarks}
-    with writable(done.after.folder), locked(done.after.folder):
-        with closing(Store(done.after.folder, writing=True)) as store:
-            if store.facts().get("forgot") != fact:
-                store.set_facts(forgot=fact)
-                store.event("forgot", f"played again without {done.client}")
-                store.commit()
+    folder = done.after.folder
+    with writable(folder), locked(folder), closing(Store(folder, writing=True)) as store:
+        if store.facts().get("forgot") != fact:
+            store.set_facts(forgot=fact)
+            store.event("forgot", f"played again without {done.client}")
+            store.commit()
 
 
 def delete_old(folder: Path) -> list[str]:

@@ -53,7 +53,13 @@ class ReceivedReplies:
         self.last = sha256(lines[-1]).hexdigest() if lines else ""
 
     def write(
-        self, came: Mapping[str, bytes], job: str, verb: str = "", learn: str = "", round: int = -1, ask: int = 0
+        self,
+        came: Mapping[str, bytes],
+        job: str,
+        verb: str = "",
+        learn: str = "",
+        round: int = -1,
+        ask: int = 0,
     ) -> None:
         """Add lines for replies to one ask; they are on the disk when this returns."""
         now, added = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), b""

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from motet.core import Ask, Client, Engine, Tree
 from motet.client.visit import name_of
+from motet.core import Ask, Client, Engine, Tree
 from motet.engines.letters import LEARN
 from motet.engines.wrappers.wrapper import Wrapper
 from motet.wire import size
