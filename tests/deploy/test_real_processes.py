@@ -76,7 +76,7 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
 
 def evidence_of_all_parties_agrees(federation: Living, run: Path) -> None:
     """Of the last run: each party writes evidence with its own kit, and the server has what left the sites."""
-    files = [run.parent / f"{party}.evidence.html" for party in ("server", *federation.sites)]
+    files = [federation.folder / f"{party}.evidence.html" for party in ("server", *federation.sites)]
     assert main(["evidence", str(run), "--to", str(files[0])]) == 0
     for site, file in zip(federation.sites, files[1:], strict=True):
         assert main(["evidence", str(federation.folder / site), "--run", run.name, "--to", str(file)]) == 0

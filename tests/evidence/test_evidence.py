@@ -198,6 +198,7 @@ def test_a_changed_byte_in_any_file_of_the_run_is_found_and_named(folder: Path) 
 def test_reading_a_run_changes_no_byte_of_it(folder: Path) -> None:
     file = evidence(folder)
     assert main(["show", str(folder)]) == 0 and main(["report", str(folder), "--to", "x.html"]) == 0
+    assert run(read(words=WORDS), folder).was_read
     evidence(folder, "again.evidence.html")
     found = check_file(file)
     check_folder(found, folder)
@@ -248,6 +249,27 @@ def test_a_run_of_an_earlier_version_says_that_verbs_were_not_counted(folder: Pa
     left = dict(sections_of_run(folder))["left"]
     assert "did not count by verb" in left["says"] and {r["verb"] for r in left["rows"]} == {"all verbs"}
     assert check_file(evidence(folder)).wrong == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("files", [1]), ("files", {"a": 1}), ("files", {"../x": {"sha256": ""}}), ("run", 3), ("left", None)],
+)
+def test_what_a_signer_made_up_is_refused_in_words(name: str, content: object, folder: Path) -> None:
+    signer = local_signer()
+    sections = [(n, content if n == name else c) for n, c in sections_of_run(folder)]
+    file = write(made_of(SIMULATED, sections, signer, MADE), signer, Path("odd.json"))
+    found = check_file(file)
+    check_folder(found, folder)
+    assert found.wrong or name != "files"
+
+
+def test_what_a_file_says_cannot_move_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    signer = local_signer()
+    signer.about["federation"] = signer.about["party"] = "\x1b[2Jevil"
+    write(made_of(SIMULATED, sections_of_run(folder), signer, MADE), signer, Path("odd.json"))
+    assert main(["evidence", "check", "odd.json"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
 
 
 # ---- the command ----

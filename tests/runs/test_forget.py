@@ -171,6 +171,16 @@ def test_rows_that_are_deleted_already_are_no_obstacle(tables: Path) -> None:
     assert done.remarks == ["the data have no rows of south any more: they are used as they are"]
 
 
+def test_rows_of_a_client_that_was_forgotten_before_may_be_deleted(tables: Path) -> None:
+    first = forget(played("whole.csv").folder, "south")
+    Path("whole.csv").write_bytes(Path("rest.csv").read_bytes())
+    from motet.runs.build import forget_data
+
+    forget_data()
+    second = forget(first.after.folder, "east")
+    assert second.after.clients["client"].tolist() == ["mid", "north", "west"]
+
+
 def test_a_run_that_is_not_finished_can_be_forgotten_too(
     tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

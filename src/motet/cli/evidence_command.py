@@ -12,6 +12,7 @@ from typing import Any
 
 from motet.cli.command import Add, say
 from motet.errors import UsageError
+from motet.text import printable
 
 EPILOG = """
 motet evidence RUN                        one page about a run: NAME.evidence.html
@@ -46,7 +47,7 @@ def do_evidence(args: Any) -> int:
 
 def make(args: Any) -> int:
     from motet.evidence.party_evidence import kit_above, sections_of_party, signer_of
-    from motet.evidence.run_sections import SIMULATED, sections_of_run
+    from motet.evidence.run_sections import COPY, SIMULATED, sections_of_run
     from motet.evidence.signing import local_signer
     from motet.evidence.write import made_of, write
 
@@ -55,7 +56,8 @@ def make(args: Any) -> int:
         inside = folder.resolve().name if folder.resolve() != kit.folder else ""
         signer, (kind, sections) = signer_of(kit), sections_of_party(kit, args.run or inside)
     else:
-        signer, kind, sections = local_signer(), SIMULATED, sections_of_run(folder)
+        signer, sections = local_signer(), sections_of_run(folder)
+        kind = COPY if dict(sections)["run"]["federation"] else SIMULATED
     name = dict(sections)["run"]["name"] + (f".{kit.party}" if kit else "")
     to = Path(args.to or f"{name}.evidence.{'json' if args.json else 'html'}")
     found = made_of(kind, sections, signer)
@@ -88,9 +90,8 @@ def check(args: Any) -> int:
         print(json.dumps({"sound": not bad, "files": each, "disagreements": wrong, "agreements": fine}))
         return int(bad)
     print("\n".join(checked_text(f) for f in found))
-    print("\n".join([*(f"DISAGREE: {line}" for line in wrong), *(f"agree: {line}" for line in fine)]), end="")
-    if wrong or fine:
-        print()
+    for line in [*(f"DISAGREE: {line}" for line in wrong), *(f"agree: {line}" for line in fine)]:
+        print(printable(line, 600))
     for line in [] if bad else dict.fromkeys(proof(f.about.get("kind", "")) for f in found):
         say(line)
     return int(bad)

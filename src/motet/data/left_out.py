@@ -31,14 +31,19 @@ _BOM = b"\xef\xbb\xbf"
 
 
 class NoSuchClient(DataError):
-    """A client to be left out that the data do not have."""
+    """Clients to be left out that the data do not have."""
+
+    def __init__(self, text: str, names: Collection[str] = ()) -> None:
+        super().__init__(text)
+        self.names = tuple(names)
 
 
 def check_known(names: Collection[str], known: Collection[str]) -> None:
     if unknown := [n for n in names if n not in known]:
         raise NoSuchClient(
             f"data.without names {unknown[0]!r}, and the data have no such client\n"
-            f"hint: {nearest(unknown[0], sorted(known))}"
+            f"hint: {nearest(unknown[0], sorted(known))}",
+            unknown,
         )
 
 

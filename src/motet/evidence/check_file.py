@@ -7,7 +7,7 @@ page, which must be what its data give.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +27,7 @@ from motet.evidence.document import (
 from motet.evidence.run_sections import file_record, run_files
 from motet.evidence.signing import certified_name, check_signature
 from motet.evidence.write import form, page_of
+from motet.text import printable
 
 SITE = "site of a federation"
 
@@ -130,22 +131,32 @@ def check_folder(found: Checked, folder: Path) -> None:
     """Hold every file of a run, or of a site's kit, against the hashes in the evidence."""
     if found.document is None:
         return
-    known = content_of(found.document, "files")
-    for name, record in known.items():
-        path = folder / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            found.wrong.append(f"{name}: is no file of {folder}")
-        elif not path.is_file():
-            found.wrong.append(f"{name}: is missing in {folder}")
-        elif file_record(path)["sha256"] != record["sha256"]:
-            found.wrong.append(f"{name}: is damaged, or was changed since")
+    try:
+        known = {str(k): str(v["sha256"]) for k, v in content_of(found.document, "files").items()}
+        if found.document["kind"] == SITE:
+            check_ledger(found, folder)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        found.wrong.append("its lists of files and lines cannot be read: motet did not write them")
+        return
+    found.wrong += list(changed_since(folder, known))
     if found.document["kind"] == SITE:
-        check_ledger(found, folder)
         return
     new = sorted({p.relative_to(folder).as_posix() for p in run_files(folder)} - known.keys())
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         found.notes.append(f"files that came later: {', '.join(new[:5])}{more}")
+
+
+def changed_since(folder: Path, known: Mapping[str, str]) -> Iterator[str]:
+    """Files that are not as the evidence has them."""
+    for name, checksum in known.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{name}: is no file of {folder}"
+        elif not path.is_file():
+            yield f"{name}: is missing in {folder}"
+        elif file_record(path)["sha256"] != checksum:
+            yield f"{name}: is damaged, or was changed since"
 
 
 def check_ledger(found: Checked, kit: Path) -> None:
@@ -163,18 +174,17 @@ def check_ledger(found: Checked, kit: Path) -> None:
 
 
 def checked_text(found: Checked) -> str:
-    """What was found out, with the signer; all that is wrong first."""
+    """What was found out, with the signer; all that is wrong first. What the file says is only text here."""
     lines = [f"{found.path}: {'NOT SOUND' if found.wrong else 'sound'}"]
     lines += [f"  wrong: {line}" for line in found.wrong] + [f"  note: {line}" for line in found.notes]
     about = found.about
-    if about and not found.wrong:
+    if about and found.document and not found.wrong:
         who = (
             f"{about['party']} of {about['federation']}, by certificate"
             if about.get("party")
             else "a local key"
         )
-        lines.append(f"  signed by {who}, {found.document['made'] if found.document else ''}")
-        lines.append(f"  fingerprint {about.get('fingerprint')}")
+        lines += [f"  signed by {who}, {found.document['made']}", f"  fingerprint {about.get('fingerprint')}"]
         if about.get("root_fingerprint"):
             lines.append(f"  its root    {about['root_fingerprint']}")
-    return "\n".join(lines)
+    return "\n".join(printable(line, 600) for line in lines)

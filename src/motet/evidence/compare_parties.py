@@ -30,9 +30,12 @@ def disagreements(files: Sequence[Checked]) -> tuple[list[str], list[str]]:
             f"one server's evidence is held against that of sites, and these are {kinds}\n"
             "hint: motet evidence check SERVER_FILE SITE_FILE …"
         )
-    wrong, fine = [], []
+    wrong, fine = list[str](), list[str]()
     for site in sites:
-        found, said = between(servers[0], site)
+        try:
+            found, said = between(servers[0], site)
+        except (AttributeError, LookupError, TypeError, ValueError) as e:
+            raise EvidenceError(f"lists of replies cannot be read: motet did not write them ({e})") from None
         wrong += found
         fine += said if not found else []
     roots = {str(d["signer"].get("root_fingerprint")) for d in documents}

@@ -32,7 +32,7 @@ from motet.evidence.run_sections import (
     run_files,
     sections_of_run,
 )
-from motet.evidence.signing import Signer, certified_signer
+from motet.evidence.signing import EvidenceSigner, certified_signer
 from motet.report.score_intervals import one_share
 from motet.runs.identity import source_digest, versions
 from motet.runs.model_files import read_facts
@@ -52,7 +52,7 @@ def kit_above(folder: Path) -> Kit | None:
     return None
 
 
-def signer_of(kit: Kit) -> Signer:
+def signer_of(kit: Kit) -> EvidenceSigner:
     place, base = key_places(kit.party)[kit.party]
     root = kit.startup / "rootCA.pem"
     key, certificate = (kit.folder / place / f"{base}.{end}" for end in ("key", "crt"))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SIMULATED = "simulated run"
+COPY = "copy of a federation's run, outside of its kit"
 NOTHING_LEFT = (
     "Simulated: all clients lived in one process of one owner. Nothing left any machine. The numbers say what would "
     "have left each client."

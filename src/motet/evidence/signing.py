@@ -33,7 +33,7 @@ _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), 32)
 
 
 @dataclass(frozen=True)
-class Signer:
+class EvidenceSigner:
     """What evidence says of its signer, and how it is signed."""
 
     about: dict[str, str]
@@ -48,7 +48,7 @@ def settings_folder() -> Path:
     return Path(own) if own else user_config_path("motet")
 
 
-def local_signer(folder: Path | None = None) -> Signer:
+def local_signer(folder: Path | None = None) -> EvidenceSigner:
     """The signer with this user's own key, which is made if there is none."""
     file = (folder or settings_folder()) / KEY
     if not file.exists():
@@ -62,10 +62,12 @@ def local_signer(folder: Path | None = None) -> Signer:
     public = key.public_key()
     about = {"kind": LOCAL, "party": "", "federation": "", "key": public_pem(public), "root_fingerprint": ""}
     about["fingerprint"] = fingerprint(public)
-    return Signer(about, lambda data: signature(key, data))
+    return EvidenceSigner(about, lambda data: signature(key, data))
 
 
-def certified_signer(key_file: Path, certificate: Path, root: Path, party: str, federation: str) -> Signer:
+def certified_signer(
+    key_file: Path, certificate: Path, root: Path, party: str, federation: str
+) -> EvidenceSigner:
     """The signer with a party's key; its certificate and the root's go into the file."""
     key, cert, of_root = (
         read_private(key_file),
@@ -80,7 +82,7 @@ def certified_signer(key_file: Path, certificate: Path, root: Path, party: str, 
         "root": of_root.public_bytes(serialization.Encoding.PEM).decode(),
         "fingerprint": fingerprint(cert.public_key()), "root_fingerprint": fingerprint(of_root.public_key()),
     }  # fmt: skip
-    return Signer(about, lambda data: signature(key, data))
+    return EvidenceSigner(about, lambda data: signature(key, data))
 
 
 def read_private(file: Path) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 from motet.atomic import write_atomically
 from motet.evidence.document import Document, canonical, document, embedded, json_head, sealed
 from motet.evidence.run_sections import Sections
-from motet.evidence.signing import CERTIFICATE, LOCAL, Signer
+from motet.evidence.signing import CERTIFICATE, LOCAL, EvidenceSigner
 from motet.report import html
 from motet.runs.identity import versions
 
@@ -34,7 +34,7 @@ NOT_PROVEN = (
 )
 
 
-def made_of(kind: str, sections: Sections, signer: Signer, made: str = "") -> Document:
+def made_of(kind: str, sections: Sections, signer: EvidenceSigner, made: str = "") -> Document:
     now = made or datetime.now(UTC).replace(microsecond=0).isoformat()
     return document(kind, now, {"motet": versions()["motet"], "form": form()}, signer.about, sections)
 
@@ -71,10 +71,10 @@ def totals(left: dict[str, Any]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def write(found: Document, signer: Signer, to: Path) -> Path:
-    """A page, or the data alone where the name ends in .json."""
+def write(found: Document, signer: EvidenceSigner, to: Path) -> Path:
+    """A page, or the data alone where the name ends in .json; for its owner alone, who decides who may read it."""
     as_json = to.suffix == ".json"
     head = json_head(found) if as_json else page_of(found)
     to.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(to, sealed(head, found["root"], signer.sign, page=not as_json))
+    write_atomically(to, sealed(head, found["root"], signer.sign, page=not as_json), private=True)
     return to

@@ -58,7 +58,7 @@ def forget(
     old, facts = checked_run(Path(folder), client)
     settings = settings_without(facts, client)
     require_trust(settings, folder, trust)
-    resolved, more = resolved_without(settings, client)
+    resolved, more = resolved_without(settings)
     remarks = [*more, *other_reasons(facts, resolved)]
     for line in remarks:
         say(line)
@@ -108,14 +108,19 @@ def settings_without(facts: Mapping[str, Any], client: str) -> Settings:
     return settings
 
 
-def resolved_without(settings: Settings, client: str) -> tuple[Resolved, list[str]]:
-    """The run without the client, also where its rows were deleted from the data already."""
-    try:
-        return resolve(Recipe(settings)), []
-    except NoSuchClient:
-        rest = [c for c in settings["data"]["without"] if c != client]
-        again = Recipe(settings | {"data": settings["data"] | {"without": rest}})
-        return resolve(again), [f"the data have no rows of {client} any more: they are used as they are"]
+def resolved_without(settings: Settings) -> tuple[Resolved, list[str]]:
+    """The run without the client, also where rows of those left out were deleted from the data already."""
+    names, gone = list(settings["data"]["without"]), list[str]()
+    while True:
+        without = [c for c in names if c not in gone]
+        try:
+            found = resolve(Recipe(settings | {"data": settings["data"] | {"without": without}}))
+        except NoSuchClient as e:
+            if set(e.names) <= set(gone):
+                raise
+            gone += e.names
+            continue
+        return found, [f"the data have no rows of {c} any more: they are used as they are" for c in gone]
 
 
 def other_reasons(facts: Mapping[str, Any], resolved: Resolved) -> list[str]:
