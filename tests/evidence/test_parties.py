@@ -101,6 +101,10 @@ def test_a_site_says_what_left_under_which_policy_and_contract(care: Care) -> No
     force = content_of(found, "policies")["in force"]
     assert [p["name"] for p in force] == ["policy of this site", "contract of this run"]
     assert json.loads(force[1]["text"])["policy"] == force[0]["hash"]
+    assert "other contracts" not in content_of(found, "policies")["says"]
+    assert any(
+        "could have looked at single replies" in line for line in content_of(found, "learned")["beyond"]
+    )
     assert content_of(found, "participants")[0]["train"] > 0
     (score,) = content_of(found, "scores")["rows"]
     assert score["low"] <= score["personal"] <= score["high"]

@@ -25,6 +25,7 @@ from motet.evidence.check_file import SITE
 from motet.evidence.compare_parties import SERVER
 from motet.evidence.document import EvidenceError
 from motet.evidence.run_sections import (
+    IN_THE_CLEAR,
     LEARNS,
     Sections,
     asks_of_method,
@@ -40,6 +41,11 @@ from motet.runs.recipe import Recipe
 from motet.runs.run import Run
 from motet.wire import unpack
 
+_JOBS = {
+    "describe": "names and types of columns, categories, classes", "measure": "sums of columns",
+    "layout": "numbers of rows", "offer": "that it takes part", "evaluate": "scores", "evaluate_trained": "scores",
+    "save_model": "nothing",
+}  # fmt: skip
 FIELDS = ("job", "verb", "learn", "round", "ask", "bytes", "sha256")
 
 
@@ -120,8 +126,7 @@ def by_ask(lines: Iterable[Any], who: Any) -> list[dict[str, Any]]:
 
 def learned(line: Any) -> str:
     """What the server learns of a reply, in a word."""
-    jobs = {"evaluate": "scores", "evaluate_trained": "scores", "save_model": "nothing"}
-    return line.learn or jobs.get(line.job, "what the site tells of its table")
+    return str(line.learn or _JOBS.get(line.job, "?"))
 
 
 # ---- a site ----
@@ -190,7 +195,7 @@ def learned_at_site(contract: Contract | None) -> dict[str, Any]:
         for r in contract.asks
     ]  # fmt: skip
     beyond = ["Before a run the site describes its columns, and sends sums of them where its policy lets it."]
-    return {"rows": rows, "beyond": beyond}
+    return {"rows": rows, "beyond": [*beyond, IN_THE_CLEAR]}
 
 
 def policies(kit: Kit, policy: Policy, contract: Contract | None, left: list[LedgerLine]) -> dict[str, Any]:

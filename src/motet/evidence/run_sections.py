@@ -7,6 +7,7 @@ The same for a simulated run and for the server of a federation; what the server
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from motet.deploy.site.needs import asks_in
 from motet.errors import MotetError
 from motet.evidence.document import digest
-from motet.report.certainty import interval
+from motet.report.certainty import Interval, interval
 from motet.report.read import ReportedRun, natural, read
 from motet.report.score_intervals import score_intervals
 from motet.report.terminal import PERCENT
@@ -35,11 +36,15 @@ NOTHING_LEFT = (
 )
 HELD_ALL = "In a simulation the process that plays the server holds every client's rows."
 LEARNS = {
-    "average": "the weighted mean of the replies; no single reply",
+    "average": "the weighted mean of the replies; the method uses no single reply",
     "collect": "every single reply, by client",
     "scores": "numbers of rows, and metrics of predictions for them; no prediction",
     "nothing": "that it was done",
 }
+IN_THE_CLEAR = (
+    "No secure aggregation was used: every reply reached the server's process by itself, also where only a mean is "
+    "used. Whoever runs the server could have looked at single replies."
+)
 _MOST_CARDS = 50  # model cards that are quoted; of others the hash stands in the list of files
 _PASSING = ("lock", "chain.lock", "again", "stop")  # files that come and go
 _ASKS = ["round", "client", "verb", "learn", "messages", "up", "down"]
@@ -152,7 +157,7 @@ def what_was_learned(asks: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, 
     beyond.append(
         "Scores: of every client the number of its rows and metrics on its validation and test rows."
     )
-    return {"rows": rows, "beyond": beyond if facts.get("federation") else [*beyond, HELD_ALL]}
+    return {"rows": rows, "beyond": [*beyond, IN_THE_CLEAR if facts.get("federation") else HELD_ALL]}
 
 
 def asks_of_method(name: str) -> Iterator[tuple[str, str, str]]:
@@ -231,13 +236,15 @@ def scores(run: ReportedRun) -> dict[str, Any]:
     mean = interval(personal.to_list(), list(personal.index), [0] * len(personal)) if len(personal) else None
     return {
         "metric": run.metric, "trouble": run.trouble, "rows": rows,
-        "mean": {"personal": mean.mean, "low": mean.low, "high": most(mean.high, run.metric)} if mean else None,
+        "mean": within(mean, run.metric) if mean else None,
     }  # fmt: skip
 
 
-def most(high: float, metric: str) -> float:
-    """The end of an interval: no share is larger than 1."""
-    return min(high, 1.0) if metric in PERCENT else high
+def within(mean: Interval, metric: str) -> dict[str, float]:
+    """A mean with its interval; no share is below 0 or above 1."""
+    least, most = (0.0, 1.0) if metric in PERCENT else (-math.inf, math.inf)
+    low, high = max(mean.low, least), min(mean.high, most)  # nan, where it is not known, stays nan
+    return {"personal": mean.mean, "low": low, "high": high}
 
 
 def cards(folder: Path, run: ReportedRun) -> list[dict[str, str]]:
