@@ -260,7 +260,7 @@ def site_cards(kept: Path, run: str, policy: Policy) -> list[dict[str, str]]:
 
 def site_scores(kit: Kit, run: str, policy: Policy) -> dict[str, Any]:
     """What the site's personal model scores on its own test rows, where scores and numbers of rows may leave."""
-    found = {"metric": "", "trouble": "", "rows": [], "mean": None}
+    found: dict[str, Any] = {"metric": "", "trouble": "", "rows": [], "mean": None}
     facts = model_facts(kit.folder / KEPT / "models" / quote(run, safe=""))
     tested, rows = facts.get("test") or {}, (facts.get("examples") or {}).get("test", 0)
     metric = next((m for m in ("accuracy", "rmse", *sorted(tested)) if m in tested), "")
