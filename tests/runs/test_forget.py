@@ -239,7 +239,7 @@ def test_a_run_of_a_federation_says_how_its_sites_play_it_again(tables: Path) ->
 
 
 def test_the_price_is_each_others_score_without_the_client_less_that_with_it(tables: Path) -> None:
-    done = forget(played("whole.csv").folder, "south")
+    done = forget(played("whole.csv", "train.metric=accuracy").folder, "south")
     before, after = read_runs([done.before.folder, done.after.folder])
     found = price(before, after)
     scores = [r.of("personal") for r in (before, after)]
@@ -254,6 +254,17 @@ def test_the_price_is_each_others_score_without_the_client_less_that_with_it(tab
     assert found["mean"]["gain"] == pytest.approx(np.mean([r["gain"] for r in found["clients"]]))
     text = price_text("south", found)
     assert all(len(line) <= 80 for line in text.splitlines()) and "mean change of the others" in text
+
+
+def test_the_price_goes_by_one_metric_also_where_the_new_run_chose_another(tables: Path) -> None:
+    done = forget(played("whole.csv", "train.metric=accuracy").folder, "south")
+    same = price(*read_runs([done.before.folder, done.after.folder]))
+    with closing(Store(done.after.folder, writing=True)) as store:
+        store.set_facts(metric="loss", better=-1)
+        store.commit()
+    found = price(*read_runs([done.before.folder, done.after.folder]))
+    assert found["clients"] == same["clients"] and found["metric"] == "accuracy"
+    assert "goes by loss" in price_text("south", found)
 
 
 def command(*words: str) -> int:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from motet.report.certainty import LEVEL
 from motet.report.client_outcomes import OUTCOMES, gain_intervals, outcomes
 from motet.report.gains import Pair, gain_frame, mean_gain, unit_of
 from motet.report.read import ReportedRun, natural
-from motet.report.terminal import gain, plain, score, short, unit, with_interval
+from motet.report.terminal import gain, named, plain, score, short, unit, with_interval
 from motet.text import aligned, printable
 
 SIDES = ("personal", "global")
@@ -23,7 +24,10 @@ _LONGEST = 24  # letters of a client's name in the table
 
 
 def price(before: ReportedRun, after: ReportedRun) -> dict[str, Any]:
-    """The scores of all clients that both runs trained with, and what changed: plain data, to be kept."""
+    """The scores of all clients that both runs trained with, and what changed: plain data, to be kept. Both are
+    measured by the metric of the run with the client; without it, the run may have chosen another one."""
+    other = f"the run without it goes by {after.metric}" if after.metric != before.metric else ""
+    after = by_metric(after, before)
     pair = Pair(after, before)
     frame, called, ends = gain_frame([pair]), outcomes([pair]), gain_intervals([pair])
     rows = [
@@ -36,10 +40,19 @@ def price(before: ReportedRun, after: ReportedRun) -> dict[str, Any]:
     ]  # fmt: skip
     mean = mean_gain(frame)
     return {
-        "metric": after.metric, "better": after.better,
+        "metric": after.metric, "better": after.better, "note": other,
         "mean": {"gain": plain(mean.mean), "low": plain(mean.low), "high": plain(mean.high)},
         "global": global_gain(before, after), "clients": sorted(rows, key=lambda r: natural(r["client"])),
     }  # fmt: skip
+
+
+def by_metric(run: ReportedRun, like: ReportedRun) -> ReportedRun:
+    """A run with the scores of another run's metric."""
+    if run.metric == like.metric:
+        return run
+    facts = run.facts | {"metric": like.metric, "better": like.better}
+    score = run.test[like.metric] if like.metric in run.test else float("nan")
+    return replace(run, facts=facts, test=run.test.assign(score=score))
 
 
 def global_gain(before: ReportedRun, after: ReportedRun) -> float | None:
@@ -82,6 +95,7 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     many = Counter(r["outcome"] for r in rows)
     counted = ", ".join(f"{many[o]} {o}" for o in OUTCOMES if many[o])
     lines = [f"mean change of the others: {in_words(mean, metric)}; by their own test rows {counted}"]
+    lines += [f"scores are {named(metric)}, as with it; {found['note']}"] if found.get("note") else []
     if found["global"] is not None:
         lines.append(f"mean change of the global model: {gain(found['global'], metric)}")
     return lines
