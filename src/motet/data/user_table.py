@@ -16,6 +16,7 @@ from motet.client.losses import Kind
 from motet.data import targets
 from motet.data.cell_values import numbers_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
+from motet.data.left_out import smaller_files
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
@@ -50,14 +51,17 @@ def load(
     day_first: bool | Auto = "auto",  # whether 01/02/2020 is in February; auto: found by column
     decimal: Decimal = "auto",  # comma | point; auto: found by file and column
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
+    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
     how = TableSettings(
         target, client, part, kind, missing, missing_by, tuple(missing_values), tuple(drop), tuple(keep), drop_rows,
         dates, day_first, decimal, event=event,
     )  # fmt: skip
-    table = read(Path(path), SIGNS[decimal], how.missing_values)
-    return as_pool(table, how, Path(path).is_dir())
+    with smaller_files(Path(path), client, without) as (files, gone):
+        pool = as_pool(read(files, SIGNS[decimal], how.missing_values), how, files.is_dir())
+    pool.left_out = gone
+    return pool
 
 
 def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Pool:

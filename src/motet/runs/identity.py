@@ -26,7 +26,7 @@ from motet.settings import SESSION, import_named
 
 Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
 _NAMED = re.compile(r"(?:session:[\w.-]+|[^\W\d][\w.]*:[^\W\d]\w*)$")
-_NO_RESULT = ("cli", "report", "deploy")  # rooms of motet that change no result
+_NO_RESULT = ("cli", "report", "deploy", "evidence")  # rooms of motet that change no result
 _EARLIER = "it was made by an earlier version of motet, which did not write down what code made a run"
 
 
