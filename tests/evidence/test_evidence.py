@@ -281,7 +281,8 @@ def test_the_command_writes_and_checks(folder: Path, capsys: pytest.CaptureFixtu
     assert out == "r.evidence.html\n" and "fingerprint" in err
     assert main(["evidence", "check", "r.evidence.html", "r"]) == 0
     out, err = capsys.readouterr()
-    assert "sound" in out and "does not prove who that is" in err
+    assert "sound" in out and "does not prove who that is" in " ".join(err.split())
+    assert max(map(len, err.splitlines())) <= 80
     assert main(["evidence", "check", "r.evidence.html", "--key", local_signer().about["fingerprint"]]) == 0
     assert main(["evidence", "check", "r.evidence.html", "--key", "ab" * 16]) == 1
     whole = Path("r/recipe.toml").read_text()
@@ -299,6 +300,7 @@ def test_the_command_writes_and_checks(folder: Path, capsys: pytest.CaptureFixtu
         (["check"], "hint: motet evidence check FILE"),
         (["check", "nothing.html"], "cannot read nothing.html"),
         (["r", "r"], "evidence is of one run"),
+        (["r", "--json", "--to", "x.html"], "hint: --to x.json"),
         (["check", "r.html", "r.html"], "one server's evidence is held against that of sites"),
     ],
 )

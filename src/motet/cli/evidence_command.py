@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from motet.errors import UsageError
 from motet.text import printable
 
 EPILOG = """
-motet evidence RUN                        one page about a run: NAME.evidence.html
-motet evidence KIT --run NAME             the same of a party of a federation, signed with its kit's key
-motet evidence check FILE [RUN]           is the file as it was signed; with RUN, is every file of the run
-motet evidence check SERVER SITE [SITE…]  do the server and its sites say the same
+motet evidence RUN                  one page about a run: NAME.evidence.html
+motet evidence KIT --run NAME       of a federation's party, signed with its key
+motet evidence check FILE           is the file as it was signed
+motet evidence check FILE RUN       and is every file of the run (or of the kit)
+motet evidence check SERVER SITE …  do the server and its sites say the same
 """
 
 
@@ -60,6 +62,8 @@ def make(args: Any) -> int:
         kind = COPY if dict(sections)["run"]["federation"] else SIMULATED
     name = dict(sections)["run"]["name"] + (f".{kit.party}" if kit else "")
     to = Path(args.to or f"{name}.evidence.{'json' if args.json else 'html'}")
+    if args.json and to.suffix != ".json":
+        raise UsageError(f"--json writes data alone, and --to is {to}\nhint: --to {to.with_suffix('.json')}")
     found = made_of(kind, sections, signer)
     print(write(found, signer, to))
     say(f"signed with {signer.about['kind']}, fingerprint {signer.about['fingerprint']}")
@@ -93,7 +97,7 @@ def check(args: Any) -> int:
     for line in [*(f"DISAGREE: {line}" for line in wrong), *(f"agree: {line}" for line in fine)]:
         print(printable(line, 600))
     for line in [] if bad else dict.fromkeys(proof(f.about.get("kind", "")) for f in found):
-        say(line)
+        say(textwrap.fill(line, 80))
     return int(bad)
 
 

@@ -6,6 +6,7 @@ Everything heavy is imported when the command needs it, so that `motet --help` a
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,11 @@ def what_remains(done: Forgotten, left: list[str] | None) -> None:
     old, client = done.before.folder, done.client
     say(f"\nsaved: {done.after.folder}, which never had {client}")
     if left is None:
-        say(
-            f"{old} is as it was:\nit holds {client}'s model, scores and predictions, and models of others that learned"
-            " from\nits rows. --delete-old deletes it; copies, exports and reports are yours to find."
+        holds = (
+            f"{old} is as it was: it holds {client}'s model, scores and predictions, and models of others that learned "
+            "from its rows. --delete-old deletes it; copies, exports and reports are yours to find."
         )
+        say(textwrap.fill(holds, 80, break_long_words=False, break_on_hyphens=False))
     else:
         say(f"deleted: {old}" + (f", but for what others put there: {', '.join(left[:5])}" if left else ""))
     say(
