@@ -79,6 +79,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         {"ray"},
         "a deployment knows methods by name only, and not the command line",
     ),
+    "evidence": (
+        {"report", "runs", "deploy", "wire"},
+        {"ray", "nvflare"},
+        "evidence reads what parties wrote down, and asks nobody anything",
+    ),
     "report": ({"runs.store", "survival"}, {"torch"}, "a report reads the store, and needs no torch"),
 }
 

@@ -188,7 +188,7 @@ def test_no_message_about_a_frame_holds_its_values(tmp_path: Path) -> None:
     frame = pd.DataFrame(
         {"a": [*range(30), "SECRET"], "y": [0, 1] * 15 + [1], "site": ["n", "s"] * 15 + ["n"]}
     )
-    with pytest.raises(motet.errors.DataError, match="the frame row") as said:
+    with pytest.raises(motet.errors.DataError, match=r"the frame \(1: row") as said:
         motet.run(data=frame, target="y", client="site", out=tmp_path)
     same = pd.DataFrame({"a": range(30), "y": ["SECRET"] * 30, "site": ["n", "s"] * 15})
     with pytest.raises(motet.errors.DataError, match="the same in every row") as other:

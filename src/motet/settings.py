@@ -28,6 +28,7 @@ from motet.trusted_code import check_trusted
 
 SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
 AUTO = "auto"  # a setting that is chosen when a run starts
+TYPED = "a,b"  # marks a list of texts that people may type with commas: Annotated[tuple[str, ...], TYPED]
 known_here: dict[str, Any] = {}  # such code, by name
 _BOUNDS: dict[str, Callable[[float], bool]] = {
     "> 0": lambda v: v > 0,
@@ -174,7 +175,7 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
     if value == AUTO and may_be_open(kind):
         return value, ""
     if origin is Annotated:
-        value, wrong = _check(value, inside[0])
+        value, wrong = _check(_as_texts(value) if TYPED in inside[1:] else value, inside[0])
         allowed = _BOUNDS.get(inside[1])
         fine = allowed is None or (not wrong and allowed(value))
         must = f"{inside[1]}, or auto" if may_be_open(kind) else inside[1]
@@ -191,8 +192,6 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
 
 
 def _check_list(value: Any, inside: Any) -> tuple[Any, str]:
-    if inside is str:
-        value = _as_texts(value)
     if not isinstance(value, list | tuple):
         return value, f"is {value!r}; it must be a list"
     checked = [_check(v, inside) for v in value]

@@ -75,13 +75,13 @@ def require_trust(settings: Any, where: object, consent: Consent, files: Iterabl
 
 
 def names_in(settings: Any) -> list[str]:
-    """Every `module:name` in settings, perhaps with options behind it, each once.
+    """Every `module:name` in settings, perhaps with options or a method around it behind it, each once.
 
-    >>> names_in({"net": {"name": "mine:net width=2"}, "seed": 3, "grid": [["b:c", "12:30", "fedavg"]]})
+    >>> names_in({"net": {"name": "mine:net width=2"}, "seed": 3, "grid": [["b:c+fedopt", "12:30", "fedavg"]]})
     ['mine:net', 'b:c']
     """
     if isinstance(settings, str):
-        return [w for w in settings.split()[:1] if _NAME.fullmatch(w)]
+        return [w for w in settings.replace("+", " ").split()[:1] if _NAME.fullmatch(w)]
     if isinstance(settings, Mapping):
         parts: Iterable[Any] = [*settings.keys(), *settings.values()]
     else:

@@ -36,7 +36,7 @@ def write(path: Path, *rows: str) -> str:
     ("rows", "words", "said"),
     [
         (("a,b,y", "1,2,x", "3,4,z"), ("data.target=why",), "y"),
-        (("a,b,y", "1,2,x", "n/a,4,z", "5,6,x", "7,8,z"), ("data.target=y",), "n/a"),
+        (("a,b,y", "1,2,x", "old,4,z", "5,6,x", "7,8,z"), ("data.target=y",), "mostly numbers"),
         (("a,b,y", "1,2,x", ",4,z", "5,6,x"), ("data.target=y",), "hint"),
         (("a,b,y", "1,2,x", "3,4,x"), ("data.target=y",), "nothing to learn"),
         (("a,b,y",), ("data.target=y",), "no examples"),

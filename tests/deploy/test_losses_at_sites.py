@@ -17,7 +17,7 @@ from motet.deploy.site.policy import Policy
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
 from motet.engines.site_scores import ScoreRules
-from motet.errors import UsageError
+from motet.errors import MotetError
 from motet.runs.recipe import read
 from motet.wire import WireError
 from patients import RECIPE, asked, layout_of, patients, site
@@ -67,7 +67,7 @@ def test_survival_is_refused_at_the_beginning(tmp_path: Path) -> None:
     patients().to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(DataError, match="cannot be learned between organisations yet"):
         SiteTable("a", tmp_path / "a.csv", "age", kind="survival").describe()
-    with pytest.raises(UsageError, match="net.loss is cox"):
+    with pytest.raises(MotetError, match="net.loss is cox"):
         check_for_sites(read(words=["net.loss=cox"]))
 
 

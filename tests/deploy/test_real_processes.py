@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
 from living import Living, living, server_has, table, wait
+from motet.cli.main import main
 from motet.deploy.demo import demo, difference
 from motet.runs.recipe import method_names
 from motet.runs.run import Run
@@ -67,9 +68,20 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
             far = Run(federation.run_folder(orders))
             with server_has(own, far.folder):
                 found[name] = difference(far, federation.at_home(far, 2, *words))
+        evidence_of_all_parties_agrees(federation, far.folder)
         nobody_gets_in_without_a_certificate(federation)
         what_processes_made_is_for_their_owner_alone(federation)
     assert {name: gap for name, gap in found.items() if gap > 1e-6} == {}
+
+
+def evidence_of_all_parties_agrees(federation: Living, run: Path) -> None:
+    """Of the last run: each party writes evidence with its own kit, and the server has what left the sites."""
+    files = [federation.folder / f"{party}.evidence.html" for party in ("server", *federation.sites)]
+    assert main(["evidence", str(run), "--to", str(files[0])]) == 0
+    for site, file in zip(federation.sites, files[1:], strict=True):
+        assert main(["evidence", str(federation.folder / site), "--run", run.name, "--to", str(file)]) == 0
+        assert main(["evidence", "check", str(file), str(federation.folder / site)]) == 0
+    assert main(["evidence", "check", *map(str, files)]) == 0
 
 
 def greeting(name: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from motet.engines.vmap import Vmap
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedopt import FedOpt
 from motet.runs.build import resolve
+from motet.runs.identity import code_of
 from motet.runs.recipe import RecipeError, method_class, method_names, read
+from motet.trusted_code import UntrustedCode
 from motet.vec import Vec, leaves
 from rounds import TWO, after, one_number, server_examples, turn
 
@@ -125,3 +128,25 @@ def test_statistics_of_batchnorm_are_the_mean_whatever_the_server_does(clients_d
     mean = play(engine, FedAvg(task), before["x"], turn(engine, 0))
     assert torch.equal(found["1.running_mean"], mean["1.running_mean"])
     assert not torch.equal(found["1.weight"], mean["1.weight"])
+
+
+MINE = """
+from motet.methods.fedavg import FedAvg
+
+
+class Mine(FedAvg):
+    \"\"\"A method of one's own.\"\"\"
+"""
+
+
+def test_fedopt_goes_around_a_method_of_ones_own_whose_code_needs_trust_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "around_mine.py").write_text(MINE)
+    name = "around_mine:Mine+fedopt"
+    (tmp_path / "r.toml").write_text(f'[data]\nname = "wine"\n[method]\nname = "{name}"\n')
+    with pytest.raises(UntrustedCode, match="around_mine:Mine"):
+        read(tmp_path / "r.toml")
+    found = read(words=["data=wine", f"method={name}"])
+    assert issubclass(method_class(name), FedAvg) and list(code_of(found)) == ["around_mine:Mine"]

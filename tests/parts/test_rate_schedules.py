@@ -129,5 +129,5 @@ def test_what_is_wrong_with_a_schedule_is_said_before_a_run_begins(tmp_path: Pat
         resolve(read(words=[*words[:3], "method.schedule.kind=step", "method.schedule.by=0"]))
     with pytest.raises(RecipeError, match="method.schedule.kind=…"):
         read(words=["method.schedule=cosine"])
-    with pytest.raises(RecipeError, match="unknown setting method.schedule.kind of page"):
+    with pytest.raises(RecipeError, match="unknown setting method.schedule of page"):
         read(words=["method=page", "method.schedule.kind=cosine"])

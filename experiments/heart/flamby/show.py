@@ -50,5 +50,6 @@ def compared(row: str, found: dict[str, list[int]]) -> list[str]:
     head = [("seed", *HOSPITALS, "all")]
     rows = [(seed, *(f"{v:+d}" if v else "equal" for v in mine)) for seed, mine in away.items()]
     equal, near = flat.count(0), flat.count(1)
-    said = f"{row}: {equal} of {len(flat)} published cells equal, {near} one test row away, {len(flat) - equal - near} more"
+    more = len(flat) - equal - near
+    said = f"{row}: {equal} of {len(flat)} published cells equal, {near} one test row away, {more} more"
     return [said, *aligned([*head, *rows])]

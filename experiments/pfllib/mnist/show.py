@@ -1,6 +1,7 @@
 """Accuracy over all test images beside PFLlib's own code, seed by seed.
 
-pfllib.json has what PFLlib prints as "Averaged Test Accuracy" when the last round begins; README.md says how it was run.
+pfllib.json has what PFLlib prints as "Averaged Test Accuracy" when the last round begins; README.md says how it
+was run.
 """
 
 from __future__ import annotations

@@ -16,7 +16,9 @@ from motet import __version__
 from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary, say, split_words
 from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
+from motet.cli.evidence_command import evidence_command
 from motet.cli.federation_commands import federation_commands
+from motet.cli.forget_command import forget_command
 from motet.cli.predict_command import predict_command
 from motet.cli.report_commands import report_commands
 from motet.cli.reproduce_command import reproduce_command
@@ -78,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     running(add)
     reading(add)
     report_commands(add)
+    evidence_command(add)
     data_commands(add)
     reproduce_command(add)
     predict_command(add)
@@ -103,6 +106,7 @@ def running(add: Add) -> None:
     add_trust(p, "the recipe")
 
     compare_command(add)
+    forget_command(add)
 
     p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")

@@ -2,14 +2,13 @@
 
 The formulas are those of torch.optim. Adam: Kingma & Ba 2015, "Adam: A Method for Stochastic Optimization",
 Algorithm 1. AdamW: Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization", Algorithm 2.
-An optimiser's state is a tuple of vectors. It starts at zero with every descent, that is in every round.
+An optimiser's state is a tuple of vectors. It starts anew with every descent, that is in every round.
 Statistics of BatchNorm have no gradient and no decay, so their direction is zero.
 Knows gradients and weights. Does not know losses, batches or clients.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -21,9 +20,8 @@ from motet.client.batchnorm import weights_of
 from motet.vec import Vec
 
 OptimiserName = Literal["sgd", "adam", "adamw"]
-State = tuple[Vec, ...]  # sgd: nothing, or its momentum; adam and adamw: m, v and the number of steps
+State = tuple[Vec, ...]  # sgd: nothing, or its momentum; adam and adamw: m, v and the powers of both betas
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8  # torch's defaults
-_STEPS = "steps"
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,8 @@ class Optimiser:
         """The state before the first step; `clients` is (clients,) where weights are stacked."""
         if self.name == "sgd":
             return (u.zeros(),) if self.momentum else ()
-        return u.zeros(), u.zeros(), Vec({_STEPS: torch.zeros(tuple(clients), dtype=torch.float64)})
+        one = torch.ones(tuple(clients), dtype=torch.float64)
+        return u.zeros(), u.zeros(), Vec(beta1=one, beta2=one.clone())
 
     def direction(self, g: Vec, u: Vec, state: State) -> tuple[Vec, State]:
         """The direction of a step from u, where the gradient is g, and the state after it."""
@@ -59,19 +58,20 @@ class Optimiser:
         return m, (m,)
 
 
-def adam(g: Vec, m: Vec, v: Vec, count: Vec) -> tuple[Vec, State]:
-    """m and v corrected for their start at zero: m^ / (sqrt(v^) + eps)."""
+def adam(g: Vec, m: Vec, v: Vec, powers: Vec) -> tuple[Vec, State]:
+    """m and v corrected for their start at zero: m^ / (sqrt(v^) + eps).
+
+    The powers beta^t are carried along: t itself would cost a logarithm for every few weights in a compiled step.
+    """
     m = _BETA1 * m + (1 - _BETA1) * g
     v = _BETA2 * v + (1 - _BETA2) * (g * g)
-    count = count + 1.0
-    of_m, of_v = correction(_BETA1, count[_STEPS]), correction(_BETA2, count[_STEPS]).sqrt()
+    powers = Vec(beta1=_BETA1 * powers["beta1"], beta2=_BETA2 * powers["beta2"])
+    of_m, of_v = 1 - powers["beta1"], (1 - powers["beta2"]).sqrt()
 
-    def one(m: Tensor, v: Tensor) -> Tensor:
-        return m * of_m.to(m.dtype) / (v.sqrt() * of_v.to(v.dtype) + _EPS)
+    def one(
+        m: Tensor, v: Tensor
+    ) -> Tensor:  # with both corrections multiplied out, so that there is one division
+        root = of_v.to(v.dtype)
+        return m * root / (of_m.to(m.dtype) * (v.sqrt() + _EPS * root))
 
-    return m.map(one, v), (m, v, count)
-
-
-def correction(beta: float, steps: Tensor) -> Tensor:
-    """1 / (1 - beta^steps); expm1 loses no digits where beta is near 1."""
-    return -1 / torch.expm1(steps * math.log(beta))
+    return m.map(one, v), (m, v, powers)

@@ -42,6 +42,16 @@ class Partition:
     server_test: np.ndarray  # indices of the rows of the server's test set
     columns: np.ndarray | None = None  # (clients, columns) which columns each holds; None: all
 
+    def only(self, staying: np.ndarray) -> Partition:
+        """The same without some clients, whose rows are out already."""
+        if staying.all():
+            return self
+        place = np.cumsum(staying) - 1
+        names = tuple(c for c, here in zip(self.clients, staying, strict=True) if here)
+        columns = None if self.columns is None else self.columns[staying]
+        keep, held = self.keep[staying], self.held[staying]
+        return replace(self, who=place[self.who], clients=names, keep=keep, held=held, columns=columns)
+
     def sorted(self) -> tuple[np.ndarray, np.ndarray]:
         """Rows sorted by client and part (n,), and how many of each (clients, 3)."""
         key = self.who * LOCAL + self.part

@@ -1,6 +1,6 @@
 """What the text of cells means: missing, a number in some spelling, a truth value, a date.
 
-A column is judged by its different values, each looked at once. Knows text. Does not know files, targets or clients.
+A column is read by its different values, each of them once. Knows text. Does not know files, targets or clients.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 _EXCEL = re.compile(r"sep=(.)\s*", re.IGNORECASE)  # a first line by which Excel knows the separator
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_BYTE_ORDER = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def encoding_of(path: Path) -> str:
     Every file can be read as Latin-1, so a file in another encoding of one byte a letter gives wrong letters.
     """
     content = path.read_bytes()
-    marked = next((name for mark, name in _MARKS.items() if content.startswith(mark)), "")
+    marked = next((name for mark, name in _BYTE_ORDER.items() if content.startswith(mark)), "")
     wide = _without_mark(content)
     for name in [marked] if marked else [*wide, "utf-8", "cp1252"]:
         try:

@@ -71,6 +71,7 @@ class Pool:
     sample_deviation: bool = False  # flags are standardised too, and by the deviation of a sample (ddof 1)
     learned_columns: bool = False  # whether categories that no training row has are left out of the columns
     reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
+    left_out: tuple[str, ...] = ()  # clients whose rows were left out when the others were read
 
     def gaps(self) -> np.ndarray:
         """(N, columns) which cells are missing, where the column is held."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from motet.data import cached_images, user_table
+from motet.data import cached_images, left_out, targets, user_table
 from motet.data.federated import DataError, Pool, refuse
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.table_files import SourceTable
-from motet.data.table_settings import Missing, TableSettings
+from motet.data.table_settings import Missing, Names, TableSettings
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -35,15 +35,17 @@ def load(
     test_split: str = "test",  # the split for the server's test set; it may be missing
     kind: str = "auto",  # classes | numbers; of a table's target
     missing: Missing = "refuse",  # empty cells: refuse | mean | median | most_frequent | indicator
-    drop: tuple[str, ...] = (),  # columns to leave out
+    drop: Names = (),  # columns to leave out
     size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
+    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """A data set with a column of images, or a table of numbers and text."""
     splits, notes = _splits(path, config, train_split, test_split, target)
     here = list(splits[0].features)
     wrong = [c for c in (target, client) if c and c not in here]
     refuse([f"{path} has no column {c!r}.\nhint: {nearest(c, here)}" for c in wrong])
+    splits = _without(splits, client, without) if client and without else splits
     seen = [c for c in here if type(splits[0].features[c]).__name__ == "Image" and c not in drop]
     if seen:
         made = _images(splits, seen[0], target, client, size, grey)
@@ -60,6 +62,7 @@ def load(
     if len(splits) > 1:
         made.part = parts(len(splits[0]), len(splits[1]))
     made.notes += notes
+    made.left_out = tuple(without) if client else ()
     return made
 
 
@@ -77,6 +80,16 @@ def _splits(path: str, config: str, train: str, test: str, target: str) -> tuple
     if hidden or target not in found[test].features:
         return [found[train]], [f"the split {test!r} of {path} has no targets: it is left out"]
     return [found[train], found[test]], []
+
+
+def _without(splits: list[Dataset], client: str, without: tuple[str, ...]) -> list[Dataset]:
+    """The splits without the rows of some clients."""
+    owners = [[targets.name_of(v) for v in split[client]] for split in splits]
+    known = {name for of_split in owners for name in of_split}
+    left_out.check_known(without, known)
+    left_out.check_some_left(without, known)
+    kept = [[i for i, name in enumerate(of_split) if name not in without] for of_split in owners]
+    return [split.select(rows) for split, rows in zip(splits, kept, strict=True)]
 
 
 def _open(name: str, config: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from motet.client.losses import Kind
-from motet.data import in_memory, splits, targets
+from motet.data import in_memory, left_out, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
 from motet.data.image_folders import holds_images
@@ -59,12 +59,19 @@ def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
     refuse(wrong)
     words, drawn = {k: chosen[k] for k in own}, "seed" in signature(f).parameters
     words |= {"seed": chosen["seed"]} if drawn else {}
+    without = tuple(chosen["without"])
+    words |= {"without": without if split in left_out.NATURAL else ()} if "without" in own else {}
     found = f(name, **words) if is_path(name) and name not in names() else f(**words)
     if not isinstance(found, FederatedData):
         shares = {k: chosen[k] for k in how}
-        pool = as_pool(found, name)
+        pool = as_pool(found, name, without if split in left_out.NATURAL else ())
         found = partition(name, pool, DataSettings(**{k: chosen[k] for k in common}), shares)
         drawn = drawn or split not in ("auto", "natural") or pool.owner is None
+    elif without:
+        raise DataError(
+            f"{name} returns data that are prepared already, from which data.without cannot take a client back\n"
+            "hint: let the function return a Pool, or {client: (x, y)}"
+        )
     found.natural = not drawn
     return found
 
@@ -82,8 +89,9 @@ def reader_of(path: str) -> str:
     return "image_folders" if holds_images(Path(path).expanduser()) else "user_table"
 
 
-def as_pool(found: Any, name: str) -> Pool:
-    """A Pool as it is; {client: (x, y)} as one pool. For survival, y is a pair (times, events)."""
+def as_pool(found: Any, name: str, without: tuple[str, ...] = ()) -> Pool:
+    """A Pool as it is; {client: (x, y)} as one pool, but for the clients that are left out. For survival, y is a pair
+    (times, events)."""
     if isinstance(found, Pool):
         return found
     if not isinstance(found, dict) or not found:
@@ -92,10 +100,14 @@ def as_pool(found: Any, name: str) -> Pool:
             "or a dict {client: (x, y)} that is not empty"
         )
     refuse(_bad_clients(found))
+    found = {str(c): pair for c, pair in found.items()}
+    left_out.check_known(without, found)
+    left_out.check_some_left(without, found)
+    found = {c: pair for c, pair in found.items() if c not in without}
     xs = [np.asarray(x, np.float32) for x, _ in found.values()]
     y, kind, classes = _targets([y for _, y in found.values()])
     owner = np.repeat(np.arange(len(xs)), [len(x) for x in xs])
-    return Pool(np.concatenate(xs), y, kind, classes, owner=owner, names=tuple(map(str, found)))
+    return Pool(np.concatenate(xs), y, kind, classes, owner=owner, names=tuple(found), left_out=without)
 
 
 def _targets(ys: list[Any]) -> tuple[np.ndarray, Kind, tuple[str, ...]]:

@@ -15,7 +15,7 @@ import torch
 
 from motet.client import seed_of
 from motet.client.data import hashes
-from motet.data import splits
+from motet.data import left_out, splits
 from motet.data.build_clients import Partition, lay_out
 from motet.data.federated import (
     LOCAL,
@@ -47,6 +47,7 @@ class DataSettings:
     val: float = 0.15  # share of each client's rows for validation
     test: float = 0.25  # share of each client's rows for the test
     scale: str = "auto"  # standardise tables by the training rows of: federation | client | none
+    without: tuple[str, ...] = ()  # clients to leave out, as if the data had never had them
 
     def problems(self) -> list[str]:
         wrong = []
@@ -69,7 +70,8 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
     seed = common.seed
-    part = with_server_rows(part_numbers(pool), common, seed)
+    part = left_out.marked(pool, part_numbers(pool), common.split, common.without)
+    part = with_server_rows(part, common, seed)
     assignment = assign(pool, part, common.split, how, seed)
     parts = cut(pool, assignment, part, common, seed)
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
@@ -77,7 +79,8 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
     unseen = share_unseen(common, pool)
     held = hold_out(assignment.clients, keep, unseen, seed)
-    some = keep[assignment.who]
+    staying = left_out.staying(pool, assignment.clients, common.split, common.without)
+    some = (keep & staying)[assignment.who]
     partition = Partition(
         assignment.row[some],
         assignment.who[some],
@@ -88,16 +91,19 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         proxy=server_rows(pool, part == PROXY, assignment, held),
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
         columns=columns_held(pool, assignment.clients, common),
-    )
+    ).only(staying)
     pool, partition = with_learned_columns(pool, partition)
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
     federated.given_tests = bool((part == TEST).any() and not (part == -1).any())
+    gone = np.setdiff1d(assignment.row[~staying[assignment.who]], partition.row)
     federated.notes = [
         *pool.notes,
-        *remarks(pool, partition, int((part < LOCAL).sum())),
+        *remarks(pool, partition, int((part < LOCAL).sum()) - len(gone)),
         *given_parts(pool, assignment, part, common.val),
     ]
+    if common.without:
+        federated.notes.append(f"left out (data.without): {', '.join(common.without)}")
     return federated
 
 

@@ -9,13 +9,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from motet.settings import TYPED
 
 Missing = Literal["refuse", "mean", "median", "most_frequent", "indicator"]
 MissingBy = Literal["auto", "federation", "client"]
 DateForm = Literal["days", "parts", "leave_out"]
 Decimal = Literal["auto", "comma", "point"]
 Auto = Literal["auto"]
+Names = Annotated[tuple[str, ...], TYPED]
 
 SIGNS = {"auto": "auto", "comma": ",", "point": "."}
 

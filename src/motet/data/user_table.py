@@ -16,9 +16,10 @@ from motet.client.losses import Kind
 from motet.data import targets
 from motet.data.cell_values import numbers_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
+from motet.data.left_out import smaller_files
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
-from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, TableSettings
+from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
 from motet.data.tidy_cells import TextColumn
 from motet.text import nearest
 
@@ -40,24 +41,27 @@ def load(
     client: str = "",  # the column that names each row's client; "" in a folder: the file's name
     kind: str = "auto",  # classes | numbers | survival; auto: text, truth values and few whole numbers are classes
     missing: Missing = "refuse",  # empty cells: refuse | mean | median | most_frequent | indicator
-    drop: tuple[str, ...] = (),  # columns to leave out
+    drop: Names = (),  # columns to leave out
     missing_by: MissingBy = "auto",  # whose training rows fill cells; auto: mean federation, median client
-    missing_values: tuple[str, ...] = (),  # more words for an empty cell, say -999 or unknown
+    missing_values: Names = (),  # more words for an empty cell, say -999 or unknown
     drop_rows: bool = False,  # whether rows without a target or a client are left out
-    keep: tuple[str, ...] = (),  # columns that look like ids and are none
+    keep: Names = (),  # columns that look like ids and are none
     part: str = "",  # the column that says which rows are for train, val and test
     dates: DateForm = "days",  # days since 2000-01-01 | parts: year, month, weekday, hour | leave_out
     day_first: bool | Auto = "auto",  # whether 01/02/2020 is in February; auto: found by column
     decimal: Decimal = "auto",  # comma | point; auto: found by file and column
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
+    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
     how = TableSettings(
         target, client, part, kind, missing, missing_by, tuple(missing_values), tuple(drop), tuple(keep), drop_rows,
         dates, day_first, decimal, event=event,
     )  # fmt: skip
-    table = read(Path(path), SIGNS[decimal], how.missing_values)
-    return as_pool(table, how, Path(path).is_dir())
+    with smaller_files(Path(path), client, without) as (files, gone):
+        pool = as_pool(read(files, SIGNS[decimal], how.missing_values), how, files.is_dir())
+    pool.left_out = gone
+    return pool
 
 
 def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Pool:

@@ -18,7 +18,7 @@ from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
-from motet.engines.letters import BEGINS_ANEW, Letter, LetterJob, Reply
+from motet.engines.letters import BEGINS_ANEW, LEARN, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
@@ -26,6 +26,8 @@ from motet.text import printable
 from motet.wire import WireError
 
 _SHORT = 1000  # bytes; a refusal that is one word is shorter
+Received = Callable[..., None]
+"""Writes down replies that came: by client, then job, verb, learn, round and ask."""
 Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
 """Carries letters; brings back the replies that came, and why the others did not."""
 
@@ -68,6 +70,7 @@ class Flare(Loop):
         self.refusals: dict[Client, str] = {}  # what each site refused last, and why
         self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
         self.anew: dict[Client, int] = {}  # who gave up what it kept, and in which round
+        self.received: Received = lambda *_, **__: None
 
     # ---- asks ----
 
@@ -188,9 +191,10 @@ class Flare(Loop):
         letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
         if not letters:
             return {}
-        came, failed = self.post(letters)
+        came, failed = self.posted(job, letters, **more)
         if anew := [c for c, message in came.items() if self.begins_anew(c, message)]:
-            more_came, more_failed = self.post({c: self.letter(job, c, sent[c], **more) for c in anew})
+            again = {c: self.letter(job, c, sent[c], **more) for c in anew}
+            more_came, more_failed = self.posted(job, again, **more)
             came, failed = came | more_came, failed | more_failed
         found: dict[Client, Reply] = {}
         for client in sorted(letters):
@@ -208,6 +212,15 @@ class Flare(Loop):
             else:
                 self.away.pop(client, None)
         return {c: r for c, r in found.items() if c not in refusals}
+
+    def posted(self, job: LetterJob, letters: Mapping[Client, bytes], **more: Any) -> tuple[
+        dict[Client, bytes], dict[Client, str]
+    ]:  # fmt: skip
+        """Letters carried; what came is written down before anything is read of it."""
+        came, failed = self.post(letters)
+        learn = LEARN[more["learn"]] if "learn" in more else ""
+        self.received(came, job, more.get("verb", ""), learn, self.turn.number, more.get("number", 0))
+        return came, failed
 
     def read(self, job: LetterJob, message: bytes) -> Reply:
         return Reply.read(message, self.limit) if job == "verb" else Reply.read_for(job, message)

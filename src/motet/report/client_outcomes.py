@@ -33,6 +33,7 @@ FEWEST_ROWS = 10  # with fewer test rows, in all splits together, nothing is sai
 FEWEST_OF_CLASS = 5  # of metrics that count classes alike, of the rarest class
 BY_CLASS = ("auc", "balanced", "f1", "cindex")  # what the rarest kind of row decides
 BINS = 15  # of the calibration error, as in the scores
+_NOT_KNOWN = (float("nan"), float("nan"))  # an interval
 Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
 Measure = Callable[..., Any]  # (targets, predictions, weights (resamples, rows)) -> (resamples,)
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
@@ -54,6 +55,22 @@ def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
             found[unit] = _by_signs(next(iter(rows.values())))
         else:
             found[unit] = _by_bootstrap(rows, metric, measure, better, shares[unit])
+    return found
+
+
+def gain_intervals(some: Sequence[Pair]) -> dict[Any, tuple[float, float]]:
+    """For each unit the interval of its gain, by a bootstrap of its own test rows; nan where it is not known."""
+    frame = gain_frame(some)
+    if not len(frame):
+        return {}
+    metric, better, measure = some[0].run.metric, some[0].run.better, measure_of(some[0].run)
+    held, shares, found = _rows(some), _test_shares(some), {}
+    each = frame.groupby("unit", sort=False).agg({"own": "mean", "other": "mean", "n": "min"})
+    for unit, own, other, n in each.itertuples():
+        if (rows := held.get(unit)) is not None:
+            found[unit] = _bootstrapped(rows, metric, measure, better, shares[unit])
+        else:
+            found[unit] = two_shares(own, other, int(n)) if metric == "accuracy" else _NOT_KNOWN
     return found
 
 
@@ -146,10 +163,16 @@ def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
 
 
 def _by_bootstrap(rows: Rows, metric: str, measure: Measure | None, better: int, share: float) -> str:
+    return _called(*_bootstrapped(rows, metric, measure, better, share))
+
+
+def _bootstrapped(
+    rows: Rows, metric: str, measure: Measure | None, better: int, share: float
+) -> tuple[float, float]:
     """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
     many = _rows_that_count(rows, metric, share)
     if measure is None or many < (FEWEST_OF_CLASS if metric in BY_CLASS else FEWEST_ROWS):
-        return UNKNOWN
+        return _NOT_KNOWN
     draw, largest = np.random.default_rng(0), max(len(seeds[0][0][0]) for seeds in rows.values())
     times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
     each = np.stack([_differences(seeds, measure, draw, times) for seeds in rows.values()])
@@ -159,10 +182,10 @@ def _by_bootstrap(rows: Rows, metric: str, measure: Measure | None, better: int,
     # the first resample is the rows as they are
     point, drawn = found[0], found[1:][np.isfinite(found[1:])]
     if len(drawn) < len(found) / 2:
-        return UNKNOWN
+        return _NOT_KNOWN
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     wider = np.sqrt(1 + (len(rows) - 1) * share) * _student(2 * many if metric in BY_CLASS else many)
-    return _called(point + (low - point) * wider, point + (high - point) * wider)
+    return float(point + (low - point) * wider), float(point + (high - point) * wider)
 
 
 def _rows_that_count(rows: Rows, metric: str, share: float) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report import figure_data, figures, terminal
 from motet.report.export_table import columns_of, name_of
 from motet.report.pictures import pictures
+from motet.report.price import forgotten
 from motet.report.read import ALONE, ReportedRun
 from motet.report.tables import comparison, summary
 from motet.report.verdict import verdict
@@ -70,7 +71,7 @@ def render(
         better=table.attrs["better"], sorting=SORTING, policy=policy(), verdict=verdict(runs, table),
         remarks=table.attrs["warnings"], rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
-        clients=_client_table(runs, table),
+        clients=_client_table(runs, table), forgotten=forgotten(runs),
         pictures=[
             {"title": p.title, "caption": p.caption, "svg": figures.in_page(p), "narrow": figures.in_narrow_page(p)}
             for p in pictures(runs, table)

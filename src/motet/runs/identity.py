@@ -26,7 +26,7 @@ from motet.settings import SESSION, import_named
 
 Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
 _NAMED = re.compile(r"(?:session:[\w.-]+|[^\W\d][\w.]*:[^\W\d]\w*)$")
-_NO_RESULT = ("cli", "report", "deploy")  # rooms of motet that change no result
+_NO_RESULT = ("cli", "report", "deploy", "evidence")  # rooms of motet that change no result
 _EARLIER = "it was made by an earlier version of motet, which did not write down what code made a run"
 
 
@@ -124,7 +124,8 @@ def _is_motets(thing: Any) -> bool:
 
 def named_code(value: Any) -> list[str]:
     """`module:name` or code of this session in a setting, perhaps with options behind it ("mine:net width=2")."""
-    return [w for w in value.split()[:1] if _NAMED.match(w)] if isinstance(value, str) else []
+    words = value.replace("+", " ").split()[:1] if isinstance(value, str) else []
+    return [w for w in words if _NAMED.match(w)]
 
 
 def label_of(word: str) -> str:

@@ -117,6 +117,8 @@ class Recipe:
         usual = vars(LossSettings()) | ({"loss": self.loss.loss} if self.loss.loss in USUAL.values() else {})
         for name in (k for k, v in usual.items() if what["net"].get(k) == v):
             del what["net"][name]  # as in runs of the version in which the loss could not be chosen
+        if not what["data"].get("without"):
+            what["data"].pop("without", None)  # nobody is left out, as in runs of the version before it
         if what["data"]["seed"] == self.seed:
             del what["data"]["seed"]  # as in runs of the version in which one seed drew both
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

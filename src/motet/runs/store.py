@@ -41,6 +41,11 @@ CREATE TABLE IF NOT EXISTS traffic (
     round INTEGER NOT NULL, client TEXT NOT NULL, up INTEGER NOT NULL, down INTEGER NOT NULL,
     PRIMARY KEY (round, client)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS asks (
+    round INTEGER NOT NULL, client TEXT NOT NULL, verb TEXT NOT NULL, learn TEXT NOT NULL,
+    messages INTEGER NOT NULL, up INTEGER NOT NULL, down INTEGER NOT NULL,
+    PRIMARY KEY (round, client, verb, learn)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scores (
     round INTEGER NOT NULL, part TEXT NOT NULL, side TEXT NOT NULL, client TEXT NOT NULL, n INTEGER NOT NULL,
     {", ".join(f"{m} REAL" for m in METRICS)},
@@ -86,7 +91,7 @@ class Store:
             self.checks.check_all()
             checked, tables = self.checks.there, self.checks.tables()
             lacking = [m for m in METRICS if m not in self.metrics] if "scores" in tables else []
-            if checked and "files" in tables and not lacking:
+            if checked and {"files", "asks"} <= tables and not lacking:
                 return
             self.db.execute("BEGIN IMMEDIATE")
             for statement in SCHEMA.strip().split(";\n"):
@@ -132,6 +137,11 @@ class Store:
         up, down = (sum(b[i] for b in traffic.values()) for i in (0, 1))
         self.rows["rounds"].append((number, seconds, len(traffic), up, down))
         self.rows["traffic"] += [(number, c, *b) for c, b in traffic.items()]
+
+    def asked(self, number: int, asks: Mapping[tuple[str, str, str], Sequence[int]]) -> None:
+        """What clients were asked in a round (-1: before the first): messages and bytes up and down, by client, verb
+        and how much the server learned, average or collect."""
+        self.rows["asks"] += [(number, *key, *counts) for key, counts in asks.items()]
 
     def add_metrics(self, number: int, numbers: dict[str, float]) -> None:
         """What a method says of a round."""

@@ -49,13 +49,14 @@ PARTS = {
     "events": Part(f"(rowid - 1) / {_EVENTS}", "rowid", "events"),
     "rounds": Part("round", "round", f"times and traffic {ROUND}"),
     "traffic": Part("round", "round, client", f"clients' traffic {ROUND}"),
+    "asks": Part("round", "round, client, verb, learn", f"clients' traffic by verb {ROUND}"),
     "scores": Part("round", "round, part, side, client", f"scores {ROUND}"),
     "metrics": Part("round", "round, name", f"the method's metrics {ROUND}"),
     "states": Part("round", "round", f"the server's state {ROUND}"),
     "keeps": Part("0", "client, round", "the list of what clients keep", "client, round, checksum"),
     "schema": Part("0", "name", "the definition of tables", "name, sql", "sqlite_master"),
 }
-BY_ROUND = ("rounds", "traffic", "scores", "metrics")
+BY_ROUND = ("rounds", "traffic", "asks", "scores", "metrics")
 
 
 class Checks:

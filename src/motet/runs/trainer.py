@@ -21,7 +21,7 @@ from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
 from motet.engines.loop import Loop, rate_hint
-from motet.engines.wrappers.counted import Counted
+from motet.engines.wrappers.counted import Counted, by_client
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
 from motet.runs.choose_metric import metric_facts
@@ -108,7 +108,7 @@ class Trainer:
         observer.on_start(self)
         if self.number == -2:
             self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
-            self.engine.take()
+            self.store.asked(-1, self.engine.take_by_verb())
             self.write_events(())
             self.save()
         while not self.over() and not observer.should_stop():
@@ -121,8 +121,10 @@ class Trainer:
                 self.evaluate()
                 if t.after_training:
                     self.score_after_training(before)
-            seconds, traffic = time.perf_counter() - began, self.engine.take()
+            seconds, asked = time.perf_counter() - began, self.engine.take_by_verb()
+            traffic = by_client(asked)
             self.store.ended(self.number, seconds, traffic)
+            self.store.asked(self.number, asked)
             self.idle = 0 if traffic else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)

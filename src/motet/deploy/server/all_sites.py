@@ -27,6 +27,7 @@ class AllSites:
         """Replies by site; those that cannot be read at all are an UnusableReplies."""
         sites = sorted(self.engine.present if to is None else to)
         came, failed = self.post({s: letter.pack() for s in sites})
+        self.engine.received(came, letter.job)
         missing = {s: printable(failed.get(s, "no answer")) for s in sites if s in failed or s not in came}
         for site, why in missing.items():
             self.engine.lose(site, why)

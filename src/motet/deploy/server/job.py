@@ -39,6 +39,7 @@ from motet.deploy.agreement.site_replies import (
 )
 from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.all_sites import AllSites
+from motet.deploy.server.received import ReceivedReplies
 from motet.deploy.server.run_files import (
     JOB_LOCK,
     JobReport,
@@ -149,7 +150,7 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
         engine = Flare(
             there, carried(post), order.run, min_replies=order.min_replies, explain=explained, lasting=LASTING
         )
-        engine.excluded = dict(excluded)
+        engine.excluded, engine.received = dict(excluded), ReceivedReplies(folder).write
         observer = JobObserver(folder, engine, store)
         try:
             with failures_reported(observer):

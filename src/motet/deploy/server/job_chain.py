@@ -193,7 +193,8 @@ class JobChain:
         return {*report.present, *report.away} - set(report.excluded)
 
     def excluded(self) -> set[str]:
-        return set(read_report(self.folder).excluded)
+        """Sites that this run goes without: a job excluded them, or the recipe leaves them out (data.without)."""
+        return set(read_report(self.folder).excluded) | set(self.order.recipe["data"].get("without", ()))
 
     def follow(self, admin: AdminSession, job: str) -> None:
         """Wait until the job is over; a site that comes back is taken in after the current round."""

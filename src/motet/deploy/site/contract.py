@@ -246,9 +246,11 @@ def share_of_row(method: Method, own: ClientData) -> float:
 
 
 def settings_of(method: Method) -> dict[str, float]:
-    """Batch, passes over rows and learning rates, by name."""
+    """Batch, passes over rows and learning rates, by name; all as floats, so that a contract that was stored and read
+    again has the same hash."""
     found = ((f.name, getattr(method, f.name)) for f in fields(method))
-    return {k: v for k, v in found if k in ("batch", "steps") or is_pass(k) or is_rate(k)}
+    names = ("batch", "steps")
+    return {k: v if v == "auto" else float(v) for k, v in found if k in names or is_pass(k) or is_rate(k)}
 
 
 def check_whole(method: Method) -> None:

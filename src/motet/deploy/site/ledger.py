@@ -184,6 +184,13 @@ def read_ledger(folder: Path) -> tuple[list[LedgerLine], list[str]]:
     return lines, damage
 
 
+def hashes_of_lines(folder: Path) -> list[str]:
+    """Of each line of a site's ledger; each covers all lines before it. One that is being written is not counted."""
+    path = folder / "ledger.jsonl"
+    content = path.read_bytes() if path.exists() else b""
+    return [sha256(raw).hexdigest() for raw in content.split(b"\n")[:-1]]
+
+
 def ledger_text(lines: list[LedgerLine], damage: list[str]) -> str:
     """A plain table of the ledger, and whether its chain is whole."""
     head = ("time", "caller", "run", "round", "asked", "learns", "bytes", "what became of it")
