@@ -65,7 +65,6 @@ class Need:
     up: int = 0  # bytes of one reply; the largest that was seen
     down: int = 0  # bytes of what is sent to the site
     seen: bool = True  # in the dry run; if not, only the method's text says so
-    every_round: bool = False  # whether every round of the dry run asked for it
 
     @property
     def numbers(self) -> int:
@@ -238,7 +237,7 @@ def check_weights(method: Method, sent: Tree, most: float = 0.0) -> None:
                 )
             if most and bool((v.abs() > most).any()):
                 text = f"a weight of {name!r:.80} is larger than {most:g}, which this site's policy has as weight"
-                raise RefusedByPolicy(text, "weights")
+                raise RefusedByPolicy(text, "weight")
 
 
 def networks(method: Method) -> list[Vec]:
