@@ -219,11 +219,14 @@ class Flare(Loop):
         return Reply.read(message, self.limit) if job == "verb" else Reply.read_for(job, message)
 
     def refuse(self, job: LetterJob, client: Client, refusal: str) -> None:
-        """Remember a site's refusal. One that its policy repeats for ever keeps it out of training."""
+        """Remember a site's refusal. One that its policy repeats for ever keeps it out of training; who refuses to be
+        scored, or to save its model, trains all the same."""
         if job == "verb" and refusal in self.lasting:
             self.exclude(client, self.explain(refusal))
-        else:
-            self.away[client] = self.refusals[client] = self.explain(refusal)
+            return
+        self.refusals[client] = self.explain(refusal)
+        if job == "verb":
+            self.away[client] = self.refusals[client]
 
     def begins_anew(self, client: Client, message: bytes) -> bool:
         """Whether a site says that it gave up what it kept; it is then asked as one that has just joined."""

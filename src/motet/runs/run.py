@@ -338,6 +338,12 @@ def verify(
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
         )
+    if federation := old.facts.get("federation"):
+        raise RunError(
+            f"{folder} was run between the sites of {federation}, whose rows and personal models are with them "
+            f"(KIT/kept/models/{old.folder.resolve().name}.safetensors): it cannot be run again here.\n"
+            "hint: the server's model is checked with `motet export RUN global`; at a site, `motet federation ledger KIT`"
+        )
     require_trust(old.facts["settings"], folder, trust)
     resolved = resolve(Recipe(old.facts["settings"]))
     for line in changes(old.facts, resolved.recipe, resolved.pieces):

@@ -38,6 +38,7 @@ SENTENCES = {
 }
 _PASSING = {"limits", "state", "reset", "data", "error"}
 LASTING = frozenset(SENTENCES) - _PASSING  # the same letter is refused for ever
+WHERE = "hint: at the site, `motet federation ledger KIT` and KIT/JOB/log.txt give the reason"
 _UNKNOWN = 80  # letters of a word that is not known here
 
 

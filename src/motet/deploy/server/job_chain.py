@@ -245,7 +245,10 @@ class JobChain:
         for site, why in report.away.items():
             if self.shown.get(site) != why:
                 self.say(f"{site} is away: {why}")
-        self.shown = report.away | report.excluded
+        for site, why in report.refused.items():
+            if self.shown.get(site) != why:
+                self.say(f"{site} takes part, and refuses something: {why}")
+        self.shown = report.refused | report.away | report.excluded
         if time.monotonic() >= self.next_line and report.waiting:
             self.next_line = time.monotonic() + _LINE
             self.say(f"round {report.round} of {report.rounds}: waiting for {', '.join(report.waiting)}")

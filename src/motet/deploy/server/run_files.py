@@ -80,6 +80,7 @@ class JobReport(Struct, frozen=True):
     excluded: dict[str, str] = {}  # of those, sites that no later job takes in, and why
     scores: dict[str, float] = {}  # mean validation scores
     agreement: str = ""  # what sites hold, as a table for people
+    refused: dict[str, str] = {}  # of sites that take part, what they refuse: to be scored, say
     waiting: list[str] = []  # sites that have not answered for some seconds, and give signs of life
 
     def write(self, folder: Path) -> None:

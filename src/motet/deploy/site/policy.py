@@ -29,6 +29,7 @@ from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.recipe_text import parse
 from motet.settings import checked, fields_of
+from motet.text import unknown
 from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
 
@@ -124,6 +125,9 @@ class Policy:
         chosen, wrong = checked(values, fields_of(cls), "policy")
         if wrong:
             raise PolicyError("\n".join(wrong))
+        strange = [m for m in chosen.get("methods", ()) if ":" not in m and m not in recipes.method_names()]
+        if strange:
+            raise PolicyError(unknown("method", strange[0], recipes.method_names()))
         names = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
         return cls(**chosen | names)
 

@@ -7,6 +7,7 @@ Knows one site's rows. Does not know other sites, nor what is trained.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,16 @@ from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
 _FAR = 1_000  # spreads from a federation's mean to a site's, at most: a site with a millionth of the rows has less
+
+
+def as_options(problems: list[str]) -> list[str]:
+    """What is wrong with a table, with hints in the words of `motet federation join`.
+
+    >>> as_options(['hint: leave it out: drop = ["a"]'])
+    ['hint: leave it out: --drop a']
+    """
+    with_drop = [re.sub(r'\bdrop = \["(.*?)"\]', r"--drop \1", text) for text in problems]
+    return [re.sub(r'\bmissing = "mean"', "--missing mean", text) for text in with_drop]
 
 
 @dataclass(frozen=True)
@@ -56,7 +67,7 @@ class SiteTable:
             )
         reader = Reader(self.table, kind, self.missing == "mean", one_of_many=True)
         reader.expect(self.target, "", self.drop)
-        refuse(reader.problems)
+        refuse(as_options(reader.problems))
         return reader
 
     @cached_property
@@ -71,7 +82,7 @@ class SiteTable:
         found = {c: reader.feature(c) for c in self.used}
         if not found:
             reader.problems.append("no column is left to learn from")
-        refuse(reader.problems)
+        refuse(as_options(reader.problems))
         texts = {c: f for c, f in found.items() if is_text(f)}
         self.refuse_unique(
             [c for c, f in texts.items() if nearly_unique(category_counts(f), self.least_category)]
@@ -92,7 +103,7 @@ class SiteTable:
         """Targets, their kind, and the names of classes."""
         reader = self.reader(kind)
         y, found, classes = reader.target(self.target)
-        refuse(reader.problems)
+        refuse(as_options(reader.problems))
         if found == "classes" and not self.numeric and nearly_unique(np.bincount(y), self.least_category):
             self.refuse_unique([self.target])
         return y, found, classes
