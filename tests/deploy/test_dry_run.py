@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-
 from motet.cli.main import main
 from motet.deploy.demo import free_port
 from motet.deploy.flare.all_kits import create
@@ -33,7 +32,9 @@ def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def patients(seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     age, bp = rng.normal(50, 12, ROWS), rng.normal(130, 15, ROWS)
-    return pd.DataFrame({"age": age, "bp": bp, "ill": np.where(age + rng.normal(0, 5, ROWS) > 50, "yes", "no")})
+    return pd.DataFrame(
+        {"age": age, "bp": bp, "ill": np.where(age + rng.normal(0, 5, ROWS) > 50, "yes", "no")}
+    )
 
 
 class Owner:
@@ -119,8 +120,12 @@ def test_a_dry_run_counts_what_earlier_runs_spent(owner: Owner) -> None:
     assert "within this site's policy" in owner.dry(*policy, "--method", "fedavg")
     ledger = Ledger(owner.kit / "kept")
     for number in range(50):
-        ledger.write(LedgerLine("", "server", job="verb", verb="train", run="r1", round=number, letter=str(number)))
-    ledger.write(LedgerLine("", "server", job="verb", verb="measure", run="r1", round=50, letter="x", numbers=4990))
+        ledger.write(
+            LedgerLine("", "server", job="verb", verb="train", run="r1", round=number, letter=str(number))
+        )
+    ledger.write(
+        LedgerLine("", "server", job="verb", verb="measure", run="r1", round=50, letter="x", numbers=4990)
+    )
     text = owner.dry(*policy, "--method", "fedavg", code=1)
     assert "refused: the run has 100 rounds after 51 of earlier runs" in text and "within" not in text
     assert "after 4,990 of earlier runs" in owner.dry(*policy, "--method", "swarm", code=1)

@@ -67,7 +67,9 @@ def offered(folder: Path, held: dict[str, Any], policy: Policy) -> str:
 
 def test_a_swarm_that_would_spend_more_than_the_policy_has_is_refused_at_the_offer(tmp_path: Path) -> None:
     held = recipe("swarm", {"bound": 30.0})
-    assert offered(tmp_path, held, replace(POLICY, losses=48_800)) == "losses"  # 40 * 10 * (42 + 80) and the start
+    assert (
+        offered(tmp_path, held, replace(POLICY, losses=48_800)) == "losses"
+    )  # 40 * 10 * (42 + 80) and the start
     assert offered(tmp_path, held, replace(POLICY, losses=48_842)) == ""
     assert "losses and sketches" in explained("losses")
 

@@ -57,7 +57,9 @@ def test_a_site_that_keeps_its_scores_is_not_said_to_be_away(tmp_path: Path) -> 
     chain.show(JobReport("running", present=["west"], refused={"west": why}, round=3, rounds=9))
     assert said == [f"west takes part, and refuses something: {why}", "round 3 of 9"]
     chain.next_line = 0.0
-    chain.show(JobReport("running", present=["west"], refused={"west": why}, waiting=["west"], round=3, rounds=9))
+    chain.show(
+        JobReport("running", present=["west"], refused={"west": why}, waiting=["west"], round=3, rounds=9)
+    )
     assert said[-1] == "round 3 of 9: waiting for west"
 
 
@@ -77,8 +79,18 @@ def test_status_says_for_whom_a_run_waits(tmp_path: Path) -> None:
 
 def test_hints_on_a_sites_table_are_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     create("care", "localhost", ["a"], tmp_path / "care", 18005)
-    pd.DataFrame({"x": [1.0, None] * 30, "z": [None] * 60, "y": ["a", "b"] * 30}).to_csv(tmp_path / "a.csv", index=False)
-    join = ["federation", "join", str(tmp_path / "care" / "a"), "--data", str(tmp_path / "a.csv"), "--target", "y"]
+    pd.DataFrame({"x": [1.0, None] * 30, "z": [None] * 60, "y": ["a", "b"] * 30}).to_csv(
+        tmp_path / "a.csv", index=False
+    )
+    join = [
+        "federation",
+        "join",
+        str(tmp_path / "care" / "a"),
+        "--data",
+        str(tmp_path / "a.csv"),
+        "--target",
+        "y",
+    ]
     assert main([*join, "--dry-run"]) == 2
     said = capsys.readouterr().err
     assert "--drop z" in said and "--missing mean fills them" in said

@@ -57,7 +57,9 @@ def parties(within: Add) -> None:
     p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
     p.add_argument("--method", help="a method instead of the recipe's")
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
-    p.add_argument("--dry-run", action="store_true", help="print what would leave; change nothing (code 1: refused)")
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what would leave; change nothing (code 1: refused)"
+    )
 
     p = within("ledger", do_ledger, "what left this site, who asked, and what was refused")
     p.add_argument("kit", help="this site's kit")

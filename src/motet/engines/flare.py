@@ -20,11 +20,11 @@ from typing import Any
 
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
+from motet.engines.awaited_replies import EVERY, Outcome, gather
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
 from motet.engines.letters import BEGINS_ANEW, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
-from motet.engines.signs_of_life import EVERY, Outcome, gather
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
 from motet.text import printable

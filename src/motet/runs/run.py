@@ -342,7 +342,7 @@ def verify(
         raise RunError(
             f"{folder} was run between the sites of {federation}, whose rows and personal models are with them "
             f"(KIT/kept/models/{old.folder.resolve().name}.safetensors): it cannot be run again here.\n"
-            "hint: the server's model is checked with `motet export RUN global`; at a site, `motet federation ledger KIT`"
+            "hint: at each site, `motet federation ledger KIT` shows what left, and checks it"
         )
     require_trust(old.facts["settings"], folder, trust)
     resolved = resolve(Recipe(old.facts["settings"]))

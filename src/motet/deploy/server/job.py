@@ -129,7 +129,13 @@ class JobObserver:
         why, excluded = shown(why), dict(excluded)
         kept_back = {s: refusal for s, refusal in refusals.items() if s in present and s not in away}
         self.last = replace(
-            self.last, state=state, why=why, present=present, away=self.known, excluded=excluded, refused=kept_back
+            self.last,
+            state=state,
+            why=why,
+            present=present,
+            away=self.known,
+            excluded=excluded,
+            refused=kept_back,
         )
         self.last.write(self.folder)
 
@@ -325,7 +331,9 @@ def agree_anew(
 
 def chosen_without_rows(given: Recipe, whole: Recipe) -> str:
     """What a server sets that holds no rows, where `motet run` would look at them."""
-    open_ = [k for k, v in given["method"].items() if v == AUTO and isinstance(whole["method"][k], int | float)]
+    open_ = [
+        k for k, v in given["method"].items() if v == AUTO and isinstance(whole["method"][k], int | float)
+    ]
     if not open_:
         return ""
     words = " ".join(f"method.{k}={whole['method'][k]:g}" for k in open_)

@@ -115,7 +115,10 @@ def handshake_needs(
 def answers_to_layout(own: ClientData, policy: Policy) -> list[Need]:
     """What leaves when a site gets the common layout, and when it is offered a run."""
     rows = {"train": own.n, "val": len(own.val), "test": len(own.test)}
-    return [need("layout", "rows", rows if policy.counts else {}), need("offer", "consent", {"accepted": True})]
+    return [
+        need("layout", "rows", rows if policy.counts else {}),
+        need("offer", "consent", {"accepted": True}),
+    ]
 
 
 def within_run(asked: list[Need], policy: Policy, recipe: Recipe) -> list[Need]:

@@ -35,7 +35,9 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     if given.new_split:
         say(begin_anew(kit.folder / KEPT) or "the table's rows are divided anew with the next run")
     say(shown(given, tried(given, kit, source, policy)))
-    split_of(kit, source, policy).said()  # the owner learns now, and not the server later, if it is another one
+    split_of(
+        kit, source, policy
+    ).said()  # the owner learns now, and not the server later, if it is another one
     if given.policy:
         write_atomically(kit.folder / POLICY, Path(given.policy).read_text(), private=True)
     write_source(kit, source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from motet.engines.signs_of_life import Outcome, gather
+from motet.engines.awaited_replies import Outcome, gather
 
 
 class World:
