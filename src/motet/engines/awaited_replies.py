@@ -28,10 +28,10 @@ def gather(
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[dict[Client, bytes], dict[Client, str]]:
     """Replies of those who answer, and why the others do not. `next_outcome` waits so many seconds for one; `waiting`
-    is told whom all this waits for, then [] when it does not any more."""
+    gets those for whom all this waits, then [] when it does not any more."""
     came: dict[Client, bytes] = {}
     failed: dict[Client, str] = {}
-    last, asked, told = dict.fromkeys(clients, clock()), clock(), False
+    last, asked, said = dict.fromkeys(clients, clock()), clock(), False
     while last:
         if outcome := next_outcome(max(asked + EVERY - clock(), 0.0)):
             client, reply, why = outcome
@@ -40,12 +40,12 @@ def gather(
                 failed |= {client: why} if why else {}
         if last and clock() >= asked + EVERY:
             waiting(sorted(last))
-            told = True
+            said = True
             gone = without_sign(last, silent(sorted(last)), clock())
             failed |= gone
             last = {c: at for c, at in last.items() if c not in gone}
             asked = clock()
-    if told:
+    if said:
         waiting([])
     return came, failed
 

@@ -217,7 +217,7 @@ def learned(n: Need) -> str:
         "schema": "this site's columns",
         "sums of columns": "this site's sums",
         "scores": "this site's scores",
-        "rows": "this site's rows",
+        "rows": "this site's rows" if n.leaves else "nothing",
         "consent": "a yes",
         "saved": "a yes",
     }[n.learn]
