@@ -199,6 +199,10 @@ class Method(Frozen):
         """How often one client is asked the same verb in a round, at most."""
         return 1
 
+    def numbers_measured(self, verb: str, reply: int, rounds: int) -> int:
+        """How many numbers one client sends by a measuring verb in a run, at most; its largest reply has `reply`."""
+        return reply * self.most_asks() * (rounds + 1)
+
     def rows_trained(self, n: int) -> int:
         """How many of a client's n examples a reply that was trained rests on."""
         return n

@@ -113,6 +113,29 @@ def test_twenty_of_each_kind(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_site_that_ends_and_joins_again_does_not_hold_a_run_up_for_the_usual_timeout(
+    how: signal.Signals, tmp_path: Path
+) -> None:
+    """The site registers anew, and its old worker, which the server asked, never answers."""
+    with living(tmp_path / "care") as federation:
+        federation.start("server", *federation.sites)
+        orders = federation.order(9_000, 2, 600.0, TO_THE_END)
+        federation.run(orders, 9_000, TO_THE_END)
+        trouble = Trouble(federation, orders, 0)
+        trouble.moment()
+        federation.signal("a", how)
+        federation.parties.running["a"].wait()
+        trouble.until(lambda: federation.report(orders).waiting == ["a"], "people are told")
+        federation.start("a")
+        stood, began = trouble.round(), time.monotonic()
+        trouble.until(lambda: trouble.round() > stood, "rounds go on")
+        assert time.monotonic() - began < 180, federation.logs()
+        assert "waiting for a" in (federation.folder / "run.out").read_text()
+
+
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seconds", [3, 60])  # before and after the site is missed
 def test_a_network_that_is_cut_for_a_while_costs_no_round(seconds: int, tmp_path: Path) -> None:

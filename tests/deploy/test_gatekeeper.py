@@ -215,7 +215,7 @@ def test_a_network_of_one_layer_gets_no_weights_that_single_out_rows(tmp_path: P
     assert not offered(service, logistic)
     w0 = sites.method(logistic).task.w0
     steep = w0.map(lambda v, _: v + 1e6)
-    assert asked(service, ask(logistic, send=steep)).refusal == "weights"
+    assert asked(service, ask(logistic, send=steep)).refusal == "weight"
     assert not asked(service, ask(logistic, send=w0)).refusal
 
 
@@ -260,7 +260,7 @@ def particles(values: np.ndarray) -> torch.Tensor:
 
 
 def swarm_site(folder: Path, policy: Policy) -> tuple[SiteService, dict[str, Any]]:
-    recipe = SWARM | {"net": {"name": "logistic"}}
+    recipe = SWARM | {"net": {"name": "logistic"}, "method": SWARM["method"] | {"bound": 30.0}}
     service = site(folder, policy)
     assert not offered(service, recipe, rounds=20)
     return service, recipe
@@ -300,7 +300,7 @@ def test_losses_at_chosen_points_do_not_give_the_ages(tmp_path: Path, noise: flo
 
 
 def test_the_same_letter_gets_the_same_noise_and_losses_are_counted(tmp_path: Path) -> None:
-    service, recipe = swarm_site(tmp_path, Policy(losses=9_000))
+    service, recipe = swarm_site(tmp_path, Policy(losses=25_000))
     few = np.linspace(-1, 1, 20)
     first = losses_at(service, recipe, few, 0)
     for file in tmp_path.rglob("*.keep"):
@@ -309,9 +309,9 @@ def test_the_same_letter_gets_the_same_noise_and_losses_are_counted(tmp_path: Pa
     clean = losses_at(site(tmp_path / "2", Policy(noise=0.0)), recipe, few, 0)
     assert clean.refusal == "recipe", "and other policies have contracts of their own"
     assert Ledger(tmp_path).numbers == {"r": 40}
-    other, _ = swarm_site(tmp_path / "3", Policy(losses=9_000))
-    other.ledger.numbers["before"] = 8_990
-    assert losses_at(other, recipe, few, 0).refusal == "asks"
+    other, _ = swarm_site(tmp_path / "3", Policy(losses=25_000))
+    other.ledger.numbers["before"] = 24_990
+    assert losses_at(other, recipe, few, 0).refusal == "losses"
 
 
 def test_sketches_get_noise_too(tmp_path: Path) -> None:

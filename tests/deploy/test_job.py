@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from living import WORDS, server_has, table
+from motet.cli.main import main
 from motet.deploy.agreement.layout import Split
 from motet.deploy.demo import difference
 from motet.deploy.flare.kits import FederationError, Kit
@@ -220,6 +221,42 @@ def test_sites_that_say_no_numbers_of_rows_take_part_with_a_weight_of_one(tmp_pa
     found = Run(town.run)
     assert found.clients["train"].tolist() == [0, 0, 0] and set(found.scores["n"]) == {1}
     assert found.test.query("side == 'personal'")["accuracy"].min() > 0.5
+
+
+def test_a_site_that_keeps_its_scores_takes_part_and_is_not_away(tmp_path: Path) -> None:
+    town = Town(tmp_path, b=Policy(scores=False))
+    report = town.go()
+    assert report.state == "done" and not report.away and report.present == [*SITES]
+    assert report.refused == {"b": "its policy lets no scores leave (scores)"}
+    assert len(Run(town.run).rounds) == ROUNDS
+    events = Store(town.run).frame("events")
+    assert events.query("kind == 'refused'")["text"].tolist() == [f"site b: {report.refused['b']}"]
+
+
+def test_what_a_server_without_rows_chooses_is_said_and_gives_the_loops_bits_if_it_is_said_there(
+    tmp_path: Path,
+) -> None:
+    town = Town(tmp_path, words=["train.patience=0"])  # method.lr and method.epochs are left open
+    report = town.go()
+    note = next(line for line in report.agreement.splitlines() if "chosen without rows" in line)
+    chosen = [w.strip(";") for w in note.split() if w.startswith("method.")]
+    assert report.state == "done" and {w.partition("=")[0] for w in chosen} >= {"method.lr", "method.epochs"}
+    assert note in Store(town.run).frame("events")["text"].tolist() + Run(town.run).facts.get("notes", [])
+    data = [f"data.name={town.folder / 'tables'}", "data.target=y", "data.unseen=0", "engine.name=loop"]
+    town.check(run(recipes.read(None, [*town.words, *data, *chosen]), tmp_path / "loop"))
+
+
+def test_personal_models_of_a_federated_run_are_said_to_be_at_its_sites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    town = Town(tmp_path)
+    town.go()
+    for command in (["export", str(town.run), "b"], ["verify", str(town.run)]):
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert "KIT/kept/models/run.safetensors" in said and "did you mean" not in said, said
+    assert main(["export", str(town.run), "bb"]) == 2
+    assert "unknown client bb" in capsys.readouterr().err
 
 
 def test_a_run_says_and_records_how_sites_divide_their_rows(tmp_path: Path) -> None:

@@ -302,7 +302,7 @@ def test_the_owner_says_the_split_when_the_site_joins(
     assert "leaves no rows for training" in join("--val", "0.8", code=2)
     assert open_service(kit).rows.source.split == Split(0.2, 0.3, 3)
     layout_of(open_service(kit))
-    assert "a run would be refused: the table's rows are divided already" in join("--seed", "4", "--dry-run")
+    assert "refused: the table's rows are divided already" in join("--seed", "4", "--dry-run", code=1)
     assert not asked(open_service(kit), "describe").refusal, "a dry run changes nothing"
     assert "rows are divided already: val 0.2, test 0.3, seed 3" in join("--seed", "4", code=2)
     assert not asked(open_service(kit), "describe").refusal, "the site goes on as it was"

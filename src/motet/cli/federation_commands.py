@@ -57,7 +57,9 @@ def parties(within: Add) -> None:
     p.add_argument("--recipe", metavar="FILE", help="the recipe of the dry run (default: fedavg)")
     p.add_argument("--method", help="a method instead of the recipe's")
     p.add_argument("--json", action="store_true", help="the dry run as JSON")
-    p.add_argument("--dry-run", action="store_true", help="print what would leave the site, and do not join")
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what would leave; change nothing (code 1: refused)"
+    )
 
     p = within("ledger", do_ledger, "what left this site, who asked, and what was refused")
     p.add_argument("kit", help="this site's kit")
@@ -147,18 +149,18 @@ def do_serve(args: Any) -> None:
     become(kit)
 
 
-def do_join(args: Any) -> None:
+def do_join(args: Any) -> int:
     from motet.deploy.flare.kits import open_kit
     from motet.deploy.flare.process import become, check_before
-    from motet.deploy.site.join import prepare
+    from motet.deploy.site.join import dry_join, prepare
 
-    if not args.dry_run:
-        check_before(open_kit(args.kit, "site"), say)
-    kit = prepare(args, say)
     if args.dry_run:
-        return
+        return 0 if dry_join(args) else 1
+    check_before(open_kit(args.kit, "site"), say)
+    kit = prepare(args, say)
     say(f"joining {kit.federation} as {kit.party}; log: {kit.folder / 'log.txt'}")
     become(kit)
+    return 0
 
 
 def do_ledger(args: Any) -> None:

@@ -93,6 +93,15 @@ def life(args: Any) -> dict[str, int]:
     return {k: v for k, v in given.items() if v is not None}
 
 
+def content_of(file: str, hint: str) -> bytes:
+    from motet.deploy.flare.kits import FederationError
+
+    try:
+        return Path(file).read_bytes()
+    except OSError as e:
+        raise FederationError(f"{file} cannot be read: {e.strerror}\nhint: {hint}") from e
+
+
 # ---- commands ----
 
 
@@ -147,7 +156,7 @@ def do_sign(args: Any) -> None:
 
     authority = open_authority(Path(args.folder))
     for file in args.requests:
-        content = Path(file).read_bytes()
+        content = content_of(file, "`motet federation request NAME` at the party writes NAME.request")
         answer = authority.sign(content, replace=args.replace, **life(args))
         for name, key in certs.read_requests(content).items():
             say(
@@ -164,7 +173,7 @@ def do_accept(args: Any) -> None:
     from motet.deploy.flare.key_requests import accept, take_list
     from motet.deploy.flare.kits import open_kit
 
-    content = Path(args.answer).read_bytes()
+    content = content_of(args.answer, "`motet federation sign` at the convener writes NAME.signed")
     if content.startswith(b"-----BEGIN X509 CRL"):
         newer = take_list(open_kit(args.kit), content)
         say("the list was taken" if newer else "the kit has this list already, or a newer one")

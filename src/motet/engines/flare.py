@@ -11,11 +11,16 @@ Knows letters, labels and who is there. Does not know what happens at a site.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any
 
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
+from motet.engines.awaited_replies import EVERY, Outcome, gather
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
 from motet.engines.letters import BEGINS_ANEW, LEARN, Letter, LetterJob, Reply
@@ -25,6 +30,7 @@ from motet.errors import MotetError
 from motet.text import printable
 from motet.wire import WireError
 
+log = logging.getLogger("motet.server")
 _SHORT = 1000  # bytes; a refusal that is one word is shorter
 Received = Callable[..., None]
 """Writes down replies that came: by client, then job, verb, learn, round and ask."""
@@ -226,11 +232,14 @@ class Flare(Loop):
         return Reply.read(message, self.limit) if job == "verb" else Reply.read_for(job, message)
 
     def refuse(self, job: LetterJob, client: Client, refusal: str) -> None:
-        """Remember a site's refusal. One that its policy repeats for ever keeps it out of training."""
+        """Remember a site's refusal. One that its policy repeats for ever keeps it out of training; who refuses to be
+        scored, or to save its model, trains all the same."""
         if job == "verb" and refusal in self.lasting:
             self.exclude(client, self.explain(refusal))
-        else:
-            self.away[client] = self.refusals[client] = self.explain(refusal)
+            return
+        self.refusals[client] = self.explain(refusal)
+        if job == "verb":
+            self.away[client] = self.refusals[client]
 
     def begins_anew(self, client: Client, message: bytes) -> bool:
         """Whether a site says that it gave up what it kept; it is then asked as one that has just joined."""
@@ -276,25 +285,51 @@ def by_side(tree: Tree) -> dict[str, Tree]:
     return tree
 
 
-def group_calls(timeout: float) -> Post:
-    """Letters carried by FLARE, from within a running job; every site has `timeout` seconds to answer."""
+def group_calls(timeout: float, waiting: Callable[[list[Client]], None] = lambda clients: None) -> Post:
+    """Letters carried by FLARE, from within a running job; every site has `timeout` seconds to answer, as long as its
+    process is there. `waiting` is told whom it waits for, if that takes some seconds."""
     from nvflare.collab import collab
 
     def post(letters: Mapping[Client, bytes]) -> tuple[dict[Client, bytes], dict[Client, str]]:
         groups: dict[bytes, list[Client]] = {}
         for client, letter in letters.items():
             groups.setdefault(letter, []).append(client)
-        calls = [
-            collab.get_clients(who)(blocking=False, timeout=timeout).answer(letter)
-            for letter, who in groups.items()
-        ]
-        came: dict[Client, bytes] = {}
-        failed: dict[Client, str] = {}
-        for call in calls:
-            came |= dict(call)
-            failed |= {site: str(error.cause) for site, error in call.failures.items()}
+        outcomes: SimpleQueue[Outcome] = SimpleQueue()
+        for letter, who in groups.items():
+            call = collab.get_clients(who)(blocking=False, timeout=timeout).answer(letter)
+            Thread(target=put_outcomes, args=(call, outcomes), daemon=True).start()
+        came, failed = gather(partial(next_outcome, outcomes), letters, silent_sites, waiting)
         if collab.is_aborted:
             raise TooFew(f"FLARE ended the job, because a site's worker died or the server stops; {failed}")
         return came, failed
 
     return post
+
+
+def put_outcomes(call: Any, outcomes: SimpleQueue[Outcome]) -> None:
+    """What a group call brings, as it comes."""
+    for site, reply in call:
+        outcomes.put((site, reply, ""))
+    for site, error in call.failures.items():
+        outcomes.put((site, b"", str(error.cause) or "no answer"))
+
+
+def next_outcome(outcomes: SimpleQueue[Outcome], seconds: float) -> Outcome | None:
+    try:
+        return outcomes.get(timeout=seconds)
+    except Empty:
+        return None
+
+
+def silent_sites(sites: list[Client]) -> set[Client]:
+    """Which of the sites have no process in this job that answers at once."""
+    from nvflare.collab import collab
+
+    if collab.is_aborted:
+        return set()
+    try:
+        call = collab.get_clients(sites)(timeout=EVERY).alive()
+    except Exception:  # whatever FLARE raises: the question could not be put, which says nothing of the sites
+        log.exception("no signs of life could be asked for")
+        return set()
+    return set(call.failures)

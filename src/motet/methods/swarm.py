@@ -65,6 +65,7 @@ class Swarm(losses.SendsLosses):
     patience: Count = 6  # failures (epochs without a lower best loss) after which alpha is halved
     consecutive: bool = False  # a success sets the number of failures back to 0
     alpha_cap: NotNegative = 0.0  # largest alpha; 0 = any
+    bound: NotNegative = 0.0  # largest weight of a particle; 0 = any
     first: Literal["net", "unit"] = "net"  # start around the network's initial weights, or in [0, 1)
     spread: NotNegative = 0.1  # first "net" only: largest initial distance in each weight
     epsilon: NotNegative = 0.0  # of the noise on one loss; 0 = no noise

@@ -238,6 +238,11 @@ class Grouping(Method):
         """A trial trains and scores once for each number of groups."""
         return 1 + (clusters.MOST if not self.k and self.choose_k == "trials" else 0)
 
+    def numbers_measured(self, verb: str, reply: int, rounds: int) -> int:
+        """A client is measured when it comes; a trial scores once for each number of groups; then groups change."""
+        times = {"validation_loss": self.most_asks(), "best_group": 1 + rounds // max(self.regroup_every, 1)}
+        return max(reply, 1) * times.get(verb, 1)
+
     def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
         if (
             verb == "second_moments"

@@ -43,12 +43,21 @@ class SendsLosses(Method):
         loss: str
         clip: float
         stretch: int
+        particles: int
+        tries: int
 
     def unfit_loss(self) -> str:
         return unfit_loss(self.task, self.loss, self.clip)
 
     def most_asks(self) -> int:
         return 2 * self.stretch
+
+    def numbers_measured(self, verb: str, reply: int, rounds: int) -> int:
+        """An epoch asks for losses of candidates and of gbest; if that one has changed, as noise changes it, then for
+        those of candidates and of all particles."""
+        candidates = self.particles * self.tries
+        once_more = -(-reply * (candidates + self.particles) // (candidates + 1))
+        return reply + rounds * self.stretch * (reply + once_more)
 
     def bounded(self, most: float) -> SendsLosses:
         return replace(self, clip=min(self.clip or most, most))

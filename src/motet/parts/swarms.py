@@ -40,6 +40,7 @@ class SwarmRule:
     patience: int = 6  # failures after which alpha is halved
     consecutive: bool = False  # whether a success sets the number of failures back to 0
     alpha_cap: float = 0.0  # largest alpha; 0 = any
+    bound: float = 0.0  # largest weight of a particle; 0 = any
     tries: int = 1  # candidates of each particle in an epoch, of which the best one counts
 
     @classmethod
@@ -178,6 +179,8 @@ class Swarms:
         every = np.empty((*x.shape[:-2], x.shape[-2] + 1, x.shape[-1]))
         self.tried = every[..., :-1, :]
         np.add(x, self.step, out=self.tried)
+        if self.rule.bound:
+            np.clip(self.tried, -self.rule.bound, self.rule.bound, out=self.tried)
         every[..., -1:, :] = self.gbest
         return every
 

@@ -44,6 +44,11 @@ def model_file(folder: Path, client: str) -> Path:
         if client == "global":
             raise RunError(f"{folder} has no global model: {run.facts['method']} trains personal ones only")
         names = run.clients.query("seen == 1")["client"].tolist()
+        if run.facts.get("federation") and client in names:
+            raise RunError(
+                f"the personal model of {client} is at the site {client}: personal models never come here.\n"
+                f"hint: at the site: motet predict --model KIT/kept/models/{folder.resolve().name}.safetensors new.csv"
+            )
         raise RunError(unknown("client", client, [*names, "global"]))
     return path
 

@@ -338,6 +338,12 @@ def verify(
         raise RunError(
             f"{folder} is not done, it is {old.facts['status']}; only a run that ended can be verified"
         )
+    if federation := old.facts.get("federation"):
+        raise RunError(
+            f"{folder} was run between the sites of {federation}, whose rows and personal models are with them "
+            f"(KIT/kept/models/{old.folder.resolve().name}.safetensors): it cannot be run again here.\n"
+            "hint: at each site, `motet federation ledger KIT` shows what left, and checks it"
+        )
     require_trust(old.facts["settings"], folder, trust)
     resolved = resolve(Recipe(old.facts["settings"]))
     for line in changes(old.facts, resolved.recipe, resolved.pieces):

@@ -18,7 +18,7 @@ from motet.core import Tree
 from motet.data.federated import DataError
 from motet.deploy.agreement.column_sums import ColumnSums, combined
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.agreement.refusals import explained
+from motet.deploy.agreement.refusals import WHERE, explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
 from motet.deploy.agreement.site_replies import (
     check_widths,
@@ -99,9 +99,8 @@ def trees_of(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     """What sites replied; a refusal of one is the end, and all refusals are said."""
     wrong = {s: r.refusal for s, r in replies.items() if r.refusal}
     if wrong:
-        raise DataError(
-            "\n".join(f"site {s}: {explained(why.removeprefix(f'{s}: '))}" for s, why in wrong.items())
-        )
+        lines = [f"site {s}: {explained(why.removeprefix(f'{s}: '))}" for s, why in wrong.items()]
+        raise DataError("\n".join([*lines, WHERE]))
     if not replies:
         raise DataError("no site answered.\nhint: see `motet federation status`")
     return {s: replies[s].tree for s in sorted(replies)}

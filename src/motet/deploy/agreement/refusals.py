@@ -17,6 +17,7 @@ SENTENCES = {
     "verb": "its policy does not allow a verb that the method asks for, or the method has no such verb",
     "learn": 'the method shows the server single replies (collect), and its policy has learn = "average"',
     "asks": "it was asked more often than the method asks",
+    "losses": "the losses and sketches that its policy allows are used up, or the run would send more of them",
     "rounds": "the rounds that its policy allows are used up, or the run has more of them",
     "bytes": "a reply would be larger than its policy allows",
     "letter": "it could not read the server's letter; its motet may be of another version",
@@ -27,6 +28,8 @@ SENTENCES = {
     "categories": "a column of text has categories that may not leave: too rare, or nearly one for each row",
     "rows": "too few rows are behind a number that would leave",
     "weights": "it was sent weights that do not fit its network",
+    "weight": "weights are, or may become, larger than its policy allows for a network of one layer; "
+    "hint: for a swarm, method.bound; else a smaller method.lr",
     "limits": "a letter would take more time, memory or disk than its policy allows",
     "state": "what it keeps of this run cannot be read, or is not the version that was asked for",
     "reset": "it gave up what it kept of this run, and begins anew",
@@ -35,6 +38,7 @@ SENTENCES = {
 }
 _PASSING = {"limits", "state", "reset", "data", "error"}
 LASTING = frozenset(SENTENCES) - _PASSING  # the same letter is refused for ever
+WHERE = "hint: at the site, `motet federation ledger KIT` and KIT/JOB/log.txt give the reason"
 _UNKNOWN = 80  # letters of a word that is not known here
 
 

@@ -233,7 +233,22 @@ class Agreement:
             )
         elif len(union) == 1:
             self.problems.append(f"the target is {union[0]!r} in every row of every site: nothing to learn")
+        self._refuse_foreign_classes()
         self._note_absent_classes()
+
+    def _refuse_foreign_classes(self) -> None:
+        """A site whose classes nobody else has names the same things otherwise: it would train for itself."""
+        others = {s: {c for t in self.sites if t != s for c in self.seen[t]} for s in self.sites}
+        alone = [s for s in self.sites if self.seen[s] and others[s] and not others[s] & {*self.seen[s]}]
+        if alone:
+            said = "; ".join(f"site {s} has {', '.join(self.seen[s])}" for s in alone)
+            rest = sorted({c for s in self.sites if s not in alone for c in self.seen[s]}, key=_by_value)
+            said += f"; the other sites have {', '.join(rest)}" if rest else ""
+            self.problems.append(
+                f"no class of {', '.join(alone)} is a class of any other site: {said}.\n"
+                "hint: name classes alike: change the target's values in the site's table, then join with "
+                "--data … --target … --new-split"
+            )
 
     def _note_absent_classes(self) -> None:
         for site, seen in self.seen.items():

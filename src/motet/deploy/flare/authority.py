@@ -142,7 +142,8 @@ class Authority:
         same = [c for c in before if certs.public_key(c) == key]
         if any(gone.of(c.serial_number) for c in same):
             raise FederationError(
-                f"this key of {name} was revoked\nhint: a new key: motet federation request {name} --to KIT"
+                f"this key of {name} was revoked\nhint: a new key: motet federation request {name} --to KIT, "
+                "then sign --replace"
             )
         if before and not same and not replace:
             raise FederationError(
@@ -160,7 +161,7 @@ class Authority:
             if gone.of(before[-1].serial_number):
                 raise FederationError(
                     f"the key of {name} was revoked\nhint: a new key: motet federation request {party} --to KIT, "
-                    "then sign"
+                    "then sign --replace"
                 )
             found[name] = self.issue(name, certs.public_key(before[-1]), days)
         return self.answer(party, found)

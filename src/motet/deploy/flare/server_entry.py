@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from nvflare.collab import collab
 
 from motet.deploy.server.job import run_job
-from motet.deploy.server.run_files import RunOrder
+from motet.deploy.server.run_files import RunOrder, report_waiting
 from motet.engines.flare import group_calls
 
 _BEFORE = 120.0  # seconds at least for the answers before training
@@ -24,4 +25,6 @@ class ServerJob:
         folder = Path(self.folder)
         seconds = RunOrder.read(folder).timeout
         there = [c.name for c in collab.clients]
-        run_job(folder, group_calls(seconds), there, group_calls(max(seconds, _BEFORE)))
+        waiting = partial(report_waiting, folder)
+        slow = group_calls(max(seconds, _BEFORE), waiting)
+        run_job(folder, group_calls(seconds, waiting), there, slow)

@@ -33,3 +33,8 @@ class SiteJob:
         if self.objection:
             return self.service.decline(self.objection, caller)
         return self.service.answer(message, caller)
+
+    @collab.publish
+    def alive(self) -> bool:
+        """A sign of life, also while a letter is worked at."""
+        return True

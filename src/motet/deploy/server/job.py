@@ -64,6 +64,7 @@ from motet.runs.recipe import Recipe, RecipeError
 from motet.runs.run import write_down
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.settings import AUTO
 from motet.text import printable
 from motet.trusted_code import trust_names
 from motet.wire import WireError, pack, unpack
@@ -127,8 +128,15 @@ class JobObserver:
             self.last = replace(self.last, round=max(trainer.number + 1, 0), scores=dict(trainer.latest))
         present = sorted(self.engine.present)
         why, excluded = shown(why), dict(excluded)
+        kept_back = {s: refusal for s, refusal in refusals.items() if s in present and s not in away}
         self.last = replace(
-            self.last, state=state, why=why, present=present, away=self.known, excluded=excluded
+            self.last,
+            state=state,
+            why=why,
+            present=present,
+            away=self.known,
+            excluded=excluded,
+            refused=kept_back,
         )
         self.last.write(self.folder)
 
@@ -303,6 +311,10 @@ def agree_anew(
     recipe = completed(given, federated, counts)
     found = build(recipe, federated)
     check_loss(found.task, found.method, {})
+    if chosen := chosen_without_rows(given, recipe):
+        agreement.notes.append(chosen)
+        federated.notes.append(chosen)
+        observer.agreed(agreement)
     each_site(trees_of(sites(offer(order.run, recipe))), agreed)
     for site, parts in agreement.part_rows.items():
         agree_on(sites.engine, site, parts)
@@ -316,6 +328,17 @@ def agree_anew(
     store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
+
+
+def chosen_without_rows(given: Recipe, whole: Recipe) -> str:
+    """What a server sets that holds no rows, where `motet run` would look at them."""
+    open_ = [
+        k for k, v in given["method"].items() if v == AUTO and isinstance(whole["method"][k], int | float)
+    ]
+    if not open_:
+        return ""
+    words = " ".join(f"method.{k}={whole['method'][k]:g}" for k in open_)
+    return f"left open and chosen without rows: {words}; say the same to `motet run` for the same numbers"
 
 
 def with_sites_split(recipe: Recipe, layout: Layout) -> Recipe:

@@ -122,7 +122,7 @@ class JobChain:
                 admin.abort(str(job["job_id"]))
         self.warn()
         sites = self.wait_for_sites(admin)
-        replace(read_report(self.folder), state="starting").write(self.folder)
+        replace(read_report(self.folder), state="starting", waiting=[]).write(self.folder)
         with tempfile.TemporaryDirectory() as scratch:
             given, of_sites = {"folder": str(self.folder)}, site_settings(self.kit)
             job_id = admin.submit(write_job(Path(scratch) / "job", self.order.run, sites, given, of_sites))
@@ -210,6 +210,8 @@ class JobChain:
                 counted = time.monotonic()
                 self.take_in_newcomers(admin, set(report.present))
         self.show(report)
+        if report.state in _ENDED and report.away:
+            admin.abort(job)  # FLARE would wait for answers of sites that are gone until their time is up
         time.sleep(self.pause_after(report))
 
     def pause_after(self, report: JobReport) -> float:
@@ -244,7 +246,13 @@ class JobChain:
         for site, why in report.away.items():
             if self.shown.get(site) != why:
                 self.say(f"{site} is away: {why}")
-        self.shown = report.away | report.excluded
+        for site, why in report.refused.items():
+            if self.shown.get(site) != why:
+                self.say(f"{site} takes part, and refuses something: {why}")
+        self.shown = report.refused | report.away | report.excluded
+        if time.monotonic() >= self.next_line and report.waiting:
+            self.next_line = time.monotonic() + _LINE
+            self.say(f"round {report.round} of {report.rounds}: waiting for {', '.join(report.waiting)}")
         if time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + _LINE
             self.say(f"round {report.round} of {report.rounds}")

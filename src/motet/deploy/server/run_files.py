@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
+from msgspec.structs import replace
 
 from motet.atomic import write_atomically
 from motet.data.federated import DataError, FederatedData
@@ -79,6 +80,8 @@ class JobReport(Struct, frozen=True):
     excluded: dict[str, str] = {}  # of those, sites that no later job takes in, and why
     scores: dict[str, float] = {}  # mean validation scores
     agreement: str = ""  # what sites hold, as a table for people
+    refused: dict[str, str] = {}  # of sites that take part, what they refuse: to be scored, say
+    waiting: list[str] = []  # sites that have not answered for some seconds, and give signs of life
 
     def write(self, folder: Path) -> None:
         put(folder / "job.json", self)
@@ -90,6 +93,12 @@ def read_report(folder: Path) -> JobReport:
         return msgspec.convert(json.loads((folder / "job.json").read_text()), JobReport)
     except (FileNotFoundError, ValueError, msgspec.ValidationError):
         return JobReport()
+
+
+def report_waiting(folder: Path, sites: list[str]) -> None:
+    """Let people know for whom the current job waits."""
+    if (report := read_report(folder)).waiting != sites:
+        replace(report, waiting=sites).write(folder)
 
 
 def make_order(

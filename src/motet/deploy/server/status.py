@@ -53,6 +53,14 @@ def status_text(found: dict[str, Any]) -> str:
         gone = run["excluded"]
         lines += [f"    {site} is excluded: {why}" for site, why in gone.items()]
         lines += [f"    {site} is away: {why}" for site, why in run["away"].items() if site not in gone]
+        lines += [
+            f"    {site} takes part, and refuses something: {why}" for site, why in run["refused"].items()
+        ]
+        lines += (
+            [f"    waiting for {', '.join(run['waiting'])}"]
+            if run["waiting"] and run["state"] in _LIVE
+            else []
+        )
         lines += [f"    {run['why']}"] if run["why"] else []
     return "\n".join([*lines, *found.get("warnings", [])])
 

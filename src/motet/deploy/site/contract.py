@@ -36,8 +36,8 @@ from motet.wire import WireError
 
 SERVER = "server"  # what FLARE calls the one party that may ask
 Clause = Literal[
-    "caller", "recipe", "method", "verb", "learn", "asks", "rounds", "bytes", "letter", "layout", "sums", "counts",
-    "scores", "categories", "rows", "weights", "limits", "state", "reset", "data", "error",
+    "caller", "recipe", "method", "verb", "learn", "asks", "losses", "rounds", "bytes", "letter", "layout", "sums",
+    "counts", "scores", "categories", "rows", "weights", "weight", "limits", "state", "reset", "data", "error",
 ]  # fmt: skip
 _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
@@ -284,18 +284,29 @@ def objections(
         )
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
     wrong += too_many_steps(contract, rows, policy)
-    asked = sum(numbers_sent(need, method, contract.rounds) for need in needs)
+    asked = numbers_sent(needs, method, contract.rounds)
     if losses + asked > policy.losses:
-        text = f"the run sends some {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
-        wrong.append(Objection("asks", f"{text}, and this site's policy has losses = {policy.losses:,}"))
-    return wrong
+        text = f"the run sends up to {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
+        hint = "hint: fewer train.rounds, or fewer numbers in each"
+        wrong.append(
+            Objection("losses", f"{text}, and this site's policy has losses = {policy.losses:,}; {hint}")
+        )
+    return wrong + unbounded(method, contract.weight)
 
 
-def numbers_sent(need: Need, method: Method, rounds: int) -> int:
-    """How many losses or numbers of sketches a run sends if nothing is repeated."""
-    if need.verb not in method.measuring:
-        return 0
-    return need.numbers * (rounds * max(method.most_asks() // 2, 1) if need.every_round else 1)
+def numbers_sent(needs: Sequence[Need], method: Method, rounds: int) -> int:
+    """How many losses or numbers of sketches a run sends at most, if nothing is repeated."""
+    sizes = {n.verb: n.numbers for n in needs if n.verb in method.measuring}
+    return sum(method.numbers_measured(verb, many, rounds) for verb, many in sizes.items())
+
+
+def unbounded(method: Method, most: float) -> list[Objection]:
+    """Particles move without a limit of their own; training by gradients is held to the policy letter by letter."""
+    bound = getattr(method, "bound", None)
+    if bound is None or not most or 0 < bound <= most:
+        return []
+    text = f"method.bound is {bound:g} (0: any weight), and this site's policy has weight = {most:g}"
+    return [Objection("weight", f"{text}; hint: method.bound={most:g}")]
 
 
 def out_of_range(name: str, value: float, policy: Policy) -> list[Objection]:

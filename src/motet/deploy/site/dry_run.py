@@ -15,12 +15,14 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from motet.client import ClientData
 from motet.core import Tree
 from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.contract import Contract, derive, objections
 from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
+from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.table import SiteTable
@@ -30,6 +32,22 @@ from motet.runs.recipe import Recipe, read
 from motet.text import aligned
 
 _WIDE = 110  # characters of a line
+_PLAIN = {
+    "rows": "numbers of training, validation and test rows",
+    "consent": "that it takes part",
+    "saved": "that it was saved; the personal model stays here",
+}
+_SIDES = {
+    "personal": "this site's own model",
+    "global": "the global model",
+    "alone": "a model trained here alone",
+    "constant": "the best constant",
+}
+_METRICS = {
+    "n": "numbers of rows", "auc": "AUC", "f1": "F1", "ece": "calibration error", "brier": "Brier score",
+    "balanced": "balanced accuracy", "pairs": "pairs of rows that AUC compares", "rmse": "RMSE", "mae": "MAE",
+    "r2": "R²", "own": "your own metric",
+}  # fmt: skip
 _MANY = 4  # leaves of a reply that are named one by one
 
 
@@ -45,17 +63,25 @@ class DryRunReport:
     objections: list[str]
     values: list[tuple[str, str]]  # what the handshake would say, in words
     contract: Contract
+    kept: list[str]  # what the policy keeps back, in words
     reading: list[str] = field(default_factory=list)  # how the table was read, for the owner's eyes
 
 
-def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recipe = "fedavg") -> DryRunReport:
-    """A dry run at this site alone, of a recipe or of a method with its usual settings."""
+def dry_run(
+    source: SiteTable,
+    policy: Policy | None = None,
+    method: str | Recipe = "fedavg",
+    spent: tuple[int, int] = (0, 0),
+) -> DryRunReport:
+    """A dry run at this site alone, of a recipe or of a method with its usual settings. `spent`: rounds, and losses and
+    numbers of sketches, of earlier runs."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
     source = dataclasses.replace(source, least_category=policy.least_category)
     description = source.describe(policy)
     name = recipe["method"]["name"]
     layout = merge({site: description}, name).layout(data.get("scale", "auto"))
+    wrong = sums_refused(policy, layout, description)
     before, layout, values = handshake_needs(source, policy, description, layout)
     federated = source.build_clients(layout)
     whole = completed(recipe, federated)
@@ -64,10 +90,14 @@ def dry_run(source: SiteTable, policy: Policy | None = None, method: str | Recip
     contract = derive(
         "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
     )
-    wrong = [o.text for o in objections(contract, made, asked, policy)] + sums_refused(policy, before)
+    wrong = [o.text for o in objections(contract, made, asked, policy, spent)] + wrong
+    wrong += [o.text for o in loss_objections(made.task, own)]
+    needs = before + answers_to_layout(own, policy) + within_run(asked, policy, whole)
     values += few_rows(own, policy)
-    report = DryRunReport(site, name, whole["net"]["name"], rounds, before + asked, wrong, values, contract)
-    return dataclasses.replace(report, reading=source.notes())
+    net = whole["net"]["name"]
+    return DryRunReport(
+        site, name, net, rounds, needs, wrong, values, contract, kept_back(policy), source.notes()
+    )
 
 
 def handshake_needs(
@@ -77,11 +107,35 @@ def handshake_needs(
     needs = [need("describe", "schema", description)]
     sums = source.measure(layout.kind, policy)
     own = source.own_layout(layout.kind)
-    if layout.wants_sums:
-        needs.append(need("measure", "sums of columns", sums.tree()))
     said = policy.sums and (layout.wants_sums or description["holes"])
+    if said:
+        needs.append(need("measure", "sums of columns", sums.tree()))
     values = described_values(description) + (sum_values(sums, own, source.target) if said else [])
     return needs, pooled(layout, {source.site: own.columns}, {source.site: sums.tree()}), values
+
+
+def answers_to_layout(own: ClientData, policy: Policy) -> list[Need]:
+    """What leaves when a site gets the common layout, and when it is offered a run."""
+    rows = {"train": own.n, "val": len(own.val), "test": len(own.test)}
+    return [
+        need("layout", "rows", rows if policy.counts else {}),
+        need("offer", "consent", {"accepted": True}),
+    ]
+
+
+def within_run(asked: list[Need], policy: Policy, recipe: Recipe) -> list[Need]:
+    """What leaves in a run: replies to verbs, scores if they may leave, and that the personal model was saved."""
+    verbs = [n for n in asked if n.learn != "scores"]
+    scores = [n for n in asked if n.learn == "scores" and policy.scores]
+    if recipe.train.after_training:
+        scores += [dataclasses.replace(n, verb="evaluate_trained") for n in scores]
+    return [*verbs, *scores, need("save_model", "saved", {"saved": True})]
+
+
+def kept_back(policy: Policy) -> list[str]:
+    """What the policy keeps at home that would else leave."""
+    names = {"scores": "scores", "sums": "sums of columns", "counts": "numbers of rows"}
+    return [f"{words} ({field} = false)" for field, words in names.items() if not getattr(policy, field)]
 
 
 def need(verb: str, learn: str, tree: Tree) -> Need:
@@ -93,8 +147,8 @@ def held_by_letters(recipe: Recipe) -> Tree:
     return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
 
 
-def sums_refused(policy: Policy, needs: list[Need]) -> list[str]:
-    if policy.sums or not any(n.learn == "sums of columns" for n in needs):
+def sums_refused(policy: Policy, layout: Layout, description: Tree) -> list[str]:
+    if policy.sums or not (layout.wants_sums or description["holes"]):
         return []
     return ["this site's policy lets no sums of columns leave (sums = false); hint: data.scale=client"]
 
@@ -150,6 +204,8 @@ def in_words(value: Any) -> str:
 def notes(report: DryRunReport) -> list[str]:
     """What a site's owner should know besides: the server sees each reply before it takes a mean."""
     lines = [f"network: {report.net}; every run is tried here with its own recipe before it starts"]
+    if report.kept:
+        lines.append(f"stays here: {', '.join(report.kept)}")
     if any(n.learn == "average" for n in report.needs):
         lines.append(
             "the server takes means and sees each reply before: it is trusted not to use single replies"
@@ -164,6 +220,9 @@ def learned(n: Need) -> str:
         "schema": "this site's columns",
         "sums of columns": "this site's sums",
         "scores": "this site's scores",
+        "rows": "this site's rows" if n.leaves else "nothing",
+        "consent": "a yes",
+        "saved": "a yes",
     }[n.learn]
 
 
@@ -171,15 +230,32 @@ def leaving(n: Need) -> str:
     if not n.seen:
         return "not seen in the dry run: the method asks for it in other rounds or with other settings"
     if n.learn == "schema":
-        return "names and kinds of columns, categories, classes, numbers of rows"
+        counts = ", numbers of rows" if any(name.startswith("counts.") for name, _, _ in n.leaves) else ""
+        return f"names and kinds of columns, categories, classes{counts}"
     if not n.leaves:
         return "nothing"
+    if n.learn in _PLAIN:
+        return _PLAIN[n.learn]
+    if n.learn == "scores":
+        return scores_in_words([name for name, _, _ in n.leaves])
     if len(n.leaves) <= _MANY:
         return ", ".join(f"{name} {shape(s)}{kind}" for name, kind, s in n.leaves)
     total = sum(math.prod(s) for _, _, s in n.leaves)
     first, last = n.leaves[0], n.leaves[-1]
     ends = " … ".join(f"{name} {shape(s)}".strip() for name, _, s in (first, last))
     return f"{len(n.leaves)} arrays, {total:,} numbers: {ends}"
+
+
+def scores_in_words(names: list[str]) -> str:
+    """Which scores leave, and of which models.
+
+    >>> scores_in_words(["global.n", "global.auc", "constant.auc"])
+    'numbers of rows, AUC of the global model, the best constant'
+    """
+    pairs = [name.partition(".") for name in names]
+    sides = dict.fromkeys(_SIDES.get(side, side) for side, _, _ in pairs)
+    metrics = dict.fromkeys(_METRICS.get(metric, metric) for _, _, metric in pairs)
+    return f"{', '.join(metrics)} of {', '.join(sides)}"
 
 
 def shape(s: tuple[int, ...]) -> str:

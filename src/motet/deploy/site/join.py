@@ -1,12 +1,12 @@
 """Before a site joins: where its data are is written down, and what would leave is shown.
 
+A dry run shows the same and changes nothing: neither the policy nor anything else of a site that may be running.
 Knows a site's kit and table. Does not know FLARE.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -15,45 +15,62 @@ from typing import TYPE_CHECKING, Any
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 if TYPE_CHECKING:
+    from motet.deploy.site.dry_run import DryRunReport
+    from motet.deploy.site.policy import Policy
+    from motet.deploy.site.split import TableSplit
     from motet.deploy.site.table import SiteTable, TableReading
 
 
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     """The kit, ready to join with; `given` are the words of the command line."""
     kit = open_kit(given.kit, "site")
-    changes = given.data or given.policy or given.dry_run or given.new_split or split_words(given)
+    changes = given.data or given.policy or given.new_split or split_words(given)
     if not changes and (kit.folder / "data.json").exists():
         return kit  # nothing changed since it was last shown
-    from motet.deploy.site.config import KEPT, POLICY, has_source, write_source
-    from motet.deploy.site.policy import Policy
+    from motet.atomic import write_atomically
+    from motet.deploy.site.config import KEPT, POLICY, write_source
     from motet.deploy.site.split import begin_anew
 
-    if given.policy:
-        Policy.read(Path(given.policy))  # one that cannot be read does not replace the one before
-        shutil.copyfile(given.policy, kit.folder / POLICY)
-    source = source_of(given, kit)
-    if given.new_split and not given.dry_run:
+    policy, source = policy_of(given, kit), source_of(given, kit)
+    if given.new_split:
         say(begin_anew(kit.folder / KEPT) or "the table's rows are divided anew with the next run")
-    show(given, kit, source, print if given.dry_run else say)
-    check_split(given, kit, source, say)
-    if not (given.dry_run and has_source(kit)):  # a dry run changes nothing that runs go by
-        write_source(kit, source)
+    say(shown(given, tried(given, kit, source, policy)))
+    split_of(
+        kit, source, policy
+    ).said()  # the owner learns now, and not the server later, if it is another one
+    if given.policy:
+        write_atomically(kit.folder / POLICY, Path(given.policy).read_text(), private=True)
+    write_source(kit, source)
     return kit
 
 
-def check_split(given: Any, kit: Kit, source: SiteTable, say: Callable[[str], None]) -> None:
-    """Let the owner know now, and not the server later, that the table's rows were divided in another way."""
-    from motet.deploy.site.config import KEPT, read_policy
-    from motet.deploy.site.policy import RefusedByPolicy
+def dry_join(given: Any) -> bool:
+    """Print what would leave, and whether a run would be within the policy."""
+    kit = open_kit(given.kit, "site")
+    policy, source = policy_of(given, kit), source_of(given, kit)
+    report = tried(given, kit, source, policy)
+    if why := split_of(kit, source, policy).objection(given.new_split):
+        report = replace(report, objections=[why, *report.objections])
+    print(shown(given, report))
+    return not report.objections
+
+
+def policy_of(given: Any, kit: Kit) -> Policy:
+    """The policy that the command line names, or the kit's."""
+    from motet.deploy.site.config import read_policy
+    from motet.deploy.site.policy import Policy
+
+    return Policy.read(Path(given.policy)) if given.policy else read_policy(kit)
+
+
+def split_of(kit: Kit, source: SiteTable, policy: Policy) -> TableSplit:
+    """How the table's rows are divided, or would be; a site that has no key yet has divided none."""
+    from motet.deploy.site.config import KEPT
     from motet.deploy.site.split import TableSplit
     from motet.deploy.site.storage import site_key
 
-    try:
-        TableSplit(kit.folder / KEPT, source, read_policy(kit), site_key(kit.folder / "key")).said()
-    except RefusedByPolicy as e:
-        if not given.dry_run:
-            raise
-        say(f"a run would be refused: {e}")
+    key = kit.folder / "key"
+    return TableSplit(kit.folder / KEPT, source, policy, site_key(key) if key.exists() else b"")
 
 
 def source_of(given: Any, kit: Kit) -> SiteTable:
@@ -99,12 +116,18 @@ def split_words(given: Any) -> dict[str, Any]:
     return {name: v for name, v in found.items() if v is not None}
 
 
-def show(given: Any, kit: Kit, source: SiteTable, say: Callable[[str], None]) -> None:
-    """What would leave this site, verb by verb."""
-    from motet.deploy.site.config import read_policy
-    from motet.deploy.site.dry_run import dry_run, dry_text
+def tried(given: Any, kit: Kit, source: SiteTable, policy: Policy) -> DryRunReport:
+    """What would leave this site, verb by verb, after what left in earlier runs."""
+    from motet.deploy.site.config import KEPT
+    from motet.deploy.site.dry_run import dry_run
+    from motet.deploy.site.ledger import Ledger
     from motet.deploy.site.policy import recipe_to_try
 
-    policy = read_policy(kit)
-    report = dry_run(source, policy, recipe_to_try(policy, given.recipe, given.method))
-    say(json.dumps(asdict(report)) if given.json else dry_text(report) + "\n")
+    spent = Ledger(kit.folder / KEPT).spent_by_others("")
+    return dry_run(source, policy, recipe_to_try(policy, given.recipe, given.method), spent)
+
+
+def shown(given: Any, report: DryRunReport) -> str:
+    from motet.deploy.site.dry_run import dry_text
+
+    return json.dumps(asdict(report)) if given.json else dry_text(report) + "\n"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -41,12 +40,10 @@ class AskRecorder(Loop):
     def __init__(self, clients_data: dict[Client, ClientData]) -> None:
         super().__init__(clients_data)
         self.needs: dict[tuple[str, str], Need] = {}
-        self.asked: Counter[str] = Counter()  # verb: how often
         self.now = ("", "")
 
     def ask(self, ask: Ask) -> Tree:
         self.now = (getattr(ask.verb, "__name__", ""), LEARN[ask.learn])
-        self.asked[self.now[0]] += 1
         return super().ask(ask)
 
     def perform(self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
@@ -68,7 +65,7 @@ def needs_of(method: Method, federated: FederatedData) -> list[Need]:
     engine = AskRecorder({c: client for c in (name, f"{name} again", f"{name} once more")})
     with single_threaded():
         dry_run_rounds(shortened(method), engine, few["train"])
-    found = [replace(n, every_round=engine.asked[n.verb] >= _ROUNDS) for n in engine.needs.values()]
+    found = list(engine.needs.values())
     known = {(n.verb, n.learn) for n in found}
     return found + [Need(v, how, seen=False) for v, how in asks_in(type(method)) if (v, how) not in known]
 

@@ -29,6 +29,7 @@ from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.recipe_text import parse
 from motet.settings import checked, fields_of
+from motet.text import unknown
 from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
 
@@ -65,7 +66,6 @@ class Need:
     up: int = 0  # bytes of one reply; the largest that was seen
     down: int = 0  # bytes of what is sent to the site
     seen: bool = True  # in the dry run; if not, only the method's text says so
-    every_round: bool = False  # whether every round of the dry run asked for it
 
     @property
     def numbers(self) -> int:
@@ -125,6 +125,9 @@ class Policy:
         chosen, wrong = checked(values, fields_of(cls), "policy")
         if wrong:
             raise PolicyError("\n".join(wrong))
+        strange = [m for m in chosen.get("methods", ()) if ":" not in m and m not in recipes.method_names()]
+        if strange:
+            raise PolicyError(unknown("method", strange[0], recipes.method_names()))
         names = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
         return cls(**chosen | names)
 
@@ -238,7 +241,7 @@ def check_weights(method: Method, sent: Tree, most: float = 0.0) -> None:
                 )
             if most and bool((v.abs() > most).any()):
                 text = f"a weight of {name!r:.80} is larger than {most:g}, which this site's policy has as weight"
-                raise RefusedByPolicy(text, "weights")
+                raise RefusedByPolicy(text, "weight")
 
 
 def networks(method: Method) -> list[Vec]:

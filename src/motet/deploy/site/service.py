@@ -247,7 +247,7 @@ class SiteService:
             )
         if sum(self.ledger.numbers.values()) + many > contract.losses:
             raise RefusedByPolicy(
-                f"this site's policy has losses = {contract.losses:,}, and they are used up", "asks"
+                f"this site's policy has losses = {contract.losses:,}, and they are used up", "losses"
             )
         self.line = replace(self.line, numbers=many)
         if not contract.noise:

@@ -59,6 +59,18 @@ class TableSplit:
         known = self.checked(read(self.path))
         return self.source.split._replace(scale=known.scale) if known.scale else self.source.split  # type: ignore[arg-type]
 
+    def objection(self, anew: bool = False) -> str:
+        """Why a run would be refused with this table and split, after `--new-split` if `anew`; nothing is written."""
+        try:
+            if anew:
+                kind = self.source.labels(self.source.kind)[1]
+                self.new_rows(replace(forgotten(read(self.path)), kind=kind))
+            else:
+                self.said()
+        except RefusedByPolicy as e:
+            return "" if anew and e.clause == "state" else str(e)  # a damaged file is set aside
+        return ""
+
     def use(self, layout: Layout) -> FixedSplit:
         """Fix the split, if it is not, for a layout; refuse one that wants another."""
         asked = layout.splits.get(self.source.site)
@@ -198,9 +210,14 @@ def begin_anew(folder: Path) -> str:
     except RefusedByPolicy:
         path.replace(aside := path.with_suffix(".damaged"))
         return f"{path} was damaged, and is {aside} now: nobody knows which rows numbers were said of before"
-    left = (known.rows,) if isinstance(known.rows, torch.Tensor) else ()
-    write(path, FixedSplit(earlier=(*known.earlier, *left)))
+    write(path, forgotten(known))
     return ""
+
+
+def forgotten(known: FixedSplit) -> FixedSplit:
+    """Only the rows of which numbers left."""
+    left = (known.rows,) if isinstance(known.rows, torch.Tensor) else ()
+    return FixedSplit(earlier=(*known.earlier, *left))
 
 
 def different_rows(a: np.ndarray, b: np.ndarray) -> int:
