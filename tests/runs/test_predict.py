@@ -63,7 +63,7 @@ def own_scores(folder: Path, client: str) -> np.ndarray:
     store = Store(folder)
     trainer = Trainer(resolve(recipes.Recipe(store.facts()["settings"])), store)
     method, engine, turn = trainer.method, trainer.evaluator, trainer.turn(store.facts()["reported"])
-    engine.method, engine.turn = method, turn
+    engine.visit(method, turn)
     view = method.download(unpack(store.state(turn.number)), client)
     own: Any = method.personal(view, engine.keep(client), engine.data(client))
     client_data = trainer.federated.clients_data[client]
