@@ -199,9 +199,13 @@ class Method(Frozen):
         """How often one client is asked the same verb in a round, at most."""
         return 1
 
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        """How many of a client's n examples each training, or fit, behind a reply goes over."""
+        return (n,)
+
     def rows_trained(self, n: int) -> int:
-        """How many of a client's n examples a reply that was trained rests on."""
-        return n
+        """How many of a client's n examples a reply that was trained rests on, at least."""
+        return min(self.parts_trained(n))
 
     def bounded(self, most: float) -> Method:
         """The same method, in whose measuring verbs one example counts at most this much."""

@@ -107,8 +107,8 @@ def test_whether_a_reply_is_averaged_is_read_from_the_text_and_not_from_the_lett
     tmp_path: Path, name: str, verb: str
 ) -> None:
     recipe = sites.recipe(name)
-    assert offered(site(tmp_path / "1"), recipe) == "learn"
-    service = site(tmp_path / "2", Policy(learn="collect"))
+    assert offered(site(tmp_path / "1", data=rows_of(48)), recipe) == "learn"
+    service = site(tmp_path / "2", Policy(learn="collect"), rows_of(48))
     assert not offered(service, recipe)
     send = {"extractor": sites.method(recipe).task.w0}
     assert asked(service, ask(recipe, verb=verb, learn="mean", send=send)).refusal == "learn"
@@ -179,10 +179,14 @@ def test_a_method_that_trains_on_half_of_the_rows_needs_twice_as_many(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("many", "batch", "clause"), [(17, 16, "rows"), (33, 16, ""), (21, 20, "rows"), (36, 1, "")]
+    ("many", "batch", "known", "secret"),
+    [(17, 16, "rows", ""), (33, 16, "", ""), (21, 20, "rows", ""), (36, 1, "rows", "rows")],
 )
-def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, clause: str) -> None:
-    assert offered(site(tmp_path, data=rows_of(many)), with_settings(FEDAVG, batch=batch)) == clause
+def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, known: str, secret: str) -> None:
+    """With orders of its own, a site makes batches even."""
+    for orders, clause in ((False, known), (True, secret)):
+        service = site(tmp_path / str(orders), Policy(secret_orders=orders), rows_of(many))
+        assert offered(service, with_settings(FEDAVG, batch=batch)) == clause
 
 
 @pytest.mark.parametrize("settings", [{"epochs": 10**9}, {"lr": 1e6}, {"epochs": 1001}])

@@ -99,3 +99,7 @@ class FedAvg(LocalSGD):
         """How many steps a client with n examples takes in a round."""
         whole = self.epochs * torch.ceil(n / self.batch)
         return torch.full_like(whole, self.steps) if self.steps else whole
+
+    def rows_trained(self, n: int) -> int:
+        rows = super().rows_trained(n)
+        return min(rows, self.steps * self.batch) if self.steps else rows

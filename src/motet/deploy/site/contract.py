@@ -24,8 +24,8 @@ import msgspec
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
-from motet.deploy.site.loss_limits import heaviest_row
 from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
+from motet.deploy.site.row_shares import is_pass, is_rate, settings_of, share_of_row, with_even_batches
 from motet.deploy.site.storage import EncryptedStateError
 from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
@@ -43,14 +43,6 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
     (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
 )  # fmt: skip
-_PASSES = (
-    "tune",
-    "mix_first",
-    "inner",
-    "stretch",
-    "trees",
-    "tries",
-)  # settings that repeat work, besides epochs
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
@@ -219,44 +211,16 @@ def noise_scale(policy: Policy, n: int) -> float:
     return policy.noise * math.sqrt(policy.losses / (2 * n)) / n
 
 
-def largest_share(method: Method, n: int) -> float:
-    """The largest share of one row in a reply that was trained: rows of an epoch's last batch count more.
-
-    >>> from motet.methods.fedavg import FedAvg
-    >>> largest_share(FedAvg(None, batch=16), 33), largest_share(FedAvg(None, batch=64), 20)
-    (0.3333333333333333, 0.05)
-    """
-    rows = method.rows_trained(n)
-    batch = min(int(getattr(method, "batch", rows)), rows)
-    if batch < 1:
-        return 1.0
-    whole, rest = divmod(rows, batch)
-    return 1 / ((whole + (rest > 0)) * (rest or batch))
-
-
-def share_of_row(method: Method, own: ClientData) -> float:
-    """The largest share of one row, with the weight that the loss gives it."""
-    return min(1.0, largest_share(method, own.n) * heaviest_row(method.task.criterion, own.train.y))
-
-
-def settings_of(method: Method) -> dict[str, float]:
-    """Batch, passes over rows and learning rates, by name."""
-    found = ((f.name, getattr(method, f.name)) for f in fields(method))
-    return {k: v for k, v in found if k == "batch" or is_pass(k) or is_rate(k)}
+def protected_method(method: Method, n: int, policy: Policy) -> Method:
+    """The method as this site runs it on its n training rows."""
+    bounded = method.bounded(policy.loss_bound) if policy.noise else method
+    return with_even_batches(bounded, n, policy.least_rows) if policy.secret_orders else bounded
 
 
 def check_whole(method: Method) -> None:
     """Refuse an offer that leaves settings open, which a run never does."""
     if left := [f.name for f in fields(method) if getattr(method, f.name) == "auto"]:
         raise RefusedByPolicy(f"the offer leaves settings of the method open: {', '.join(left)}", "recipe")
-
-
-def is_pass(name: str) -> bool:
-    return "epochs" in name or name in _PASSES
-
-
-def is_rate(name: str) -> bool:
-    return name in ("lr", "lr_min", "lr_max") or (name.endswith("_lr") and name != "server_lr")
 
 
 def objections(
@@ -268,8 +232,10 @@ def objections(
     rows = method.rows_trained(contract.rows["train"])
     if rows < policy.least_rows:
         wrong.append(Objection("rows", few(rows, "training rows behind a reply", policy.least_rows)))
-    if contract.share > policy.largest_share and hasattr(method, "batch"):
-        batch = contract.settings.get("batch", 0)
+    batch = contract.settings.get("batch", math.inf)
+    if batch < min(policy.least_rows, contract.rows["train"]):
+        wrong.append(Objection("rows", few(int(batch), "rows in a batch (method.batch)", policy.least_rows)))
+    if contract.share > policy.largest_share:
         text = f"with {rows} rows and batch = {batch:g} one row is {contract.share:.0%} of a reply"
         wrong.append(
             Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")

@@ -37,6 +37,7 @@ from motet.deploy.site.contract import (
     clause_of,
     derive,
     objections,
+    protected_method,
     recipe_hash,
     round_of,
 )
@@ -299,14 +300,15 @@ class SiteService:
     # ---- what the jobs need ----
 
     def method(self, letter: Letter) -> Method:
-        """The method that the letter names, of this site's own motet; with noise, its losses are bounded."""
+        """The method that the letter names, of this site's own motet; with noise, its losses are bounded, and with
+        orders of this site's own its batches are even."""
         federated, wanted = self.rows.of(letter.run), recipe_hash(letter.recipe)
         if self._method is None or self._method[0] != wanted or self._method[1] is not federated:
             recipe = read_recipe(letter.recipe, self.policy)
             with self.limits():
                 method = method_of(recipe, task_of(recipe, federated))
-            bounded = method.bounded(self.policy.loss_bound) if self.policy.noise else method
-            self._method = wanted, federated, recipe, bounded
+            made = protected_method(method, federated.clients_data[self.name].n, self.policy)
+            self._method = wanted, federated, recipe, made
         return self._method[3]
 
     def contract_file(self, run: str) -> Path:
