@@ -167,7 +167,7 @@ def test_errors_with_cells_and_names_of_files_are_refusals_of_which_a_clause_lea
     assert clause(service, "describe", ()) == "data"
     strange = site(tmp_path / "3", patients())
     layout = layout_of(site(tmp_path / "4", patients()))
-    assert clause(strange, "layout", replace(layout, classes=("no", "maybe")).tree()) == "data"
+    assert clause(strange, "layout", replace(layout, classes=("no", "maybe")).tree()) == "layout"
 
 
 # ---- counts ----

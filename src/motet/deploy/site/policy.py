@@ -91,6 +91,7 @@ class Policy:
     sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
     least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
     least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
+    layouts: Count = 50  # different layouts of columns that may be used, over all runs: sites come and go
     round_sums: bool = False  # whether means, spreads and numbers of cells leave rounded
     largest_share: Share = 0.34  # of one row in a reply that was trained: an epoch's last batch may be small
     epochs: Count = 1000  # most passes over the rows that a setting of a recipe may ask for

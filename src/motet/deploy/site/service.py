@@ -148,19 +148,24 @@ class SiteService:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.sent(letter, Reply(self.rows.describe() | own_version()))
+        with self.limits():
+            description = self.rows.describe()
+        return self.sent(letter, Reply(description | own_version()))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
             raise RefusedByPolicy(
                 "this site's policy lets no sums of columns leave.\nhint: data.scale=client", "sums"
             )
-        return self.sent(letter, Reply(self.rows.measure(letter.send)))
+        with self.limits():
+            sums = self.rows.measure(letter.send)
+        return self.sent(letter, Reply(sums))
 
     def use_layout(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
         began = self.ledger.began(letter.run) or bool(self.states(letter).labels())
-        client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
+        with self.limits():
+            client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
         rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         return self.sent(letter, Reply(rows if self.policy.counts else {}))
 
