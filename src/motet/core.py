@@ -211,9 +211,9 @@ class Method(Frozen):
         """The same method, in whose measuring verbs one example counts at most this much."""
         return self
 
-    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Any]) -> Tree:
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Any]) -> Tree:
         """A reply of a measuring verb with noise of the client's own; `draw` gives, for a shape, noise for means
-        over examples that count 1 at most."""
+        over examples that count 1 at most. The same question in `sent` twice gets the same noise."""
         return reply
 
 

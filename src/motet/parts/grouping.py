@@ -238,7 +238,7 @@ class Grouping(Method):
         """A trial trains and scores once for each number of groups."""
         return 1 + (clusters.MOST if not self.k and self.choose_k == "trials" else 0)
 
-    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
         if (
             verb == "second_moments"
         ):  # products of two numbers between -1/2 and 1/2, the same above the diagonal

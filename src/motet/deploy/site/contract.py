@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
@@ -43,7 +44,10 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
     (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
 )  # fmt: skip
+_QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
+_SCORINGS_ALWAYS, _SCORINGS_OF_RUN, _SCORINGS_OF_ROUND = 16, 8, 4  # over all runs, of those that trained
+TEST_SCORINGS = 8  # of a run: it is tested once, at its end; a few more where it was stopped and went on
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
 
@@ -91,15 +95,20 @@ class Contract:
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
+    def stored(self) -> bytes:
+        """The contract as a file, with a checksum."""
+        return with_checksum(json.dumps({FIELD: BLANK} | asdict(self), indent=1).encode())
+
     @classmethod
-    def read(cls, text: bytes) -> Contract:
+    def read(cls, stored: bytes) -> Contract:
+        hint = "hint: let the server offer the run again"
         try:
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.MsgspecError as e:
-            hint = "hint: let the server offer the run again"
-            raise RefusedByPolicy(
-                f"the stored contract of the run cannot be read: {e}\n{hint}", "state"
-            ) from e
+            if is_whole(stored):
+                return msgspec.json.decode(stored, type=cls)
+            why = "its checksum does not match"
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            why = str(e)
+        raise RefusedByPolicy(f"the stored contract of the run cannot be read: {why}\n{hint}", "state")
 
     @property
     def hash(self) -> str:
@@ -199,16 +208,27 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
         )  # rounds are scored once, the last one more
 
 
+def scorings_allowed(runs: int, rounds: int, policy: Policy) -> int:
+    """How many letters may score models over all runs, after so many runs and rounds in which this site trained.
+
+    >>> scorings_allowed(0, 0, Policy()), scorings_allowed(20, 20 * 200, Policy())
+    (16, 10000)
+    """
+    earned = _SCORINGS_ALWAYS + _SCORINGS_OF_RUN * runs + _SCORINGS_OF_ROUND * rounds
+    return min(earned, policy.scorings)
+
+
 def noise_scale(policy: Policy, n: int) -> float:
     """Laplace's scale for a mean of n rows that count 1 each.
 
-    Whoever spends all losses on how many rows lie beyond each of n points has losses / n of them for a count, whose
-    mean is then uncertain by `noise` rows: scale * sqrt(2) * n / sqrt(losses / n) = noise.
+    Half of the numbers of a reply are flags, so that losses / 2 questions may be asked. To find one value of one row
+    takes some ten questions that build on each other. Whoever shares all of them among 20 has losses / 40 for each,
+    whose mean is then uncertain by `noise` rows: scale * sqrt(2) * n / sqrt(losses / 40) = noise.
 
-    >>> round(noise_scale(Policy(noise=2.0, losses=50_000), 1000), 4)
-    0.01
+    >>> round(noise_scale(Policy(noise=1.0, losses=20_000), 1000), 4)
+    0.0158
     """
-    return policy.noise * math.sqrt(policy.losses / (2 * n)) / n
+    return policy.noise * math.sqrt(policy.losses / (4 * _QUESTIONS)) / n
 
 
 def protected_method(method: Method, n: int, policy: Policy) -> Method:
@@ -240,12 +260,23 @@ def objections(
         wrong.append(
             Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")
         )
+    wrong += too_wide(method, contract.rows["train"], policy)
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
     asked = sum(numbers_sent(need, method, contract.rounds) for need in needs)
     if losses + asked > policy.losses:
         text = f"the run sends some {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
         wrong.append(Objection("asks", f"{text}, and this site's policy has losses = {policy.losses:,}"))
     return wrong
+
+
+def too_wide(method: Method, rows: int, policy: Policy) -> list[Objection]:
+    """Why a network has too many weights: units of a wide one can be made to see one row each."""
+    many = sum(v.numel() for v in method.task.w0.values())
+    if not policy.weights_per_row or many <= policy.weights_per_row * rows:
+        return []
+    text = f"the network has {many:,} weights and this site {rows} training rows"
+    most = f"{policy.weights_per_row:g}"
+    return [Objection("weights", f"{text}, and this site's policy has weights_per_row = {most}")]
 
 
 def numbers_sent(need: Need, method: Method, rounds: int) -> int:

@@ -153,6 +153,7 @@ def notes(report: DryRunReport) -> list[str]:
         lines.append(
             "the server takes means and sees each reply before: it is trusted not to use single replies"
         )
+        lines.append("one trained reply of a wide network can hold the table")
     return lines
 
 

@@ -6,12 +6,12 @@ Knows a site's kit and table. Does not know FLARE.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from motet.atomic import write_atomically
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     """The kit, ready to join with; `given` are the words of the command line."""
     kit = open_kit(given.kit, "site")
     changes = given.data or given.policy or given.dry_run or given.new_split or split_words(given)
-    if not changes and (kit.folder / "data.json").exists():
+    from motet.deploy.site.config import KEPT, POLICY, has_source, read_policy, write_source
+
+    if not changes and has_source(kit):
+        read_policy(kit)  # one that is lost or damaged is said now
         return kit  # nothing changed since it was last shown
-    from motet.deploy.site.config import KEPT, POLICY, has_source, write_source
     from motet.deploy.site.policy import Policy
     from motet.deploy.site.split import begin_anew
 
     if given.policy:
         Policy.read(Path(given.policy))  # one that cannot be read does not replace the one before
-        shutil.copyfile(given.policy, kit.folder / POLICY)
+        write_atomically(kit.folder / POLICY, Path(given.policy).read_bytes(), private=True)
     source = source_of(given, kit)
     if given.new_split and not given.dry_run:
         say(begin_anew(kit.folder / KEPT) or "the table's rows are divided anew with the next run")

@@ -32,6 +32,7 @@ from motet.data.federated import FederatedData
 from motet.deploy.agreement.site_replies import own_version
 from motet.deploy.site.contract import (
     SERVER,
+    TEST_SCORINGS,
     Contract,
     check_whole,
     clause_of,
@@ -40,9 +41,16 @@ from motet.deploy.site.contract import (
     protected_method,
     recipe_hash,
     round_of,
+    scorings_allowed,
 )
-from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
-from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
+from motet.deploy.site.disclosure import (
+    check_scored,
+    coarse_scores,
+    has_rare_class,
+    with_enough_rows,
+    without_counts,
+)
+from motet.deploy.site.ledger import SCORING_JOBS, Ledger, LedgerLine, name_of_ask
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
@@ -106,7 +114,8 @@ class SiteService:
             self.line = LedgerLine(caller=caller[:_NAME])
             try:
                 self.check_caller(caller)
-                letter = Letter.read(message, self.policy.letter_bytes)
+                with self.limits():
+                    letter = Letter.read(message, self.policy.letter_bytes)
                 self.line = LedgerLine.about(letter, caller, digest_of(letter))
                 self.check_name(letter)
                 return self.jobs[letter.job](letter)
@@ -186,7 +195,7 @@ class SiteService:
             wrong.insert(0, other)
         if wrong:
             raise RefusedByPolicy("; ".join(o.text for o in wrong), wrong[0].clause)
-        write_atomically(self.contract_file(letter.run), made.text(), private=True)
+        write_atomically(self.contract_file(letter.run), made.stored(), private=True)
         self._contract = made
         self.line = replace(self.line, contract=made.hash)
         return self.sent(letter, Reply({"accepted": True}))
@@ -216,11 +225,26 @@ class SiteService:
                 f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did",
                 "asks",
             )
+        if letter.job in SCORING_JOBS:
+            self.check_scorings(letter)
         one_more = (letter.run, letter.round) not in self.ledger.rounds
         if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
             raise RefusedByPolicy(
                 f"this site's policy has rounds = {self.policy.rounds}, and they are used up", "rounds"
             )
+
+    def check_scorings(self, letter: Letter) -> None:
+        """Refuse scorings out of proportion to training: scores of chosen models are counts of rows."""
+        known = self.ledger
+        most = scorings_allowed(len(known.trained), len(known.rounds), self.policy)
+        if known.scorings >= most:
+            raise RefusedByPolicy(
+                f"{known.scorings} letters scored models after {len(known.rounds)} rounds of training; {most} may "
+                f"(scorings = {self.policy.scorings} in this site's policy, and some for each round)",
+                "asks",
+            )
+        if letter.job == "evaluate" and letter.part == "test" and known.tests[letter.run] >= TEST_SCORINGS:
+            raise RefusedByPolicy(f"test rows of a run may be scored {TEST_SCORINGS} times, and were", "asks")
 
     def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
@@ -258,7 +282,8 @@ class SiteService:
         self.line = replace(self.line, numbers=many)
         if not contract.noise:
             return tree
-        return method.noised(letter.verb, tree, laplace_noise(self.secret, self.line.letter, contract.noise))
+        draw = laplace_noise(self.secret, self.line.letter, contract.noise)
+        return method.noised(letter.verb, letter.send, tree, draw)
 
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
@@ -268,8 +293,11 @@ class SiteService:
         if letter.job == "evaluate_trained":
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
         parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
-        check_scored(self.rows.of(letter.run).clients_data[self.name], parts, self.policy.least_rows)
+        own, least = self.rows.of(letter.run).clients_data[self.name], self.policy.least_rows
+        check_scored(own, parts, least)
         scores = self.tested(letter, method, self.scoring(method, made))
+        if method.task.kind == "classes" and (not self.policy.counts or has_rare_class(own, least)):
+            scores = coarse_scores(scores)
         return self.sent(
             letter, self.weighted(letter, scores if self.policy.counts else without_counts(scores))
         )

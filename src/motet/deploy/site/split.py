@@ -211,7 +211,7 @@ class TableSplit:
 
     def lock(self) -> FileLock:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileLock(self.path.with_suffix(".lock"))
+        return FileLock(self.path.with_suffix(".lock"), mode=0o600)
 
     def write(self, known: FixedSplit) -> None:
         write(self.path, known)

@@ -217,7 +217,8 @@ class SiteRows:
     def run_folder(self, run: str) -> Path:
         """Where a run's files are: in this site's folder, whatever the run's name is."""
         folder = self.folder / "runs" / f"{quote(run, safe='')}.run"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (folder.parent.parent, folder.parent, folder):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
 
 
