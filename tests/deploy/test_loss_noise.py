@@ -110,6 +110,17 @@ def test_nor_at_a_site_of_many_rows(tmp_path: Path) -> None:
     assert miss > 0.95 * guess
 
 
+def test_all_losses_on_one_question_tell_who_is_among_the_rows(tmp_path: Path) -> None:
+    """What noise does not defend: the count of rows with these very values, to a quarter of a row."""
+    found = {}
+    for who in ("a patient", "somebody else"):
+        attack = LossAttack(tmp_path / who, 300, Policy())
+        u = torch.randn(sites.FEATURES, generator=torch.Generator().manual_seed(8))
+        at = float(u @ attack.x[0]) + (0.01 if who == "somebody else" else 0.0)
+        found[who] = attack.count(attack.slice(u, at, int(attack.y[0]), None, 0.0), Policy().losses // 2)
+    assert found["a patient"] > 0.5 > found["somebody else"]
+
+
 def test_without_noise_the_same_questions_give_both(tmp_path: Path) -> None:
     miss, guess = errors(tmp_path, Policy(noise=0.0), 2, 300, many=1)
     assert miss < 0.05 * guess
