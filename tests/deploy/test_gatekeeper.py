@@ -16,9 +16,10 @@ import sites
 from motet.cli.main import main
 from motet.client import ClientData
 from motet.data.federated import FederatedData
-from motet.deploy.site.contract import Contract, scorings_allowed, turn_seed
+from motet.deploy.site.contract import Contract, turn_seed
 from motet.deploy.site.ledger import Ledger, LedgerLine, read_ledger
 from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.score_budget import scorings_allowed
 from motet.deploy.site.service import CONTRACT, SiteService
 from motet.engines.letters import Letter, Reply
 

@@ -158,8 +158,7 @@ class Stacking(Method):
 
     def parts_trained(self, n: int) -> tuple[int, ...]:
         """All examples are behind a public model; Train and Meta rows are behind contribution scores."""
-        meta = round(self.share * n)
-        return (n,) if self.variant == "pooled" else (n, meta, n - meta)
+        return (n,) if self.variant == "pooled" else (meta := round(self.share * n), n - meta)
 
 
 def trust_of(client: str, shares: Tree, served: Tree) -> dict[str, float]:

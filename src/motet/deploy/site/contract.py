@@ -46,8 +46,6 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
 )  # fmt: skip
 _QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
-_SCORINGS_ALWAYS, _SCORINGS_OF_RUN, _SCORINGS_OF_ROUND = 16, 8, 4  # over all runs, of those that trained
-TEST_SCORINGS = 8  # of a run: it is tested once, at its end; a few more where it was stopped and went on
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
 
@@ -206,16 +204,6 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
         yield AskRule(
             job, learn, in_one, 2 * (rounds + 1) + in_one
         )  # rounds are scored once, the last one more
-
-
-def scorings_allowed(runs: int, rounds: int, policy: Policy) -> int:
-    """How many letters may score models over all runs, after so many runs and rounds in which this site trained.
-
-    >>> scorings_allowed(0, 0, Policy()), scorings_allowed(20, 20 * 200, Policy())
-    (16, 10000)
-    """
-    earned = _SCORINGS_ALWAYS + _SCORINGS_OF_RUN * runs + _SCORINGS_OF_ROUND * rounds
-    return min(earned, policy.scorings)
 
 
 def noise_scale(policy: Policy, n: int) -> float:

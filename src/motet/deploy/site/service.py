@@ -32,7 +32,6 @@ from motet.data.federated import FederatedData
 from motet.deploy.agreement.site_replies import own_version
 from motet.deploy.site.contract import (
     SERVER,
-    TEST_SCORINGS,
     Contract,
     check_whole,
     clause_of,
@@ -41,7 +40,6 @@ from motet.deploy.site.contract import (
     protected_method,
     recipe_hash,
     round_of,
-    scorings_allowed,
 )
 from motet.deploy.site.disclosure import (
     check_scored,
@@ -57,6 +55,7 @@ from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.reset import was_reset
+from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.score_noise import ScoreNoise
 from motet.deploy.site.storage import EncryptedState, SiteRows
 from motet.deploy.site.table import SiteTable
@@ -226,25 +225,12 @@ class SiteService:
                 "asks",
             )
         if letter.job in SCORING_JOBS:
-            self.check_scorings(letter)
+            check_scorings(self.ledger, letter, self.policy)
         one_more = (letter.run, letter.round) not in self.ledger.rounds
         if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
             raise RefusedByPolicy(
                 f"this site's policy has rounds = {self.policy.rounds}, and they are used up", "rounds"
             )
-
-    def check_scorings(self, letter: Letter) -> None:
-        """Refuse scorings out of proportion to training: scores of chosen models are counts of rows."""
-        known = self.ledger
-        most = scorings_allowed(len(known.trained), len(known.rounds), self.policy)
-        if known.scorings >= most:
-            raise RefusedByPolicy(
-                f"{known.scorings} letters scored models after {len(known.rounds)} rounds of training; {most} may "
-                f"(scorings = {self.policy.scorings} in this site's policy, and some for each round)",
-                "asks",
-            )
-        if letter.job == "evaluate" and letter.part == "test" and known.tests[letter.run] >= TEST_SCORINGS:
-            raise RefusedByPolicy(f"test rows of a run may be scored {TEST_SCORINGS} times, and were", "asks")
 
     def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
