@@ -203,17 +203,21 @@ class Method(Frozen):
         """How many numbers one client sends by a measuring verb in a run, at most; its largest reply has `reply`."""
         return reply * self.most_asks() * (rounds + 1)
 
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        """How many of a client's n examples each training, or fit, behind a reply goes over."""
+        return (n,)
+
     def rows_trained(self, n: int) -> int:
-        """How many of a client's n examples a reply that was trained rests on."""
-        return n
+        """How many of a client's n examples a reply that was trained rests on, at least."""
+        return min(self.parts_trained(n))
 
     def bounded(self, most: float) -> Method:
         """The same method, in whose measuring verbs one example counts at most this much."""
         return self
 
-    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Any]) -> Tree:
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Any]) -> Tree:
         """A reply of a measuring verb with noise of the client's own; `draw` gives, for a shape, noise for means
-        over examples that count 1 at most."""
+        over examples that count 1 at most. The same question in `sent` twice gets the same noise."""
         return reply
 
 

@@ -13,13 +13,17 @@ from msgspec.structs import replace
 from motet.data.federated import DataError
 from motet.deploy.agreement.column_sums import ColumnSums, pooled
 from motet.deploy.agreement.layout import Layout, Split
-from motet.deploy.site.disclosure import column_sums
+from motet.deploy.site.disclosure import coarse_scores, column_sums
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.service import SiteService
 from motet.deploy.site.table import SiteTable, TableReading
 from motet.engines.letters import Letter, Reply
+from motet.engines.site_scores import ScoreRules
+from motet.runs import recipe as recipes
+from motet.runs.build import method_of, task_of
 from motet.runs.recipe import read
-from patients import ROWS, asked, clause, in_round, layout_of, offered, patients, refused, site
+from patients import RECIPE, ROWS, asked, clause, in_round, layout_of, offered, patients, refused, site
 
 # ---- rows behind a number ----
 
@@ -177,7 +181,7 @@ def test_errors_with_cells_and_names_of_files_are_refusals_of_which_a_clause_lea
     assert clause(service, "describe", ()) == "data"
     strange = site(tmp_path / "3", patients())
     layout = layout_of(site(tmp_path / "4", patients()))
-    assert clause(strange, "layout", replace(layout, classes=("no", "maybe")).tree()) == "data"
+    assert clause(strange, "layout", replace(layout, classes=("no", "maybe")).tree()) == "layout"
 
 
 # ---- counts ----
@@ -242,3 +246,38 @@ def test_a_dry_run_shows_the_very_values_that_would_leave(tmp_path: Path) -> Non
         and "mean of age" not in silent
         and " 60" not in silent.split("the contract that")[0].split("values that leave")[1]
     )
+
+
+def scores_of(service: SiteService) -> dict[str, dict[str, float]]:
+    offered(service)
+    w = method_of(recipes.check(RECIPE), task_of(recipes.check(RECIPE), service.rows.of("r"))).task.w0
+    send = {"global": w + 0.1, "download": (), "same": False, "sides": ["global", "constant"]}
+    reply = Reply.read(service.answer(in_round("evaluate", send, part="test").pack()))
+    assert not reply.refusal
+    return {side: {k: float(v) for k, v in found.items()} for side, found in reply.tree.items()}
+
+
+def test_numbers_of_rows_that_stay_do_not_leave_in_scores(tmp_path: Path) -> None:
+    """How many rows a rare class has would follow from pairs, and from shares with all their digits."""
+    rare = patients(200).assign(ill=np.where(np.arange(200) % 29 == 0, "yes", "no"))  # 7 of 200
+    hidden = scores_of(site(tmp_path / "1", rare))
+    uncounted = scores_of(site(tmp_path / "2", patients(200), Policy(counts=False)))
+    for found, pairs in ((hidden, 49.0), (uncounted, 1.0)):
+        for side, digits in (("global", 2), ("constant", 1)):
+            shares = {
+                k: v for k, v in found[side].items() if k in ("balanced", "f1", "auc", "brier", "ece", "loss")
+            }
+            assert all(v == round(v, digits) for v in shares.values())
+            assert found[side]["pairs"] == pairs
+    exact = scores_of(site(tmp_path / "3", patients(200)))["global"]
+    assert exact["pairs"] > 100 and exact["loss"] != round(exact["loss"], 2)
+
+
+def test_coarse_scores_are_scores_that_a_server_takes() -> None:
+    rules = ScoreRules("classes", 2, 1.0, False)
+    for wrong in np.linspace(0, 1, 41):
+        names = ("accuracy", "balanced", "auc", "f1", "brier", "ece")
+        exact = dict.fromkeys(names, 1 - wrong) | {"loss": wrong * np.log(2), "n": 40.0, "pairs": 39.0}
+        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in exact.items()}
+        for side in ("global", "constant"):
+            rules.check(coarse_scores({side: tensors})[side], 40)

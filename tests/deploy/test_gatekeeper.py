@@ -18,7 +18,8 @@ from motet.client import ClientData
 from motet.data.federated import FederatedData
 from motet.deploy.site.contract import Contract, turn_seed
 from motet.deploy.site.ledger import Ledger, LedgerLine, read_ledger
-from motet.deploy.site.policy import Policy
+from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.score_budget import scorings_allowed
 from motet.deploy.site.service import CONTRACT, SiteService
 from motet.engines.letters import Letter, Reply
 
@@ -107,8 +108,8 @@ def test_whether_a_reply_is_averaged_is_read_from_the_text_and_not_from_the_lett
     tmp_path: Path, name: str, verb: str
 ) -> None:
     recipe = sites.recipe(name)
-    assert offered(site(tmp_path / "1"), recipe) == "learn"
-    service = site(tmp_path / "2", Policy(learn="collect"))
+    assert offered(site(tmp_path / "1", data=rows_of(48)), recipe) == "learn"
+    service = site(tmp_path / "2", Policy(learn="collect"), rows_of(48))
     assert not offered(service, recipe)
     send = {"extractor": sites.method(recipe).task.w0}
     assert asked(service, ask(recipe, verb=verb, learn="mean", send=send)).refusal == "learn"
@@ -133,19 +134,46 @@ def test_three_hundred_trainings_of_one_round_are_three(tmp_path: Path) -> None:
     assert last(tmp_path).clause == "asks"
 
 
-def test_scores_are_counted_too_and_the_same_letter_counts_once(tmp_path: Path) -> None:
+def scored(service: SiteService, factor: float, part: Any = "val", run: str = "r", number: int = 0) -> str:
+    """Why scores of some weights are refused."""
+    w = sites.method(FEDAVG).task.w0 * factor
+    send = {"global": w, "download": (), "same": False, "sides": ["global"]}
+    seed = turn_seed(1, number)
+    return asked(
+        service, Letter("evaluate", run, number, recipe=FEDAVG, seed=seed, send=send, part=part)
+    ).refusal
+
+
+def test_scores_are_counted_over_all_runs_and_earned_by_training(tmp_path: Path) -> None:
+    service = site(tmp_path)
+    for run in ("r", "s", "t"):
+        assert not offered(service, FEDAVG, run=run)
+    assert {scored(service, 1.0) for _ in range(40)} == {""}, "the same letter counts once"
+    found = [scored(service, 1 + i / 100, run="rst"[i % 3]) for i in range(1, 40)]
+    assert found == [""] * 15 + ["asks"] * 24, "whatever the run is called"
+    assert not asked(service, ask(FEDAVG)).refusal, "a round of training"
+    again = site(tmp_path)
+    found = [scored(again, 2 + i / 100, number=1) for i in range(20)]
+    assert found == [""] * 12 + ["asks"] * 8, "8 for a run that trains, 4 for its round"
+    assert "after 1 rounds of training" in last(tmp_path).text
+
+
+def test_test_rows_are_scored_a_few_times_in_a_run(tmp_path: Path) -> None:
     service = site(tmp_path)
     offered(service, FEDAVG)
-    w = sites.method(FEDAVG).task.w0
+    found = [scored(service, 1 + i / 100, "test") for i in range(12)]
+    assert found == [""] * 8 + ["asks"] * 4 and not scored(service, 1.0)
 
-    def score(factor: float) -> str:
-        send = {"global": w * factor, "download": (), "same": False, "sides": ["global"]}
-        letter = Letter("evaluate", "r", 0, recipe=FEDAVG, seed=turn_seed(1, 0), send=send, part="test")
-        return asked(service, letter).refusal
 
-    assert {score(1.0) for _ in range(40)} == {""}
-    found = [score(1 + i / 100) for i in range(1, 40)]
-    assert found.count("") == 23 and set(found[23:]) == {"asks"}
+def test_an_honest_study_fits_the_budget_of_scores() -> None:
+    """20 runs of 200 rounds, each scored, and tested at the end."""
+    done = 0
+    for run in range(20):
+        for number in range(200):
+            done += 1
+            assert done <= scorings_allowed(run + 1, 200 * run + number + 1, Policy())
+        done += 3
+    assert done <= scorings_allowed(20, 4000, Policy())
 
 
 def test_rounds_beyond_the_offer_are_refused(tmp_path: Path) -> None:
@@ -179,10 +207,14 @@ def test_a_method_that_trains_on_half_of_the_rows_needs_twice_as_many(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("many", "batch", "clause"), [(17, 16, "rows"), (33, 16, ""), (21, 20, "rows"), (36, 1, "")]
+    ("many", "batch", "known", "secret"),
+    [(17, 16, "rows", ""), (33, 16, "", ""), (21, 20, "rows", ""), (36, 1, "rows", "rows")],
 )
-def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, clause: str) -> None:
-    assert offered(site(tmp_path, data=rows_of(many)), with_settings(FEDAVG, batch=batch)) == clause
+def test_no_row_is_most_of_a_reply(tmp_path: Path, many: int, batch: int, known: str, secret: str) -> None:
+    """With orders of its own, a site makes batches even."""
+    for orders, clause in ((False, known), (True, secret)):
+        service = site(tmp_path / str(orders), Policy(secret_orders=orders), rows_of(many))
+        assert offered(service, with_settings(FEDAVG, batch=batch)) == clause
 
 
 @pytest.mark.parametrize(
@@ -217,6 +249,13 @@ def test_a_network_of_one_layer_gets_no_weights_that_single_out_rows(tmp_path: P
     steep = w0.map(lambda v, _: v + 1e6)
     assert asked(service, ask(logistic, send=steep)).refusal == "weight"
     assert not asked(service, ask(logistic, send=w0)).refusal
+
+
+def test_an_owner_may_bound_how_wide_networks_are(tmp_path: Path) -> None:
+    """Units of a wide network can be made to see one row each; 83 weights and 36 rows."""
+    assert offered(site(tmp_path / "1", Policy(weights_per_row=2.0)), FEDAVG) == "weights"
+    assert "weights_per_row = 2" in last(tmp_path / "1").text
+    assert not offered(site(tmp_path / "2", Policy(weights_per_row=3.0)), FEDAVG)
 
 
 def test_scores_of_few_rows_stay(tmp_path: Path) -> None:
@@ -353,6 +392,25 @@ def test_a_damaged_contract_is_said_and_offered_anew(tmp_path: Path) -> None:
     assert asked(site(tmp_path), ask(FEDAVG)).refusal == "state"
     again = site(tmp_path)
     assert not offered(again, FEDAVG) and not asked(again, ask(FEDAVG)).refusal
+
+
+def test_no_flipped_bit_and_no_edited_number_makes_another_contract(tmp_path: Path) -> None:
+    service, _ = swarm_site(tmp_path, Policy())
+    (file,) = tmp_path.rglob(CONTRACT)
+    good = file.read_bytes()
+    whole, unnoticed = Contract.read(good), 0
+    for i in range(len(good)):
+        bad = bytearray(good)
+        bad[i] ^= 1 << i % 8
+        try:
+            unnoticed += Contract.read(bytes(bad)) != whole
+        except RefusedByPolicy as e:
+            assert e.clause == "state"
+    assert unnoticed == 0
+    text = good.decode().replace(f'"noise": {whole.noise!r}', '"noise": 0.0')
+    assert text.encode() != good
+    file.write_text(text)
+    assert losses_at(site(tmp_path), SWARM, np.zeros(3), 0).refusal == "state"
 
 
 # ---- the ledger ----

@@ -173,7 +173,7 @@ def descriptions(**tables: pd.DataFrame) -> dict[str, Any]:
     """Descriptions, without files: a source reads what it is given."""
     found = {}
     for site, table in tables.items():
-        source = SiteTable(site, Path("nowhere"), "y")
+        source = SiteTable(site, Path("nowhere"), "y", least_category=1)
         source.__dict__["table"] = SourceTable(table, [FRAME], [len(table)])
         found[site] = source.describe()
     return found

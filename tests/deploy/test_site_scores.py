@@ -36,7 +36,7 @@ def descriptions(folder: Path, rare: int) -> dict[str, dict[str, object]]:
     for site in "ab":
         frame = pd.DataFrame({"x": np.linspace(0, 1, 100), "y": ["yes"] * rare + ["no"] * (100 - rare)})
         frame.to_csv(folder / f"{site}.csv", index=False)
-    return {s: SiteTable(s, folder / f"{s}.csv", "y").describe() for s in "ab"}
+    return {s: SiteTable(s, folder / f"{s}.csv", "y", least_category=1).describe() for s in "ab"}
 
 
 def described(folder: Path, rare: int) -> Agreement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -60,3 +61,6 @@ class FedALA(FedAvg):
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, keep["own"])
+
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        return n, math.ceil(self.mix_share * n)  # A is learned on some of the examples

@@ -95,10 +95,11 @@ class FedAvg(LocalSGD):
         """The local learning rate in this round."""
         return self.lr * self.schedule.factor_at(data.round) if self.schedule.changes else self.lr
 
-    def rows_trained(self, n: int) -> int:
-        return min(n, self.steps * self.batch) if self.steps else n
-
     def steps_taken(self, n: Tensor) -> Tensor:
         """How many steps a client with n examples takes in a round."""
         whole = self.epochs * torch.ceil(n / self.batch)
         return torch.full_like(whole, self.steps) if self.steps else whole
+
+    def rows_trained(self, n: int) -> int:
+        rows = super().rows_trained(n)
+        return min(rows, self.steps * self.batch) if self.steps else rows

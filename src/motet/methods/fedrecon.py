@@ -61,8 +61,8 @@ class FedRecon(FedAvg):
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))
 
-    def rows_trained(self, n: int) -> int:
-        return super().rows_trained(n // 2)
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        return (n // 2,)
 
     def epochs_at_evaluation(self) -> int:
         return self.recon_epochs

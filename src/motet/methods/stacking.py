@@ -150,6 +150,10 @@ class Stacking(Method):
         scores = torch.from_numpy(client_stack.predict(own, x, client_stack.classes_of(self.task)))
         return scores.clamp(min=1e-6).log() if self.task.kind == "classes" else scores[:, 0]
 
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        """All examples are behind a public model; Train and Meta rows are behind contribution scores."""
+        return (n,) if self.variant == "pooled" else (meta := round(self.share * n), n - meta)
+
 
 def trust_of(client: str, shares: Tree, served: Tree) -> dict[str, float]:
     """Contribution scores by client: the private model's are the client's own; models not served count nothing."""

@@ -243,7 +243,7 @@ class Grouping(Method):
         times = {"validation_loss": self.most_asks(), "best_group": 1 + rounds // max(self.regroup_every, 1)}
         return max(reply, 1) * times.get(verb, 1)
 
-    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
         if (
             verb == "second_moments"
         ):  # products of two numbers between -1/2 and 1/2, the same above the diagonal

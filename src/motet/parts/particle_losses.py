@@ -62,9 +62,21 @@ class SendsLosses(Method):
     def bounded(self, most: float) -> SendsLosses:
         return replace(self, clip=min(self.clip or most, most))
 
-    def noised(self, verb: str, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
         loss, flags = reply
-        return torch.stack([loss + self.clip * draw(loss.shape), flags])
+        noise = draw(loss.shape).flatten()[first_equal(sent["theta"])].reshape(loss.shape)
+        return torch.stack([loss + self.clip * noise, flags])
+
+
+def first_equal(theta: Tensor) -> Tensor:
+    """(swarms * particles,) for each particle the place of the first one that is equal to it.
+
+    >>> first_equal(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]]])).tolist()
+    [0, 1, 0]
+    """
+    rows = theta.flatten(0, 1).numpy() + 0.0  # -0 is 0
+    _, first, place = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return torch.from_numpy(first[place.reshape(-1)])
 
 
 def unfit(task: Task, loss: str, swarms: int, clip: float, epsilon: float) -> list[str]:

@@ -7,23 +7,34 @@ Knows a kit's files. Does not know FLARE.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
+import msgspec
+
+from motet.atomic import write_atomically
+from motet.client.losses import Kind
+from motet.data.table_settings import Missing
 from motet.deploy.agreement.layout import Split
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
-from motet.deploy.site.policy import Policy
+from motet.deploy.site.policy import Policy, PolicyError
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import site_key
 from motet.deploy.site.table import SiteTable, TableReading
 
 _DATA = "data.json"
 POLICY = "policy.toml"
+_DEFAULT = "# What may leave this site. Nothing here: the default policy, which a dry run shows.\n"
 KEPT = "kept"  # the folder of what the site stores
 
 
 def write_source(kit: Kit, source: SiteTable) -> None:
-    """Which table this site learns from; only the site's own processes read it."""
+    """Which table this site learns from; only the site's own processes read it. A site that joined has a policy, so
+    that one which is lost later is noticed."""
+    if not os.path.lexists(kit.folder / POLICY):
+        write_atomically(kit.folder / POLICY, _DEFAULT, private=True)
     write(kit.folder / _DATA, asdict(source) | {"path": str(Path(source.path).expanduser().resolve())})
 
 
@@ -39,21 +50,44 @@ def read_source(kit: Kit) -> SiteTable:
         )
     try:
         given = json.loads(file.read_text())
-        split, more = Split(*given.get("split", ())), TableReading.of(given.get("more", {}))
-        return SiteTable(
-            **given
-            | {"path": Path(given["path"]), "drop": tuple(given["drop"]), "split": split, "more": more}
+        split = msgspec.convert(given.get("split", ()), Split)
+        more, drop = TableReading.of(given.get("more", {})), tuple(given["drop"])
+        source = SiteTable(
+            **given | {"path": Path(given["path"]), "drop": drop, "split": split, "more": more}
         )
+        check_source(source)
+        return source
     except (LookupError, TypeError, ValueError, AttributeError) as e:
         raise FederationError(
             f"{file} cannot be read: {e}\nhint: motet federation join {kit.folder} --data … writes it anew"
         ) from e
 
 
+def check_source(source: SiteTable) -> None:
+    """Refuse what `motet federation join` would not have written."""
+    if not source.split.fine:
+        raise ValueError(f"the split {source.split} leaves no rows for training")
+    if source.missing not in get_args(Missing):
+        raise ValueError(f"missing is {source.missing!r}, and must be one of {', '.join(get_args(Missing))}")
+    if source.kind not in ("auto", *get_args(Kind)):
+        raise ValueError(f"kind is {source.kind!r}, and must be auto, classes or numbers")
+    texts = (source.site, source.target, *source.drop)
+    if not all(isinstance(v, str) for v in texts) or type(source.least_category) is not int:
+        raise ValueError("names of columns must be text")
+
+
 def read_policy(kit: Kit) -> Policy:
-    """What the site's owner lets leave; the default policy where the kit has no file for it."""
+    """What the site's owner lets leave; the default policy before the site has joined, and never later."""
     file = kit.folder / POLICY
-    return Policy.read(file) if file.is_file() else Policy()
+    if os.path.lexists(file):
+        return Policy.read(file)
+    if has_source(kit):
+        raise PolicyError(
+            f"this site's policy {file} is missing: nobody knows what its owner lets leave.\n"
+            f"hint: restore it, or write one anew: motet federation join {kit.folder} --policy FILE; "
+            "an empty file is the default policy"
+        )
+    return Policy()
 
 
 def open_service(folder: Path) -> SiteService:

@@ -21,11 +21,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
-from motet.deploy.site.loss_limits import heaviest_row
 from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
+from motet.deploy.site.row_shares import is_pass, is_rate, settings_of, share_of_row, with_even_batches
 from motet.deploy.site.storage import EncryptedStateError
 from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
@@ -43,14 +44,7 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
     (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
 )  # fmt: skip
-_PASSES = (
-    "tune",
-    "mix_first",
-    "inner",
-    "stretch",
-    "trees",
-    "tries",
-)  # settings that repeat work, besides epochs
+_QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
@@ -99,15 +93,20 @@ class Contract:
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
+    def stored(self) -> bytes:
+        """The contract as a file, with a checksum."""
+        return with_checksum(json.dumps({FIELD: BLANK} | asdict(self), indent=1).encode())
+
     @classmethod
-    def read(cls, text: bytes) -> Contract:
+    def read(cls, stored: bytes) -> Contract:
+        hint = "hint: let the server offer the run again"
         try:
-            return msgspec.json.decode(text, type=cls)
-        except msgspec.MsgspecError as e:
-            hint = "hint: let the server offer the run again"
-            raise RefusedByPolicy(
-                f"the stored contract of the run cannot be read: {e}\n{hint}", "state"
-            ) from e
+            if is_whole(stored):
+                return msgspec.json.decode(stored, type=cls)
+            why = "its checksum does not match"
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            why = str(e)
+        raise RefusedByPolicy(f"the stored contract of the run cannot be read: {why}\n{hint}", "state")
 
     @property
     def hash(self) -> str:
@@ -210,61 +209,26 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
 def noise_scale(policy: Policy, n: int) -> float:
     """Laplace's scale for a mean of n rows that count 1 each.
 
-    Whoever spends all losses on how many rows lie beyond each of n points has losses / n of them for a count, whose
-    mean is then uncertain by `noise` rows: scale * sqrt(2) * n / sqrt(losses / n) = noise.
+    Half of the numbers of a reply are flags, so that losses / 2 questions may be asked. To find one value of one row
+    takes some ten questions that build on each other. Whoever shares all of them among 20 has losses / 40 for each,
+    whose mean is then uncertain by `noise` rows: scale * sqrt(2) * n / sqrt(losses / 40) = noise.
 
-    >>> round(noise_scale(Policy(noise=2.0, losses=50_000), 1000), 4)
-    0.01
+    >>> round(noise_scale(Policy(noise=1.0, losses=20_000), 1000), 4)
+    0.0158
     """
-    return policy.noise * math.sqrt(policy.losses / (2 * n)) / n
+    return policy.noise * math.sqrt(policy.losses / (4 * _QUESTIONS)) / n
 
 
-def largest_share(method: Method, n: int) -> float:
-    """The largest share of one row in a reply that was trained: rows of an epoch's last batch count more, and with a
-    number of steps some rows are visited once more than others.
-
-    >>> from motet.methods.fedavg import FedAvg
-    >>> largest_share(FedAvg(None, batch=16), 33), largest_share(FedAvg(None, batch=64), 20)
-    (0.3333333333333333, 0.05)
-    >>> largest_share(FedAvg(None, batch=10, steps=1), 100), largest_share(FedAvg(None, batch=10, steps=3), 20)
-    (0.1, 0.06666666666666667)
-    """
-    rows = method.rows_trained(n)
-    batch = min(int(getattr(method, "batch", rows)), rows)
-    if batch < 1:
-        return 1.0
-    whole, rest = divmod(rows, batch)
-    in_epoch = whole + (rest > 0)
-    steps = int(getattr(method, "steps", 0)) or in_epoch  # of all epochs, one stands for all
-    visits, more = divmod(steps, in_epoch)
-    return (visits / (rest or batch) + (more > 0) / batch) / steps
-
-
-def share_of_row(method: Method, own: ClientData) -> float:
-    """The largest share of one row, with the weight that the loss gives it."""
-    return min(1.0, largest_share(method, own.n) * heaviest_row(method.task.criterion, own.train.y))
-
-
-def settings_of(method: Method) -> dict[str, float]:
-    """Batch, passes over rows and learning rates, by name; all as floats, so that a contract that was stored and read
-    again has the same hash."""
-    found = ((f.name, getattr(method, f.name)) for f in fields(method))
-    names = ("batch", "steps")
-    return {k: v if v == "auto" else float(v) for k, v in found if k in names or is_pass(k) or is_rate(k)}
+def protected_method(method: Method, n: int, policy: Policy) -> Method:
+    """The method as this site runs it on its n training rows."""
+    bounded = method.bounded(policy.loss_bound) if policy.noise else method
+    return with_even_batches(bounded, n, policy.least_rows) if policy.secret_orders else bounded
 
 
 def check_whole(method: Method) -> None:
     """Refuse an offer that leaves settings open, which a run never does."""
     if left := [f.name for f in fields(method) if getattr(method, f.name) == "auto"]:
         raise RefusedByPolicy(f"the offer leaves settings of the method open: {', '.join(left)}", "recipe")
-
-
-def is_pass(name: str) -> bool:
-    return "epochs" in name or name in _PASSES
-
-
-def is_rate(name: str) -> bool:
-    return name in ("lr", "lr_min", "lr_max") or (name.endswith("_lr") and name != "server_lr")
 
 
 def objections(
@@ -276,12 +240,15 @@ def objections(
     rows = method.rows_trained(contract.rows["train"])
     if rows < policy.least_rows:
         wrong.append(Objection("rows", few(rows, "training rows behind a reply", policy.least_rows)))
-    if contract.share > policy.largest_share and hasattr(method, "batch"):
-        batch = contract.settings.get("batch", 0)
+    batch = contract.settings.get("batch", math.inf)
+    if batch < min(policy.least_rows, contract.rows["train"]):
+        wrong.append(Objection("rows", few(int(batch), "rows in a batch (method.batch)", policy.least_rows)))
+    if contract.share > policy.largest_share:
         text = f"with {rows} rows and batch = {batch:g} one row is {contract.share:.0%} of a reply"
         wrong.append(
             Objection("rows", f"{text}, and this site's policy has largest_share = {policy.largest_share:g}")
         )
+    wrong += too_wide(method, contract.rows["train"], policy)
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
     wrong += too_many_steps(contract, rows, policy)
     asked = numbers_sent(needs, method, contract.rounds)
@@ -307,6 +274,16 @@ def unbounded(method: Method, most: float) -> list[Objection]:
         return []
     text = f"method.bound is {bound:g} (0: any weight), and this site's policy has weight = {most:g}"
     return [Objection("weight", f"{text}; hint: method.bound={most:g}")]
+
+
+def too_wide(method: Method, rows: int, policy: Policy) -> list[Objection]:
+    """Why a network has too many weights: units of a wide one can be made to see one row each."""
+    many = sum(v.numel() for v in method.task.w0.values())
+    if not policy.weights_per_row or many <= policy.weights_per_row * rows:
+        return []
+    text = f"the network has {many:,} weights and this site {rows} training rows"
+    most = f"{policy.weights_per_row:g}"
+    return [Objection("weights", f"{text}, and this site's policy has weights_per_row = {most}")]
 
 
 def out_of_range(name: str, value: float, policy: Policy) -> list[Objection]:

@@ -8,6 +8,7 @@ Knows numbers and the policy. Does not know letters, nor what numbers are used f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,6 +84,28 @@ def class_counts(counts: Sequence[int], least: int) -> list[int]:
 def _coarse(n: float, least: int) -> int:
     """Rounded down to a multiple."""
     return int(n // least) * least
+
+
+def has_rare_class(client_data: ClientData, least: int) -> bool:
+    """Whether a class has fewer than `least` of all rows, so that numbers of classes are not said as they are."""
+    y = np.concatenate([part.y.numpy() for part in (client_data.train, client_data.val, client_data.test)])
+    return bool((np.unique(y, return_counts=True)[1] < least).any())
+
+
+def coarse_scores(scores: Tree, side: str = "") -> Tree:
+    """Scores of classes from which no number of rows of a class follows: shares to a hundredth, those of the constant
+    to a tenth, and pairs of rows as if the rarest class had one row."""
+    if not isinstance(scores, dict) or "n" not in scores:
+        return {k: coarse_scores(v, k) for k, v in scores.items()}
+    digits = 1 if side == "constant" else 2
+    found = {k: float(v) for k, v in scores.items()}
+    coarse = {
+        k: round(v, digits) if math.isfinite(v) else v for k, v in found.items() if k not in ("n", "own")
+    }
+    if math.isfinite(coarse["loss"]):  # a wrong row costs log 2 and more, also after rounding
+        coarse["accuracy"] = min(1.0, max(coarse["accuracy"], 1 - coarse["loss"] / math.log(2)))
+    coarse["pairs"] = min(found["pairs"], max(found["n"] - 1, 0.0))
+    return {k: torch.tensor(coarse.get(k, v), dtype=scores[k].dtype) for k, v in found.items()}
 
 
 def without_counts(scores: Tree) -> Tree:

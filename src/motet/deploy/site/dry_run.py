@@ -20,7 +20,7 @@ from motet.core import Tree
 from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
-from motet.deploy.site.contract import Contract, derive, objections
+from motet.deploy.site.contract import Contract, derive, objections, protected_method
 from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import described, needs_of
@@ -86,7 +86,9 @@ def dry_run(
     federated = source.build_clients(layout)
     whole = completed(recipe, federated)
     made, rounds = method_of(whole, task_of(whole, federated)), recipe.train.rounds
-    asked, own = needs_of(made, federated), federated.clients_data[site]
+    own = federated.clients_data[site]
+    made = protected_method(made, own.n, policy)
+    asked = needs_of(made, federated)
     contract = derive(
         "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
     )
@@ -210,6 +212,7 @@ def notes(report: DryRunReport) -> list[str]:
         lines.append(
             "the server takes means and sees each reply before: it is trusted not to use single replies"
         )
+        lines.append("one trained reply of a wide network can hold the table")
     return lines
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from motet.atomic import write_atomically
 from motet.deploy.flare.kits import FederationError, Kit, open_kit
 
 if TYPE_CHECKING:
@@ -25,12 +26,12 @@ def prepare(given: Any, say: Callable[[str], None]) -> Kit:
     """The kit, ready to join with; `given` are the words of the command line."""
     kit = open_kit(given.kit, "site")
     changes = given.data or given.policy or given.new_split or split_words(given)
-    if not changes and (kit.folder / "data.json").exists():
-        return kit  # nothing changed since it was last shown
-    from motet.atomic import write_atomically
-    from motet.deploy.site.config import KEPT, POLICY, write_source
+    from motet.deploy.site.config import KEPT, POLICY, has_source, read_policy, write_source
     from motet.deploy.site.split import begin_anew
 
+    if not changes and has_source(kit):
+        read_policy(kit)  # one that is lost or damaged is said now
+        return kit  # nothing changed since it was last shown
     policy, source = policy_of(given, kit), source_of(given, kit)
     if given.new_split:
         say(begin_anew(kit.folder / KEPT) or "the table's rows are divided anew with the next run")

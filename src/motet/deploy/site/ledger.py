@@ -26,6 +26,7 @@ from motet.text import aligned
 _TEXT = 200  # characters of a name that are written down
 _REASON = 2000  # of a reason for a refusal
 RUN_JOBS = ("verb", "evaluate", "evaluate_trained", "save_model")  # letters of a run that was offered
+SCORING_JOBS = ("evaluate", "evaluate_trained")
 _OLD = "ledger.tsv"  # time, run, round, ask, job, verb, learn, bytes
 
 
@@ -37,6 +38,7 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     job: str = ""
     verb: str = ""
     learn: str = ""
+    part: str = ""  # which rows were scored
     run: str = ""
     round: int = -1
     ask: int = 0
@@ -54,8 +56,15 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     def about(cls, letter: Letter, caller: str, digest: str) -> LedgerLine:
         names = {k: getattr(letter, k)[:_TEXT] for k in ("job", "verb", "run")}
         learn = LEARN[letter.learn] if letter.job == "verb" else ""
+        part = letter.part if letter.job == "evaluate" else ""
         return cls(
-            caller=caller[:_TEXT], learn=learn, round=letter.round, ask=letter.number, letter=digest, **names
+            caller=caller[:_TEXT],
+            learn=learn,
+            part=part,
+            round=letter.round,
+            ask=letter.number,
+            letter=digest,
+            **names,
         )
 
     @property
@@ -81,9 +90,13 @@ class Ledger:
         )  # letters answered in a round, by ask
         self.in_all: dict[tuple[str, str], int] = defaultdict(int)  # the same in all rounds of a run
         self.numbers: dict[str, int] = defaultdict(int)  # losses and numbers of sketches that left, by run
+        self.trained: set[str] = set()  # runs in which a verb was answered
+        self.scorings = 0  # letters that scored models, over all runs
+        self.tests: dict[str, int] = defaultdict(int)  # of these, letters that scored test rows, by run
         self.read, self.last = 0, ""  # how far the file was read, and the hash of the last line
         if self.old.exists():
             self.rounds |= old_rounds(self.old.read_bytes())
+            self.trained |= {run for run, _ in self.rounds}
             self.last = sha256(self.old.read_bytes()).hexdigest()
         self.catch_up()
 
@@ -108,13 +121,16 @@ class Ledger:
             self.asks[key].add(line.letter)
             self.in_all[line.run, key[2]] += 1
             self.numbers[line.run] += line.numbers
+            self.scorings += line.job in SCORING_JOBS
+            self.tests[line.run] += line.part == "test"
         if line.job == "verb":
             self.rounds.add((line.run, line.round))
+            self.trained.add(line.run)
 
     def write(self, line: LedgerLine) -> None:
         """Add a line; it is on the disk when this returns."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.with_suffix(".lock")):
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(self.path.with_suffix(".lock"), mode=0o600):
             self.catch_up()
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             raw = ascii_json(replace(line, time=now, previous=self.last))

@@ -34,6 +34,7 @@ from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_nam
 from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
+_LARGEST = 1e15  # of a policy's numbers: what is larger is a slip, and no limit
 _LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
 
 
@@ -87,17 +88,24 @@ class Policy:
     scores: bool = (
         True  # may scores leave: how many rows, and metrics of predictions for them; never predictions
     )
+    scorings: Count = (
+        10_000  # letters that may score models over all runs; besides, four for a round of training
+    )
     counts: bool = True  # may numbers of rows leave; if not, this site weighs 1 in a mean
     sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
     least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
     least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
+    layouts: Count = 50  # different layouts of columns that may be used, over all runs: sites come and go
     round_sums: bool = False  # whether means, spreads and numbers of cells leave rounded
     largest_share: Share = 0.34  # of one row in a reply that was trained: an epoch's last batch may be small
+    weights_per_row: NotNegative = 0.0  # most weights of a network for each training row; 0: any
     epochs: Count = 1000  # most passes over the rows that a setting of a recipe may ask for
     rate: Positive = 10.0  # largest learning rate
     weight: Positive = 30.0  # largest weight that may be sent for a network of one layer
-    noise: NotNegative = 2.0  # rows by which counts stay uncertain that are made from all losses and sketches
-    losses: Count = 50_000  # losses and numbers of sketches that may leave, over all runs
+    noise: NotNegative = (
+        1.0  # rows by which a count stays uncertain that a twentieth of all losses is spent on
+    )
+    losses: Count = 20_000  # losses and numbers of sketches that may leave, over all runs
     loss_bound: Positive = 3.0  # with noise: largest loss of one row; larger ones are cut to it
     score_noise: NotNegative = 0.0  # rows by which every score stays uncertain; 0: scores leave as they are
     secret_orders: bool = True  # shuffle rows by this site's key, and not by the seed that the server knows
@@ -113,6 +121,10 @@ class Policy:
             raise PolicyError(
                 f"there is no policy {path}\nhint: an empty file is the default policy"
             ) from None
+        except OSError as e:
+            raise PolicyError(
+                f"the policy {path} cannot be read: {e.strerror or e}\nhint: a policy is a TOML file"
+            ) from e
         except ValueError as e:  # also for bytes that are no text
             raise PolicyError(f"{path} is not valid TOML: {e}") from e
         try:
@@ -123,6 +135,11 @@ class Policy:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Policy:
         chosen, wrong = checked(values, fields_of(cls), "policy")
+        wrong += [
+            f"policy.{k} is {v:g}; expected a number up to {_LARGEST:g}"
+            for k, v in chosen.items()
+            if isinstance(v, int | float) and not v <= _LARGEST
+        ]
         if wrong:
             raise PolicyError("\n".join(wrong))
         strange = [m for m in chosen.get("methods", ()) if ":" not in m and m not in recipes.method_names()]

@@ -37,17 +37,25 @@ from motet.deploy.site.contract import (
     clause_of,
     derive,
     objections,
+    protected_method,
     recipe_hash,
     round_of,
 )
-from motet.deploy.site.disclosure import check_scored, with_enough_rows, without_counts
-from motet.deploy.site.ledger import Ledger, LedgerLine, name_of_ask
+from motet.deploy.site.disclosure import (
+    check_scored,
+    coarse_scores,
+    has_rare_class,
+    with_enough_rows,
+    without_counts,
+)
+from motet.deploy.site.ledger import SCORING_JOBS, Ledger, LedgerLine, name_of_ask
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.reset import was_reset
+from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.score_noise import ScoreNoise
 from motet.deploy.site.storage import EncryptedState, SiteRows
 from motet.deploy.site.table import SiteTable
@@ -105,7 +113,8 @@ class SiteService:
             self.line = LedgerLine(caller=caller[:_NAME])
             try:
                 self.check_caller(caller)
-                letter = Letter.read(message, self.policy.letter_bytes)
+                with self.limits():
+                    letter = Letter.read(message, self.policy.letter_bytes)
                 self.line = LedgerLine.about(letter, caller, digest_of(letter))
                 self.check_name(letter)
                 return self.jobs[letter.job](letter)
@@ -147,19 +156,24 @@ class SiteService:
     # ---- before a run: what the site holds, and whether it takes part ----
 
     def describe(self, letter: Letter) -> bytes:
-        return self.sent(letter, Reply(self.rows.describe() | own_version()))
+        with self.limits():
+            description = self.rows.describe()
+        return self.sent(letter, Reply(description | own_version()))
 
     def measure(self, letter: Letter) -> bytes:
         if not self.policy.sums:
             raise RefusedByPolicy(
                 "this site's policy lets no sums of columns leave.\nhint: data.scale=client", "sums"
             )
-        return self.sent(letter, Reply(self.rows.measure(letter.send)))
+        with self.limits():
+            sums = self.rows.measure(letter.send)
+        return self.sent(letter, Reply(sums))
 
     def use_layout(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
         began = self.ledger.began(letter.run) or bool(self.states(letter).labels())
-        client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
+        with self.limits():
+            client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
         rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
         return self.sent(letter, Reply(rows if self.policy.counts else {}))
 
@@ -180,7 +194,7 @@ class SiteService:
             wrong.insert(0, other)
         if wrong:
             raise RefusedByPolicy("; ".join(o.text for o in wrong), wrong[0].clause)
-        write_atomically(self.contract_file(letter.run), made.text(), private=True)
+        write_atomically(self.contract_file(letter.run), made.stored(), private=True)
         self._contract = made
         self.line = replace(self.line, contract=made.hash)
         return self.sent(letter, Reply({"accepted": True}))
@@ -210,6 +224,8 @@ class SiteService:
                 f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did",
                 "asks",
             )
+        if letter.job in SCORING_JOBS:
+            check_scorings(self.ledger, letter, self.policy)
         one_more = (letter.run, letter.round) not in self.ledger.rounds
         if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
             raise RefusedByPolicy(
@@ -252,7 +268,8 @@ class SiteService:
         self.line = replace(self.line, numbers=many)
         if not contract.noise:
             return tree
-        return method.noised(letter.verb, tree, laplace_noise(self.secret, self.line.letter, contract.noise))
+        draw = laplace_noise(self.secret, self.line.letter, contract.noise)
+        return method.noised(letter.verb, letter.send, tree, draw)
 
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
@@ -262,8 +279,11 @@ class SiteService:
         if letter.job == "evaluate_trained":
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
         parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
-        check_scored(self.rows.of(letter.run).clients_data[self.name], parts, self.policy.least_rows)
+        own, least = self.rows.of(letter.run).clients_data[self.name], self.policy.least_rows
+        check_scored(own, parts, least)
         scores = self.tested(letter, method, self.scoring(method, made))
+        if method.task.kind == "classes" and (not self.policy.counts or has_rare_class(own, least)):
+            scores = coarse_scores(scores)
         return self.sent(
             letter, self.weighted(letter, scores if self.policy.counts else without_counts(scores))
         )
@@ -299,14 +319,15 @@ class SiteService:
     # ---- what the jobs need ----
 
     def method(self, letter: Letter) -> Method:
-        """The method that the letter names, of this site's own motet; with noise, its losses are bounded."""
+        """The method that the letter names, of this site's own motet; with noise, its losses are bounded, and with
+        orders of this site's own its batches are even."""
         federated, wanted = self.rows.of(letter.run), recipe_hash(letter.recipe)
         if self._method is None or self._method[0] != wanted or self._method[1] is not federated:
             recipe = read_recipe(letter.recipe, self.policy)
             with self.limits():
                 method = method_of(recipe, task_of(recipe, federated))
-            bounded = method.bounded(self.policy.loss_bound) if self.policy.noise else method
-            self._method = wanted, federated, recipe, bounded
+            made = protected_method(method, federated.clients_data[self.name].n, self.policy)
+            self._method = wanted, federated, recipe, made
         return self._method[3]
 
     def contract_file(self, run: str) -> Path:

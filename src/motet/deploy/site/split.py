@@ -41,10 +41,11 @@ class FixedSplit(Struct, frozen=True):
     wish: Split = Split()  # as the owner chose it
     kind: str = ""  # of the target, as the first run read it
     scale: str = ""  # of the first run; "" before a layout was used
-    rows: Any = ()  # (training rows,) hashes, sorted
-    earlier: tuple[Any, ...] = ()  # such hashes of tables before, of which numbers left
+    rows: Any = ()  # {column: (training rows,) hashes of cells}
+    earlier: tuple[Any, ...] = ()  # such hashes of tables before; (rows,) of whole rows in older files
     sums: Any = ()  # what was answered, and may be answered again
     said_under: str = ""  # the policy under which it was answered
+    layouts: tuple[str, ...] = ()  # hashes of the layouts that were used, over all runs
 
 
 class TableSplit:
@@ -80,10 +81,38 @@ class TableSplit:
                 "hint: the site's owner chooses it: motet federation join KIT --val … --test … --seed …",
                 "layout",
             )
-        return self.fix(layout.kind, layout.scale)
+        self.fix(layout.kind, layout.scale)
+        return self.counted(sha256(pack(layout.tree())).hexdigest())
+
+    def counted(self, layout: str) -> FixedSplit:
+        """Count a layout that was not used before: what differs between two of them may tell of rows."""
+        with self.lock():
+            known = read(self.path)
+            if layout in known.layouts:
+                return known
+            if len(known.layouts) >= self.policy.layouts:
+                raise RefusedByPolicy(
+                    f"{len(known.layouts)} different layouts of columns were used here, and this site's policy has "
+                    f"layouts = {self.policy.layouts}",
+                    "layout",
+                )
+            self.write(known := replace(known, layouts=(*known.layouts, layout)))
+        return known
+
+    def check_kind(self, kind: str) -> None:
+        """Refuse a kind of target that this table cannot have, before anything is done with it."""
+        known = self.checked(read(self.path))
+        self.once("kind", kind, known.kind, self.source.kind)
+        if kind not in self.source.kinds:
+            raise RefusedByPolicy(
+                f"a run asks for a target of the kind {kind!r}, and this site's has {self.source.kinds[0]!r}.\n"
+                "hint: the site's owner chooses it: motet federation join KIT --data … --target … --kind …",
+                "layout",
+            )
 
     def fix(self, kind: str, scale: str = "") -> FixedSplit:
         """The split with the kind of the target, and the scaling, that the first run asks for."""
+        self.check_kind(kind)
         with self.lock():
             before = known = self.checked(read(self.path))
             if not known.table:
@@ -140,14 +169,14 @@ class TableSplit:
             )
         return asked
 
-    def new_rows(self, known: FixedSplit) -> torch.Tensor:
-        """Hashes of the training rows; refused if they differ in few rows from those of a table before."""
-        found, least = (
-            torch.from_numpy(np.sort(self.hashes()[self.source.learned(known.kind)])),
-            self.policy.least_rows,
-        )
+    def new_rows(self, known: FixedSplit) -> dict[str, torch.Tensor]:
+        """Hashes of the training rows' cells; refused if they differ in few rows from those of a table before."""
+        learned, least = self.source.learned(known.kind), self.policy.least_rows
+        found = {
+            self.keyed(c.encode()): self.cells(c, h[learned]) for c, h in self.source.cell_hashes().items()
+        }
         for old in known.earlier:
-            differ = different_rows(found.numpy(), old.numpy())
+            differ = self.different(found, old, learned)
             if 0 < differ < least:
                 raise RefusedByPolicy(
                     f"{differ} training rows differ from a table of this site of which numbers left, and this "
@@ -157,8 +186,26 @@ class TableSplit:
                 )
         return found
 
+    def different(self, found: dict[str, torch.Tensor], old: Any, learned: np.ndarray) -> int:
+        """In how many rows two tables differ, by the columns that both have; 0 if there are none of these."""
+        if isinstance(old, torch.Tensor):  # of an older motet: whole rows
+            return different_rows(self.hashes()[learned], old.numpy())
+        common = sorted(set(found) & set(old))
+        if not common:
+            return 0
+        return different_rows(*(joined([table[c].numpy() for c in common]) for table in (found, old)))
+
+    def keyed(self, content: bytes) -> str:
+        return blake2b(content, digest_size=8, key=self.key).hexdigest()
+
+    def cells(self, column: str, hashes: np.ndarray) -> torch.Tensor:
+        """(rows,) keyed hashes of a column's cells, int64."""
+        values, place = np.unique(hashes, return_inverse=True)
+        keyed = (blake2b(column.encode() + v.tobytes(), digest_size=8, key=self.key).digest() for v in values)
+        return torch.from_numpy(np.frombuffer(b"".join(keyed), np.int64)[place])
+
     def hashes(self) -> np.ndarray:
-        """(rows,) keyed hashes of the rows, int64."""
+        """(rows,) keyed hashes of whole rows, int64, as an older motet stored them."""
         keyed = (blake2b(h.tobytes(), digest_size=8, key=self.key).digest() for h in self.source.row_hashes())
         return np.frombuffer(b"".join(keyed), np.int64)
 
@@ -178,7 +225,7 @@ class TableSplit:
 
     def lock(self) -> FileLock:
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return FileLock(self.path.with_suffix(".lock"))
+        return FileLock(self.path.with_suffix(".lock"), mode=0o600)
 
     def write(self, known: FixedSplit) -> None:
         write(self.path, known)
@@ -215,9 +262,16 @@ def begin_anew(folder: Path) -> str:
 
 
 def forgotten(known: FixedSplit) -> FixedSplit:
-    """Only the rows of which numbers left."""
-    left = (known.rows,) if isinstance(known.rows, torch.Tensor) else ()
-    return FixedSplit(earlier=(*known.earlier, *left))
+    """Only the rows of which numbers left, and how many layouts were used."""
+    left = () if isinstance(known.rows, tuple) else (known.rows,)
+    return FixedSplit(earlier=(*known.earlier, *left), layouts=known.layouts)
+
+
+def joined(columns: list[np.ndarray]) -> np.ndarray:
+    """(rows,) one hash for each row of some columns."""
+    rows = np.ascontiguousarray(np.column_stack(columns))
+    parts = (blake2b(row.tobytes(), digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(parts), np.int64)
 
 
 def different_rows(a: np.ndarray, b: np.ndarray) -> int:

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import get_args
 from urllib.parse import quote
 
+import numpy as np
+
 from motet.atomic import write_atomically
 from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.client.losses import Kind
 from motet.core import Tree
 from motet.data.federated import FederatedData
+from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.site.disclosure import said_at_home, with_enough_rows
 from motet.deploy.site.policy import Policy, RefusedByPolicy
@@ -141,13 +144,13 @@ class SiteRows:
 
     def use_layout(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
-        with said_at_home("data"):
+        with said_at_home("layout"):
             layout, path = self.fitting(given), self.run_folder(run) / LAYOUT
             if began and path.exists():
                 if pack(read_layout(path)["layout"]) != pack(layout.tree()):
                     raise RefusedByPolicy(f"run {run} began here with another layout of columns", "layout")
                 return self.of(run)
-            found = self.source.build_clients(layout)
+            found = self.source.build_clients(layout, self.said(layout))
         with_enough_rows(found.clients_data[self.source.site], self.policy.least_rows)
         packed = pack({FIELD: BLANK, "layout": layout.tree(), "rows": found.fingerprint()})
         write_atomically(path, with_checksum(packed), private=True)
@@ -156,14 +159,27 @@ class SiteRows:
 
     def fitting(self, given: Tree) -> Layout:
         """The layout that a letter holds, if it is one for this site's columns and for its own split."""
-        source = self.source
         try:
             layout = Layout.of(given)
         except WireError as e:
             raise RefusedByPolicy(f"a letter holds no layout of columns: {e}", "layout") from e
-        source.check_layout(layout)
+        self.split.check_kind(layout.kind)
+        if layout.wants_sums and not self.policy.sums:
+            raise RefusedByPolicy(
+                "a layout scales columns or the target, and this site's policy lets no sums of columns leave.\n"
+                "hint: data.scale=client",
+                "layout",
+            )
+        self.source.check_layout(layout, self.said(layout))
         self.split.use(layout)
         return layout
+
+    def said(self, layout: Layout) -> ColumnSums:
+        """What this site says, or would say, of its columns; of none where its policy lets no sums leave."""
+        if not self.policy.sums:
+            return ColumnSums(*np.zeros((4, len(self.source.own_layout(layout.kind).columns) + 1)))
+        tree = self.split.sums(layout.kind, lambda kind: self.source.measure(kind, self.policy).tree())
+        return ColumnSums(**{k: tree[k].double().numpy() for k in ColumnSums._fields})
 
     def of(self, run: str) -> FederatedData:
         """This site's rows, as they were laid out for a run."""
@@ -181,7 +197,7 @@ class SiteRows:
         given = read_layout(path)
         with said_at_home("data"):
             self.split.use(layout := Layout.of(given["layout"]))
-            found = source.build_clients(layout)
+            found = source.build_clients(layout, self.said(layout))
         if found.fingerprint() != given["rows"]:
             raise RefusedByPolicy(
                 f"the rows of {source.path.name} changed since run {run} began.\n"
@@ -201,7 +217,8 @@ class SiteRows:
     def run_folder(self, run: str) -> Path:
         """Where a run's files are: in this site's folder, whatever the run's name is."""
         folder = self.folder / "runs" / f"{quote(run, safe='')}.run"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for place in (folder.parent.parent, folder.parent, folder):
+            place.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
 
 

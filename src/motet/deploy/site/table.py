@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -34,7 +34,10 @@ from motet.deploy.site.categories import category_counts, is_text, nearly_unique
 from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 
-_FAR = 1_000  # spreads from a federation's mean to a site's, at most: a site with a millionth of the rows has less
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAR = 30.0  # spreads from a federation's mean to a site's, at most: a site with a thousandth of the rows has less
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,34 @@ class SiteTable:
         reader = self.reader(kind)
         y, found, classes = reader.target()
         refuse(reader.problems)
-        if found == "classes" and not self.numeric and nearly_unique(np.bincount(y), self.least_category):
-            self.refuse_unique([self.target])
+        if found == "classes":
+            self.refuse_rare_classes(np.bincount(y))
         return y, found, classes
+
+    def refuse_rare_classes(self, counts: np.ndarray) -> None:
+        """A class is what is learned, so that rare ones are not put together without the owner's word."""
+        if not self.numeric and nearly_unique(counts, self.least_category):
+            self.refuse_unique([self.target])
+        if rare := int(((counts > 0) & (counts < self.least_category)).sum()):
+            what = "1 class" if rare == 1 else f"{rare} classes"
+            raise RefusedByPolicy(
+                f"{what} of the target {self.target!r} in fewer than {self.least_category} rows: names of classes "
+                "leave, and such a name may tell of a person.\n"
+                "hint: write one common class in place of rare ones, or leave their rows out; where nobody can be "
+                "known by a class, least_category = 1 in the policy",
+                "categories",
+            )
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """How the target may be read: as the owner says, or as it looks. Numbers that look like numbers are never read
+        as classes: a list of classes would be a question which numbers there are."""
+        _, found, _ = self.labels(self.kind)
+        return (
+            ("classes", "numbers")
+            if found == "classes" and self.numeric and self.kind == "auto"
+            else (found,)
+        )
 
     @property
     def numeric(self) -> bool:
@@ -195,8 +223,9 @@ class SiteTable:
         _, found, classes = self.labels(kind)
         return Layout(tuple(columns), found, classes)  # type: ignore[arg-type]
 
-    def check_layout(self, layout: Layout) -> None:
-        """Refuse a layout in which this site's columns are not what they are, or are scaled out of all bounds."""
+    def check_layout(self, layout: Layout, said: ColumnSums | None = None) -> None:
+        """Refuse a layout in which this site's columns are not what they are, or are scaled out of all bounds; `said`
+        is what this site says of its own columns, and nothing else of them is looked at."""
         own = {c.name: c for f in self.features.values() for c in f.columns}
         for name, kind, group in layout.columns:
             here = own.get(name)
@@ -211,23 +240,11 @@ class SiteTable:
                 raise RefusedByPolicy(
                     f"a layout has a column {name!r:.80} that is another one here", "layout"
                 )
-        self.check_scaling(layout)
-
-    def check_scaling(self, layout: Layout) -> None:
-        """Means and spreads of rows that include this site's are not far from its own; what is far makes single rows
-        outweigh all others in what is trained."""
-        if layout.scale == "federation" and not (
-            isinstance(layout.middle, torch.Tensor) and isinstance(layout.spread, torch.Tensor)
-        ):
-            raise RefusedByPolicy("a layout is to scale columns, and has no means and spreads", "layout")
-        block = self.block(layout)
-        rows, y = block.x[block.learned], block.y[block.learned]
-        if odd := np.flatnonzero(self.held(layout) & far_columns(layout, rows)).tolist():
-            name = layout.columns[odd[0]][0]
-            raise RefusedByPolicy(f"a layout scales or fills the column {name!r} out of bounds", "layout")
-        target, own = Scaler(*map(np.asarray, layout.target)), Scaler.of(y)
-        if layout.kind == "numbers" and _far(own, target):
-            raise RefusedByPolicy("a layout scales the target out of bounds", "layout")
+        if layout.kind == "classes" and set(self.labels(layout.kind)[2]) - set(layout.classes):
+            raise RefusedByPolicy(f"a layout lacks classes of the target {self.target!r}", "layout")
+        check_scaling(
+            layout, None if said is None else said.aligned(self.own_layout(layout.kind).columns, layout)
+        )
 
     def row_hashes(self) -> np.ndarray:
         """(rows,) hashes of what is used of each row, in the table's order."""
@@ -236,12 +253,23 @@ class SiteTable:
         frame = self.table.frame[[*self.used, self.target]]
         return np.asarray(pd.util.hash_pandas_object(frame, index=False).to_numpy())
 
+    def cell_hashes(self) -> dict[str, np.ndarray]:
+        """By used column: (rows,) hashes of cells, uint64. A number has one hash, however it is written."""
+        return {c: _cell_hashes(self.table.frame[c]) for c in (*self.used, self.target)}
+
     # ---- what the site's own service gets ----
 
-    def build_clients(self, layout: Layout) -> FederatedData:
-        """This site's rows as client data, partitioned, filled and scaled as all sites agreed."""
+    def build_clients(self, layout: Layout, said: ColumnSums | None = None) -> FederatedData:
+        """This site's rows as client data, partitioned, filled and scaled as all sites agreed; `said` is what the site
+        says of its columns."""
         block, held = self.block(layout), self.held(layout)
-        x, y, scaler = self.scaled(layout, block.x, block.y, block.learned)
+        unsaid, bound = np.zeros(len(layout.columns), bool), False
+        if said is not None:
+            there = said.aligned(self.own_layout(layout.kind).columns, layout).many == 0
+            unsaid = layout.numbers & held & there[: len(unsaid)]
+            bound = layout.kind == "numbers" and bool(there[-1])
+        x, y, scaler = self.scaled(layout, block.x, block.y, block.learned, unsaid)
+        y = y.clip(-FAR, FAR) if bound else y
         (parts,) = views(replace(block, x=x, y=y))
         columns = tuple(replace(c, here=bool(h)) for c, h in zip(layout.table, held, strict=True))
         found = layout.federation(str(self.path), {self.site: ClientData(*parts, columns)})
@@ -269,14 +297,26 @@ class SiteTable:
         return Batch.of(torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y))
 
     def scaled(
-        self, layout: Layout, x: np.ndarray, y: np.ndarray, learned: np.ndarray
+        self,
+        layout: Layout,
+        x: np.ndarray,
+        y: np.ndarray,
+        learned: np.ndarray,
+        unsaid: np.ndarray | bool = False,
     ) -> tuple[np.ndarray, np.ndarray, Scaler]:
-        """Rows with empty cells filled and numbers standardised; the scaler is made of the `learned` rows."""
-        x = np.where(np.isnan(x), self.fill(layout, x[learned]), x)
+        """Rows with empty cells filled and numbers standardised; the scaler is made of the `learned` rows. A layout
+        cannot be checked in `unsaid` columns: what it makes of them is bounded instead, without a word."""
+        fills = self.fill(layout, x[learned])
+        if filled_by(self.missing, self.more.missing_by) == "federation":
+            fills = np.where(unsaid, means_of(x[learned]), fills)
+        x = np.where(np.isnan(x), fills, x)
         scaler = self.scaler(layout, x[learned])
         target = Scaler(*map(np.asarray, layout.target))
         y = target.apply(y) if layout.kind == "numbers" else y
-        return np.where(self.held(layout), scaler.apply(x), np.float32(0)), y, scaler
+        z = scaler.apply(x)
+        if layout.scale == "federation":
+            z = np.where(unsaid, z.clip(-FAR, FAR), z)
+        return np.where(self.held(layout), z, np.float32(0)), y, scaler
 
     def fill(self, layout: Layout, rows: np.ndarray) -> np.ndarray:
         """(columns,) what fills empty cells: the federation's means, or what this site's training rows say."""
@@ -322,21 +362,22 @@ class SiteTable:
     def pool(self, layout: Layout) -> Pool:
         y, _, classes = self.labels(layout.kind)
         if layout.kind == "classes":
-            if strange := len(set(classes) - set(layout.classes)):
+            place = {c: i for i, c in enumerate(layout.classes)}
+            if strange := len(set(classes) - set(place)):
                 raise DataError(f"the target {self.target!r} has {strange} classes that nobody agreed on")
-            y = np.array([layout.classes.index(c) for c in classes], np.int64)[y]
-        x = np.column_stack([self.cells(c, layout) for c in layout.table])
+            y = np.array([place[c] for c in classes], np.int64)[y]
+        named = {name for name, _, _ in layout.columns}
+        x = np.column_stack([self.cells(c, named) for c in layout.table])
         return Pool(x, y, layout.kind, layout.classes, layout.table)
 
-    def cells(self, column: Column, layout: Layout) -> np.ndarray:
+    def cells(self, column: Column, named: set[str]) -> np.ndarray:
         """(rows,) one column. A category that is not among this site's is 0, or unknown where the cell is empty;
-        `other` takes in what the layout does not name."""
+        `other` takes in what is not among the layout's names."""
         if is_indicator(column) and column.name not in self.features:
             return np.zeros(len(self.table.frame))  # the column that it speaks of has no empty cell here
         feature = self.features.get(column.group or column.name)
         if feature is None:
             return np.zeros(len(self.table.frame))
-        named = {name for name, _, _ in layout.columns}
         other = column.name == f"{column.group}={OTHER}"
         here = [c.name == column.name or (other and c.name not in named) for c in feature.columns]
         gaps = np.isnan(feature.values[:, 0])
@@ -350,30 +391,55 @@ class SiteTable:
         )
 
 
-def far_columns(layout: Layout, rows: np.ndarray) -> np.ndarray:
-    """(columns,) which ones a layout scales, or fills, far from these rows."""
-    own = Scaler.of(np.where(np.isnan(rows), means_of(rows), rows))
-    far = np.zeros(len(layout.columns), bool)
-    if layout.scale == "federation":
-        far = layout.numbers & _far(own, layout.scaler)
-    if isinstance(layout.means, torch.Tensor):
-        means, gaps = layout.means.numpy(), np.isnan(rows).any(0)
-        scaler = layout.scaler if layout.scale == "federation" else own
-        strange = np.where(
-            layout.numbers, _far(Scaler(means, own.spread), scaler), abs(means - 0.5) > 0.5 + 1e-9
-        )
-        far |= gaps & strange
-    return np.asarray(far)
+def check_scaling(layout: Layout, said: ColumnSums | None) -> None:
+    """Means and spreads of rows that include this site's are not far from what it says of its own, by the layout's
+    columns; what is far makes single rows outweigh all others in what is trained. Where it says nothing, nothing is
+    compared: whether a layout is refused would tell."""
+    federation = layout.scale == "federation"
+    if federation and not (
+        isinstance(layout.middle, torch.Tensor) and isinstance(layout.spread, torch.Tensor)
+    ):
+        raise RefusedByPolicy("a layout is to scale columns, and has no means and spreads", "layout")
+    filled, d = isinstance(layout.means, torch.Tensor), len(layout.columns)
+    if filled and bool((~layout.numbers & (abs(layout.means.numpy() - 0.5) > 0.5 + 1e-9)).any()):
+        raise RefusedByPolicy("a layout fills truth values with what is none", "layout")
+    if said is None:
+        return
+    there = said.many > 0
+    own = Scaler(said.mean, np.sqrt(said.squares / np.maximum(said.rows, 1)))
+    wide = np.where(own.spread > 0, own.spread, 1.0)
+    scaler = layout.scaler if federation else Scaler(own.middle[:d], wide[:d])
+    far = _far(Scaler(own.middle[:d], own.spread[:d]), scaler) if federation else np.zeros(d, bool)
+    if filled:
+        far = far | (abs(layout.means.numpy() - scaler.middle) / scaler.spread > FAR)
+    if odd := np.flatnonzero(there[:d] & layout.numbers & far).tolist():
+        name = layout.columns[odd[0]][0]
+        raise RefusedByPolicy(f"a layout scales or fills the column {name!r} out of bounds", "layout")
+    if layout.kind == "numbers" and there[-1]:
+        target = Scaler(*map(np.asarray, layout.target))
+        if _far(Scaler(own.middle[-1], own.spread[-1]), target):
+            raise RefusedByPolicy("a layout scales the target out of bounds", "layout")
 
 
 def _far(own: Scaler, scaler: Scaler) -> np.ndarray:
-    return np.asarray(np.maximum(abs(own.middle - scaler.middle), own.spread) / scaler.spread > _FAR)
+    return np.asarray(np.maximum(abs(own.middle - scaler.middle), own.spread) / scaler.spread > FAR)
 
 
 def means_of(rows: np.ndarray) -> np.ndarray:
     """By column, of cells that are not empty."""
     there = ~np.isnan(rows)
     return np.asarray(np.where(there, rows, 0).sum(0) / np.maximum(there.sum(0), 1))
+
+
+def _cell_hashes(column: pd.Series) -> np.ndarray:
+    """Of 1, 1.0, true and " 1" the same; of texts without spaces around them; of all empty cells the same."""
+    import pandas as pd
+
+    texts = column.astype(object).map(str, na_action="ignore").fillna("")
+    texts = texts.str.strip().replace({"True": "1", "true": "1", "False": "0", "false": "0"})
+    numbers = pd.to_numeric(texts, errors="coerce").astype(float)
+    plain = texts.where(numbers.isna(), numbers.map(lambda v: f"{v + 0.0:.12g}"))
+    return np.asarray(pd.util.hash_array(plain.to_numpy(dtype=object)))
 
 
 def _description(name: str, feature: TableFeature) -> Tree:
