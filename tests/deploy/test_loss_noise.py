@@ -37,7 +37,7 @@ class LossAttack:
         settings = {"particles": PARTICLES, "stretch": 1, "clip": CLIP}
         net = {"name": "mlp", "hidden": [6, 1]}
         self.recipe: dict[str, Any] = given | {"method": given["method"] | settings, "net": net}
-        offer = Letter("offer", "r", recipe=self.recipe, send={"rounds": policy.losses // (4 * PARTICLES)})
+        offer = Letter("offer", "r", recipe=self.recipe, send={"rounds": policy.losses // (8 * PARTICLES)})
         assert not Reply.read(self.service.answer(offer.pack())).refusal
         self.w0 = sites.method(self.recipe).task.w0
         self.asked = 0

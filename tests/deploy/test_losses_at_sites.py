@@ -25,7 +25,7 @@ from patients import RECIPE, asked, layout_of, patients, site
 
 def offer(folder: Path, net: dict[str, Any], frame: pd.DataFrame | None = None, **how: Any) -> Reply:
     """What a site says to a run with these settings of its network."""
-    service = site(folder, patients() if frame is None else frame, Policy(), **how)
+    service = site(folder, patients() if frame is None else frame, Policy(least_category=1), **how)
     assert not asked(service, "layout", layout_of(service).tree()).refusal
     name = "regression" if how.get("kind") == "numbers" else "logistic"
     return asked(service, "offer", {"rounds": 2}, recipe=RECIPE | {"net": {"name": name} | net})
@@ -36,7 +36,7 @@ def test_a_site_trains_by_a_focal_loss_with_weights(tmp_path: Path) -> None:
 
 
 def test_weights_that_make_a_reply_that_of_a_few_rows_are_refused(tmp_path: Path) -> None:
-    frame = patients().assign(ill=["yes"] * 5 + ["no"] * 55)
+    frame = patients().assign(ill=["yes"] * 2 + ["no"] * 58)
     assert offer(tmp_path, {"class_weights": [0.0, 1.0]}, frame).refusal == "rows"
     y = torch.tensor([0] * 58 + [1] * 2)
     assert heaviest_row(Criterion("cross_entropy", (0.0, 1.0)), y) == 30.0, "two rows count for all sixty"
