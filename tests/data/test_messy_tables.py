@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import messy
+from motet.data import table_files
 from motet.data.federated import DataError, FederatedData
 from motet.runs.build import federated_data
 from motet.runs.recipe import read
@@ -201,6 +202,20 @@ def test_a_column_of_parts_is_obeyed(tmp_path: Path) -> None:
     messy.plain(folder / "west.csv", messy.patients(2).assign(part="trial"))
     with pytest.raises(DataError, match="60 values that are none of train, val and test"):
         loaded(folder, "data.part=part")
+
+
+# ---- decimal signs ----
+
+
+def cells_of(path: Path, text: str, **how: Any) -> dict[str, list[Any]]:
+    path.write_text(text)
+    frame = table_files.read(path, **how).frame
+    return {c: frame[c].tolist() for c in frame}
+
+
+def test_a_group_of_thousands_does_not_begin_with_a_zero(tmp_path: Path) -> None:
+    found = cells_of(tmp_path / "t.csv", "p;y\n0,123;1\n1,456;0\n1;1\n")
+    assert found["p"] == [0.123, 1.456, 1.0]
 
 
 # ---- properties ----

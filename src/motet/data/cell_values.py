@@ -25,8 +25,8 @@ _TRUTH = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
 TRUTHS = {word: float(value) for pair in _TRUTH for value, word in enumerate(pair)}
 ORIGIN = "2000-01-01"  # days are counted from here, at every site alike
 
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
-_POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
+_COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
+_POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
 _EITHER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")  # 1,234: a thousand, or a little more than one
 _GAPS = re.compile(r"(?<=\d)[\s\u00a0\u202f'’](?=\d{3}(?:\D|$))")  # between thousands: 1 234, 1'234
 _DATE = re.compile(
@@ -66,12 +66,18 @@ def numbers_of(texts: Sequence[str], decimal: str = "auto") -> Numbers:
 
 
 def decimal_sign(texts: Sequence[str]) -> str:
-    """The sign with which more texts are numbers; "?" if each comma could be one of thousands."""
-    with_comma = [t for t in texts if "," in t]
-    if all(_EITHER.fullmatch(t) for t in with_comma):
-        return "?" if with_comma else "."
-    comma, point = (sum(bool(t and p.fullmatch(t)) for t in with_comma) for p in (_COMMA, _POINT))
-    return "," if comma > point else "."
+    """The sign with which more texts are numbers; "?" if each comma could be one of thousands, or if as many texts
+    speak for one sign as for the other.
+
+    >>> decimal_sign(["0,123", "1,456"]), decimal_sign(["1,234", "0.5"]), decimal_sign(["0,5", "0.5"])
+    (',', '.', '?')
+    """
+    signed = [t for t in texts if "," in t or "." in t]
+    fits = [(bool(_COMMA.fullmatch(t)), bool(_POINT.fullmatch(t))) for t in signed]
+    comma, point = fits.count((True, False)), fits.count((False, True))
+    if comma != point:
+        return "," if comma > point else "."
+    return "?" if comma or any(_EITHER.fullmatch(t) for t in signed) else "."
 
 
 def _number(text: str, decimal: str) -> float:
