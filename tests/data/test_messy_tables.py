@@ -218,6 +218,28 @@ def test_a_group_of_thousands_does_not_begin_with_a_zero(tmp_path: Path) -> None
     assert found["p"] == [0.123, 1.456, 1.0]
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("a;b\n1.234;0,5\n2.500;0,7\n", {"a": [1234, 2500], "b": [0.5, 0.7]}),
+        ("a;b\n1,234.50;1,234\n7,000.25;2,500\n", {"a": [1234.5, 7000.25], "b": [1234, 2500]}),
+        ("a;b\n0.5;1,234\n0.25;2,500\n", {"a": [0.5, 0.25], "b": [1234, 2500]}),
+        ("a;b\n1,234;7\n2,500;8\n", {"a": [1.234, 2.5], "b": [7, 8]}),
+        ("a;b\n1.234;7\n2.500;8\n", {"a": [1.234, 2.5], "b": [7, 8]}),
+        ('a,b\n1.234,"0,5"\n2.500,"0,7"\n', {"a": [1234, 2500], "b": [0.5, 0.7]}),
+        ('a,b\n1.2,"1,234"\n2.5,"2,500"\n', {"a": [1.2, 2.5], "b": [1234, 2500]}),
+    ],
+)
+def test_a_file_has_one_decimal_sign(tmp_path: Path, text: str, right: dict[str, list[float]]) -> None:
+    assert cells_of(tmp_path / "t.csv", text) == right
+
+
+def test_signs_that_differ_between_columns_decide_no_other(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a;b;c\n0.5;0,5;1,234\n0.7;0,7;2,500\n")
+    table = table_files.read(tmp_path / "t.csv")
+    assert table.unclear == {"c": ["t.csv"]} and table.frame["b"].tolist() == [0.5, 0.7]
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")

@@ -46,6 +46,7 @@ class Numbers:
 
     values: np.ndarray  # (texts,) float64; NaN where a text is no number
     decimal: str  # the sign that was found: "." or ","; "?": the texts fit both
+    clear: bool  # whether texts speak for that sign, or it is only what is usual
     nothing: np.ndarray  # (texts,) words that are missing cells among numbers, and categories elsewhere
 
 
@@ -58,26 +59,31 @@ def numbers_of(texts: Sequence[str], decimal: str = "auto") -> Numbers:
     ('?', [1.234, 0.5])
     """
     plain = [_GAPS.sub("", t) for t in texts]
-    sign = decimal if decimal != "auto" else decimal_sign(plain)
+    said = decimal if decimal != "auto" else decimal_sign(plain)
+    sign = said or "."
     values = np.array([_number(t, "." if sign == "?" else sign) for t in plain], np.float64)
     if sign == "?":
         values[[bool(_EITHER.fullmatch(t)) for t in plain]] = np.nan
-    return Numbers(values, sign, np.array([t in _NONE for t in texts], bool))
+    return Numbers(values, sign, said in (".", ","), np.array([t in _NONE for t in texts], bool))
 
 
 def decimal_sign(texts: Sequence[str]) -> str:
     """The sign with which more texts are numbers; "?" if each comma could be one of thousands, or if as many texts
-    speak for one sign as for the other.
+    speak for one sign as for the other; "" if no text speaks for any.
 
     >>> decimal_sign(["0,123", "1,456"]), decimal_sign(["1,234", "0.5"]), decimal_sign(["0,5", "0.5"])
     (',', '.', '?')
+    >>> decimal_sign(["1.234", "7"]), decimal_sign(["1.234.567"])
+    ('', ',')
     """
     signed = [t for t in texts if "," in t or "." in t]
-    fits = [(bool(_COMMA.fullmatch(t)), bool(_POINT.fullmatch(t))) for t in signed]
+    fits = [
+        (bool(_COMMA.fullmatch(t)), bool(_POINT.fullmatch(t))) for t in signed
+    ]  # 1.234 and 1,234 fit both
     comma, point = fits.count((True, False)), fits.count((False, True))
     if comma != point:
         return "," if comma > point else "."
-    return "?" if comma or any(_EITHER.fullmatch(t) for t in signed) else "."
+    return "?" if comma or any(_EITHER.fullmatch(t) for t in signed) else ""
 
 
 def _number(text: str, decimal: str) -> float:

@@ -60,7 +60,7 @@ class Model:
         in training; where there were none, they are refused unless `missing="mean"`.
         """
         if self.columns and not isinstance(rows, np.ndarray):
-            frame, _ = tidy(rows, HowWritten(self.sign, self.missing_values, untyped=False))
+            frame = tidy(rows, HowWritten(self.sign, self.missing_values, untyped=False)).frame
             return self.table(self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing).values())
         shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
         found = np.asarray(rows)
