@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import messy
-from motet.data import table_files
+from motet.data import table_files, user_table
 from motet.data.federated import DataError, FederatedData
 from motet.runs.build import federated_data
 from motet.runs.recipe import read
@@ -240,6 +240,38 @@ def test_signs_that_differ_between_columns_decide_no_other(tmp_path: Path) -> No
     assert table.unclear == {"c": ["t.csv"]} and table.frame["b"].tolist() == [0.5, 0.7]
 
 
+# ---- names ----
+
+CODES = [
+    (["3E2", "300", "1E1", "10"], ["10", "1E1", "300", "3E2"]),
+    (["01", "1", "001"], ["001", "01", "1"]),
+    (["1.10", "1.1"], ["1.1", "1.10"]),
+    (["9007199254740993", "9007199254740992"], ["9007199254740992", "9007199254740993"]),
+    (["2", "1", "10"], ["1", "10", "2"]),
+    (["2.0", "1.0"], ["1", "2"]),
+]
+
+
+@pytest.mark.parametrize(("given_names", "right"), CODES)
+def test_clients_of_different_names_are_different(
+    tmp_path: Path, given_names: list[str], right: list[str]
+) -> None:
+    rows = [f"{name},{i + 0.5},{i % 2}" for i in range(8) for name in given_names]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,y", *rows, ",0.5,1"]) + "\n")
+    how: dict[str, Any] = {"target": "y", "client": "site", "drop_rows": True}
+    pool = user_table.load(str(tmp_path / "t.csv"), **how)
+    assert list(pool.names) == right and set(np.bincount(np.asarray(pool.owner))) == {8}
+    rest = user_table.load(str(tmp_path / "t.csv"), **how, without=(right[0],))
+    assert list(rest.names) == right[1:]
+
+
+@pytest.mark.parametrize(("codes", "right"), [*CODES[:4], (["2", "1", "10"], ["1", "2", "10"])])
+def test_classes_of_different_names_are_different(tmp_path: Path, codes: list[str], right: list[str]) -> None:
+    rows = [f"{code},{i + 0.5}" for i in range(4) for code in codes]
+    (tmp_path / "t.csv").write_text("\n".join(["y,x", *rows]) + "\n")
+    assert list(user_table.load(str(tmp_path / "t.csv"), target="y", kind="classes").classes) == right
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
@@ -262,8 +294,6 @@ ROW = st.tuples(
 def test_reading_does_not_depend_on_how_rows_are_written(
     tmp_path: Path, rows: list[Any], how: dict[str, Any]
 ) -> None:
-    from motet.data.user_table import load
-
     names = ["amount", "count", "kind", "flag", "outcome"]
     frame = pd.DataFrame([*rows, (0.5, 1, "ä", True, "u"), (1.5, 1, "ä", False, "v")], columns=names)
     half = len(frame) // 2
@@ -283,7 +313,7 @@ def test_reading_does_not_depend_on_how_rows_are_written(
             part[[*order, "site"]].to_csv(
                 folder / f"{file}.csv", index=False, sep=sep, decimal=sign, encoding=encoding
             )
-        pool = load(str(folder), **options)
+        pool = user_table.load(str(folder), **options)
         at = [sorted(c.name for c in pool.columns).index(c.name) for c in pool.columns]
         table = np.column_stack([pool.x[:, np.argsort(at)], pool.y, pool.owner])
         found.append((sorted(c.name for c in pool.columns), table[np.lexsort(table.T)].tolist()))

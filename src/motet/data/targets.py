@@ -5,6 +5,8 @@ Knows the values of one target. Does not know features, files or clients.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from motet.client.losses import Kind
@@ -44,6 +46,15 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
 def name_of(value: object) -> str:
     """The name of a class or a client; whole numbers have no decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number and nothing else: codes such as 01 and 3E2, and longer ones, are names.
+
+    >>> [is_whole(t) for t in ("12", "-1", "3.0", "01", "3E2", "1.10", "9007199254740993")]
+    [True, True, True, False, False, False, False]
+    """
+    return bool(re.fullmatch(r"-?(0|[1-9]\d{0,14})(\.0)?", text))
 
 
 def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ Knows one frame of cells. Does not know files, nor what the columns mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,7 @@ from motet.data.cell_values import MISSING, Numbers, numbers_of
 if TYPE_CHECKING:
     import pandas as pd
 
+_WHOLE = re.compile(r"-?(0|[1-9]\d*)\.0")
 _CELLS = (str, int, float, bool, np.generic)
 
 
@@ -49,7 +51,7 @@ def tidy(frame: pd.DataFrame, how: HowWritten, as_written: AsWritten | None = No
     what is likely, then by semicolons between cells. Where the others differ, nobody knows."""
     columns = {c: TextColumn(frame[c], how.missing) for c in frame.columns if is_text(frame[c])}
     found = {c: numbers_of(t.texts, how.decimal) for c, t in columns.items() if c not in how.texts}
-    new = {c: columns[c].text() for c in columns if c not in found}
+    new = {c: columns[c].names() for c in columns if c not in found}
     commas = "," in (how.decimal, how.likely) or any(n.decimal != "." for n in found.values())
     floats = [c for c in frame.columns if frame[c].dtype.kind == "f"]
     if as_written and commas and floats:  # 1.234 was made a number before anybody knew the sign
@@ -131,6 +133,14 @@ class TextColumn:
         if not self.blank.any() and self.given == self.texts:
             return self.column
         return self._cells([np.nan if b else t for t, b in zip(self.texts, self.blank, strict=True)])
+
+    def names(self) -> pd.Series:
+        """Text that names something, so that 01 is not 1. Whole numbers that all have `.0` were a column of numbers
+        with empty cells once: they lose it."""
+        if not all(_WHOLE.fullmatch(t) for t, b in zip(self.texts, self.blank, strict=True) if not b):
+            return self.text()
+        short = [np.nan if b else t[:-2] for t, b in zip(self.texts, self.blank, strict=True)]
+        return self._cells(short)
 
     def _numbers(self, numbers: Numbers) -> pd.Series:
         import pandas as pd

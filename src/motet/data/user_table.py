@@ -19,7 +19,7 @@ from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.left_out import smaller_files
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
-from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
+from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
 from motet.data.tidy_cells import TextColumn
 from motet.text import nearest
 
@@ -59,7 +59,8 @@ def load(
         dates, day_first, decimal, event=event,
     )  # fmt: skip
     with smaller_files(Path(path), client, without) as (files, gone):
-        pool = as_pool(read(files, SIGNS[decimal], how.missing_values), how, files.is_dir())
+        table = read(files, how.sign, how.missing_values, texts=how.texts)
+        pool = as_pool(table, how, files.is_dir())
     pool.left_out = gone
     return pool
 
@@ -240,6 +241,8 @@ class Reader:
             return values
         text = TextColumn(column)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
+        if self.how.kind == "classes" and all(map(targets.is_whole, text.texts)):
+            return np.asarray(np.append(numbers.values, np.nan)[text.codes])
         if self.how.kind != "classes" and text.mostly_numbers(numbers):
             wrong = np.isnan(numbers.values)
             if len(rows := np.flatnonzero(np.append(wrong, False)[text.codes])):

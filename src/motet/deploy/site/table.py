@@ -82,7 +82,7 @@ class SiteTable:
     def table(self) -> SourceTable:
         """The rows that have a target, or all where none may lack one."""
         how = self.settings(self.kind)
-        reader = Reader(read(Path(self.path), how.sign, how.missing_values), how)
+        reader = Reader(read(Path(self.path), how.sign, how.missing_values, texts=how.texts), how)
         refuse(reader.table.problems)
         reader.leave_rows_out()
         return reader.table
