@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from motet.data.cell_values import TRUTHS, numbers_of
+from motet.data.cell_values import TRUTHS, dates_of, numbers_of
 from motet.data.federated import refuse
 from motet.data.learned_columns import OTHER
 from motet.data.table_features import date_features, dates_in, indicator
@@ -82,7 +82,14 @@ class NewRows:
 
     def date(self, source: str, name: str) -> np.ndarray:
         column = self.table.frame[source]
-        when = dates_in(column, self.day_first.get(source, "auto"))
+        order = self.day_first.get(source, "auto")
+        if is_text(column) and dates_of(TextColumn(column).texts, order).ambiguous:
+            said = (
+                f"column {source!r} holds dates whose day and month can be either way round, and so did no training "
+                "row's date.\nhint: write them as 2020-12-31"
+            )
+            self.problems += [said] if said not in self.problems else []
+        when = dates_in(column, order)
         wrong = np.flatnonzero(when.isna().to_numpy() & column.notna().to_numpy())
         if len(wrong):
             said = f"column {source!r} must hold dates, and {len(wrong)} values are none: {self.table.where(wrong)}"
@@ -125,6 +132,16 @@ class NewRows:
     def known(self, name: str) -> set[str]:
         """The categories of a text column that the model has."""
         return {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
+
+
+def category_sources(columns: Sequence[str]) -> list[str]:
+    """Columns of a table of which a model's flags of categories can be made; their cells are names.
+
+    >>> category_sources(["ward=01", "ward=a=b", "age", "age=x"])
+    ['ward', 'ward=a']
+    """
+    starts = [name[:i] for name in columns for i, letter in enumerate(name) if letter == "=" and i]
+    return [s for s in dict.fromkeys(starts) if s not in columns]
 
 
 def possible_sources(name: str) -> list[str]:

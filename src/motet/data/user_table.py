@@ -85,6 +85,7 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
         tuple(c for f in found.values() for c in f.columns), owner, names, part, notes=table.notes + reader.notes,
         missing=how.missing, missing_by=how.filled_by, held=held_by(found, len(names)), learned_columns=True,
         reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
+        | ({"likely_sign": table.sign} if table.sign else {})
         | ({"missing": how.missing} if how.fills else {}),
     )  # fmt: skip
     pool.fill = bool(pool.gaps().any())

@@ -260,6 +260,7 @@ class SiteTable:
             "decimal": self.more.decimal,
         }
         found |= {"missing": self.missing} if self.missing != "refuse" else {}
+        found |= {"likely_sign": self.table.sign} if self.table.sign else {}
         return found | {"day_first": self.read_features.day_first}
 
     def whole(self, layout: Layout) -> Batch:
