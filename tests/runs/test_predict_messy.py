@@ -133,3 +133,17 @@ def test_dates_of_new_rows_that_go_both_ways_are_refused(german: Path) -> None:
     assert "hint: write them as 2020-12-31" in str(e.value)
     clear, _ = predicted(german, "amount;dose;code;seen\n1.234;2,5;01;13/01/2020\n")
     assert clear == predicted(german, "amount;dose;code;seen\n1.234;2,5;01;2020-01-13\n")[0]
+
+
+def test_names_are_found_as_training_merged_them(german: Path) -> None:
+    right, _ = predicted(german, "amount;dose;code;seen\n1.234;2,5;01;2020-01-13\n")
+    found, notes = predicted(german, "Amount; DOSE;CODE;Seen\n1.234;2,5;01;2020-01-13\n")
+    assert found == right and "column 'Amount' is read as 'amount'" in notes
+
+
+def test_missing_columns_are_those_of_the_table_each_once(german: Path) -> None:
+    with pytest.raises(DataError) as e:
+        predicted(german, "amount;dose\n1.234;2,5\n")
+    said = str(e.value)
+    assert said.count("there is no column 'code'") == 1 and said.count("there is no column 'seen'") == 1
+    assert "code=" not in said and "01" not in said
