@@ -240,6 +240,11 @@ def test_signs_that_differ_between_columns_decide_no_other(tmp_path: Path) -> No
     assert table.unclear == {"c": ["t.csv"]} and table.frame["b"].tolist() == [0.5, 0.7]
 
 
+def test_a_number_for_nothing_is_found_in_each_spelling(tmp_path: Path) -> None:
+    found = cells_of(tmp_path / "t.csv", "a;b\n-999,00;2\n1,5;-999\n2,5;3\n", missing_values=["-999"])
+    assert np.isnan(found["a"][0]) and np.isnan(found["b"][1]) and found["a"][1:] == [1.5, 2.5]
+
+
 # ---- names ----
 
 CODES = [

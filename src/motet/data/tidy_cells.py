@@ -105,6 +105,7 @@ class TextColumn:
         self.codes, given = pd.factorize(column.astype(object))  # -1 is an empty cell
         self.given = [str(v) for v in given]
         self.texts = [v.strip() for v in self.given]
+        self.no_numbers = numbers_in(missing)
         self.blank = np.array([t in MISSING or t in missing for t in self.texts], bool)
 
     @cached_property
@@ -145,7 +146,7 @@ class TextColumn:
     def _numbers(self, numbers: Numbers) -> pd.Series:
         import pandas as pd
 
-        blank = self.blank | numbers.nothing
+        blank = self.blank | numbers.nothing | np.isin(numbers.values, self.no_numbers)
         wrong = np.isnan(numbers.values) & ~blank
         values = np.where(blank, np.nan, numbers.values)
         if not wrong.any():
@@ -160,7 +161,13 @@ class TextColumn:
         return pd.Series(every[self.codes], self.column.index, dtype=object)
 
 
+def numbers_in(words: Collection[str]) -> list[float]:
+    """Numbers among the words for nothing: -999 also stands for -999.00."""
+    found = [float(numbers_of([w]).values[0]) for w in words]
+    return [v for v in found if not np.isnan(v)]
+
+
 def _without_numbers(column: pd.Series, missing: Collection[str]) -> pd.Series:
     """A column of numbers, without those that stand for nothing, say -999."""
-    numbers = [float(v) for v in missing if not np.isnan(numbers_of([v]).values[0])]
+    numbers = numbers_in(missing)
     return column.mask(column.isin(numbers)) if numbers else column
