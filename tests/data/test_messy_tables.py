@@ -277,6 +277,16 @@ def test_classes_of_different_names_are_different(tmp_path: Path, codes: list[st
     assert list(user_table.load(str(tmp_path / "t.csv"), target="y", kind="classes").classes) == right
 
 
+@pytest.mark.parametrize("other", ["y n", "Yes No", "TRUE FALSE", "t f", "1 0"])
+def test_truth_values_of_several_files_are_one_column(tmp_path: Path, other: str) -> None:
+    for name, words in (("a", ["yes", "no"]), ("b", other.split())):
+        rows = [f"{words[i % 2]},{i % 3 % 2}" for i in range(8)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["smoker,y", *rows]) + "\n")
+    pool = user_table.load(str(tmp_path), target="y")
+    assert [c.name for c in pool.columns] == ["smoker"]
+    assert pool.x[:, 0].tolist() == [1.0, 0.0] * 8
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")

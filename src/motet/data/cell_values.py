@@ -23,6 +23,7 @@ MISSING = frozenset(
 _NONE = frozenset(["None", "none", "NONE"])  # missing in a column of numbers, a category elsewhere
 _TRUTH = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
 TRUTHS = {word: float(value) for pair in _TRUTH for value, word in enumerate(pair)}
+_DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
 ORIGIN = "2000-01-01"  # days are counted from here, at every site alike
 
 _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
@@ -102,17 +103,20 @@ def _number(text: str, decimal: str) -> float:
 
 
 def truths_of(texts: Sequence[str]) -> np.ndarray | None:
-    """(texts,) 0 or 1 if all texts are one pair of truth values. Of single letters both must be there: a lone "f" is
-    more often a sex.
+    """(texts,) 0 or 1 if all texts are truth values, of one pair or of several: files differ. Of single letters alone
+    both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
 
     >>> truths_of(["Yes", "no"]).tolist(), truths_of(["f"]), truths_of(["f", "T"]).tolist()
     ([1.0, 0.0], None, [0.0, 1.0])
+    >>> truths_of(["yes", "N", "TRUE", "0"]).tolist(), truths_of(["f", "m"]), truths_of(["0", "1"])
+    ([1.0, 0.0, 1.0, 0.0], None, None)
     """
     found = [t.casefold() for t in texts]
-    for no, yes in _TRUTH:
-        if set(found) <= {no, yes} and (len(yes) > 1 or len(set(found)) == 2):
-            return np.array([t == yes for t in found], np.float64)
-    return None
+    there = set(found)
+    clear = any(len(word) > 1 for word in there & TRUTHS.keys()) or any(there >= set(p) for p in _TRUTH)
+    if not clear or not there <= TRUTHS.keys() | _DIGITS.keys():
+        return None
+    return np.array([(TRUTHS | _DIGITS)[t] for t in found], np.float64)
 
 
 # ---- dates ----
