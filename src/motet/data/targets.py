@@ -10,11 +10,12 @@ import re
 import numpy as np
 
 from motet.client.losses import Kind
+from motet.data.cell_values import TRUTHS
 from motet.data.federated import DataError
 
 FEW = 20  # at most this many different whole numbers are taken for classes
 KINDS = ("auto", "classes", "numbers", "survival")
-SEEN = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+SEEN = {word: value == 1 for word, value in {**TRUTHS, "0": 0, "1": 1}.items()}
 
 
 def kind_of(values: np.ndarray) -> Kind:
@@ -58,9 +59,9 @@ def is_whole(text: str) -> bool:
 
 
 def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no.
+    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no, y and n.
 
-    >>> [v.tolist() for v in seen_events(np.array(["Yes", "no", "perhaps"], object))]
+    >>> [v.tolist() for v in seen_events(np.array(["Yes", "n", "perhaps"], object))]
     [[True, False, False], [False, False, True]]
     """
     said = [SEEN.get(name_of(v).strip().lower()) for v in values.tolist()]

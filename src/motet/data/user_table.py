@@ -151,10 +151,11 @@ class Reader:
         if not self.how.drop_rows:
             return
         frame = self.table.frame
-        for role, name in (("target", self.how.target), ("client", self.how.client)):
+        roles = {"a target": self.how.target, "an event": self.how.event, "a client": self.how.client}
+        for role, name in roles.items():
             if name in frame.columns and (gaps := pd.isna(self.table.frame[name]).to_numpy()).any():
                 places = self.table.where(np.flatnonzero(gaps))
-                self.notes.append(f"{gaps.sum()} rows without a {role} are left out: {places}")
+                self.notes.append(f"{gaps.sum()} rows without {role} are left out: {places}")
                 self.table = self.table.only(~gaps)
 
     def _report_rows(self, role: str, name: str, gaps: np.ndarray) -> None:
@@ -222,7 +223,10 @@ class Reader:
     def _events(self, name: str) -> np.ndarray:
         column = self.table.frame[name]
         seen, bad = targets.seen_events(np.asarray(column.astype(object)))
-        if bad.any():
+        gaps = column.isna().to_numpy()
+        if gaps.any():
+            self._report_rows("event", name, np.flatnonzero(gaps))
+        if (bad := bad & ~gaps).any():
             places = self.table.where(np.flatnonzero(bad))
             self.problems.append(
                 f"the event {name!r} is neither yes nor no in {int(bad.sum())} rows: {places}.\n"
