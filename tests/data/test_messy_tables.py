@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import messy
 from motet.data import table_files, user_table
-from motet.data.federated import DataError, FederatedData
+from motet.data.federated import DataError, FederatedData, Pool
 from motet.runs.build import federated_data
 from motet.runs.recipe import read
 
@@ -243,6 +243,26 @@ def test_signs_that_differ_between_columns_decide_no_other(tmp_path: Path) -> No
 def test_a_number_for_nothing_is_found_in_each_spelling(tmp_path: Path) -> None:
     found = cells_of(tmp_path / "t.csv", "a;b\n-999,00;2\n1,5;-999\n2,5;3\n", missing_values=["-999"])
     assert np.isnan(found["a"][0]) and np.isnan(found["b"][1]) and found["a"][1:] == [1.5, 2.5]
+
+
+# ---- dates ----
+
+
+def dated(folder: Path, **files: list[str]) -> Pool:
+    for name, days in files.items():
+        rows = [f"{day},{i},{i % 2}" for i, day in enumerate(days)]
+        (folder / f"{name}.csv").write_text("\n".join(["seen,x,y", *rows]) + "\n")
+    return user_table.load(str(folder), target="y")
+
+
+def test_dates_of_one_file_do_not_decide_those_of_another(tmp_path: Path) -> None:
+    pool = dated(tmp_path, eu=["01/03/2020", "25/03/2020"], us=["01/02/2020", "01/25/2020"])
+    days = pool.x[:, [c.name.startswith("seen") for c in pool.columns]].ravel() - 20 * 365 - 5
+    assert days.tolist() == [31 + 29, 31 + 29 + 24, 1, 24] and pool.reading["day_first"] == {}
+    with pytest.raises(DataError) as e:
+        dated(tmp_path, eu=["01/03/2020", "25/03/2020"], us=["01/02/2020", "03/04/2020"])
+    assert "column 'seen' of us.csv holds dates whose day" in str(e.value)
+    assert "hint: data.day_first=true" in str(e.value)
 
 
 # ---- names ----
