@@ -20,7 +20,7 @@ from motet.data.left_out import smaller_files
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
-from motet.data.tidy_cells import TextColumn
+from motet.data.tidy_cells import TextColumn, is_text
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _PART_WORDS = {
     "test": "test testing holdout hold-out evaluation",
 }
 _PARTS = {word: PARTS.index(part) for part, words in _PART_WORDS.items() for word in words.split()}
+
+_PART_NAMES = ("part", "split", "fold", "set", "subset", "partition")
 
 
 def load(
@@ -283,6 +285,7 @@ class Reader:
         """(rows,) each row's part as an index into PARTS, -1 where the cell is empty; None without such a column."""
         name = self.how.part
         if name not in self.table.frame.columns:
+            self._suggest_part()
             return None
         text = TextColumn(self.table.frame[name])
         found: np.ndarray = np.array([*(_PARTS.get(t.casefold(), -2) for t in text.texts), -1])[text.codes]
@@ -292,3 +295,14 @@ class Reader:
                 f"{self.table.where(rows)}.\nhint: leave such cells empty: their rows' parts are drawn"
             )
         return found
+
+    def _suggest_part(self) -> None:
+        """Note a column that says train and test, and that nobody named."""
+        for name in self.used:
+            column = self.table.frame[name]
+            if name.strip().casefold() not in _PART_NAMES or not is_text(column):
+                continue
+            words = {t.casefold() for t in TextColumn(column).texts}
+            if words and words <= _PARTS.keys():
+                hint = self.how.say("part", name)
+                self.notes.append(f"column {name!r} says which rows are for training: if so, {hint}")
