@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import messy
+from motet.client import Column
 from motet.data import table_files, user_table
 from motet.data.federated import DataError, FederatedData, Pool
+from motet.data.learned_columns import with_others
 from motet.runs.build import federated_data
 from motet.runs.recipe import read
 
@@ -202,6 +204,31 @@ def test_a_column_of_parts_is_obeyed(tmp_path: Path) -> None:
     messy.plain(folder / "west.csv", messy.patients(2).assign(part="trial"))
     with pytest.raises(DataError, match="60 values that are none of train, val and test"):
         loaded(folder, "data.part=part")
+
+
+def test_a_column_of_parts_that_nobody_named_is_noted(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["parts"])
+    noted = "column 'part' says which rows are for training: if so, data.part=part"
+    assert noted in loaded(folder).notes and noted not in loaded(folder, "data.part=part").notes
+    assert noted not in loaded(folder, "data.drop=part").notes
+
+
+def test_an_indicator_replaces_no_column_of_its_name(tmp_path: Path) -> None:
+    rows = [f"{'' if i % 3 == 0 else i},{i % 2},{i % 2}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["bp,bp is missing,y", *rows]) + "\n")
+    with pytest.raises(DataError, match="the table has a column 'bp is missing'") as e:
+        user_table.load(str(tmp_path / "t.csv"), target="y", missing="indicator")
+    drop = ("bp is missing",)
+    assert """hint: give it another name, or leave it out: 'data.drop=["bp is missing"]'""" in str(e.value)
+    pool = user_table.load(str(tmp_path / "t.csv"), target="y", missing="indicator", drop=drop)
+    assert pool.x[:, 1].sum() == 4
+
+
+def test_columns_that_are_left_out_leave_the_given_rows_alone() -> None:
+    x = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    columns = tuple(Column(f"ward={v}", "flag", "ward") for v in ("a", "b", "other"))
+    found = with_others(x, columns, np.array([True, False, True]))
+    assert found.tolist() == [[1, 0], [0, 1], [0, 1]] and (x == np.eye(3)).all()
 
 
 # ---- decimal signs ----

@@ -124,6 +124,11 @@ class FeatureReader:
         if found:
             self._report_gaps(name, gaps)
         if found and gaps.any() and self.how.missing == "indicator":
+            if indicator(name) in self.table.frame.columns and indicator(name) not in self.how.drop:
+                self.problems.append(
+                    f"the table has a column {indicator(name)!r}, which is what missing cells of {name!r} become.\n"
+                    f"hint: give it another name, or leave it out: {self.how.say('drop', [indicator(name)])}"
+                )
             found[indicator(name)] = TableFeature(
                 gaps[:, None].astype(np.float64), [Column(indicator(name), "flag")]
             )
@@ -254,7 +259,9 @@ class FeatureReader:
         if one_way and not every.values.notna().any():
             return None
         if one_way:
-            return RowDates(_by_row(text, every.values), every.ambiguous * self.table.files, {every.day_first})
+            return RowDates(
+                _by_row(text, every.values), every.ambiguous * self.table.files, {every.day_first}
+            )
         found, file = RowDates(_by_row(text, every.values), [], set()), self.table.file
         for i, path in enumerate(self.table.files):
             rows = np.flatnonzero((file == i) & (text.codes >= 0))

@@ -6,7 +6,7 @@ Knows one frame of cells. Does not know files, nor what the columns mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -153,7 +153,7 @@ class TextColumn:
             return pd.Series(np.append(values, np.nan)[self.codes], self.column.index)
         return self._cells([t if w else v for t, v, w in zip(self.texts, values, wrong, strict=True)])
 
-    def _cells(self, values: list[object]) -> pd.Series:
+    def _cells(self, values: Sequence[object]) -> pd.Series:
         """A cell for each row, from one value for each text."""
         import pandas as pd
 
