@@ -114,14 +114,19 @@ def read(
     together, *rest = frames.values()
     if rest:
         together = pd.concat(_of_one_kind(list(frames.values())), ignore_index=True)
-    unclear: dict[str, list[str]] = {}
-    for file, found in read_files.items():
-        for column in found.unclear:
-            unclear.setdefault(column, []).append(file.name)
     sizes = [len(f) for f in frames.values()]
     signs = {found.sign for found in read_files.values() if found.sign}
     sign = signs.pop() if len(signs) == 1 else ""
-    return SourceTable(together, list(frames), sizes, notes, problems, unclear, sign)
+    return SourceTable(together, list(frames), sizes, notes, problems, _unclear(read_files), sign)
+
+
+def _unclear(files: Mapping[Path, FileRows]) -> dict[str, list[str]]:
+    """Columns whose decimal sign is not known, and in which files."""
+    unclear: dict[str, list[str]] = {}
+    for file, found in files.items():
+        for column in found.unclear:
+            unclear.setdefault(column, []).append(file.name)
+    return unclear
 
 
 def find(path: Path) -> list[Path]:
