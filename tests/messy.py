@@ -121,7 +121,8 @@ MESSES = {
         cells(lambda f: f.assign(age=[f"{v:,.1f}" for v in f["age"] * 1e5]))
     ),
     "thousands that are not clear": Mess(
-        cells(lambda f: f.assign(age=[f"{v + 1},000" for v in f["age"]])), ("data.decimal=point",),
+        cells(lambda f: f.assign(age=[f"{v + 1},000" for v in f["age"]], crp=f["crp"].round().astype(int))),
+        ("data.decimal=point",),
         fault="thousands, or decimals?",
     ),
     "ids": Mess(cells(lambda f: f.assign(patient_id=range(100, 100 + len(f)))), note="looks like an id"),

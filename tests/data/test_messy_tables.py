@@ -12,7 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import messy
-from motet.data.federated import DataError, FederatedData
+from motet.client import Column
+from motet.data import table_files, user_table
+from motet.data.federated import DataError, FederatedData, Pool
+from motet.data.learned_columns import with_others
 from motet.runs.build import federated_data
 from motet.runs.recipe import read
 
@@ -203,6 +206,134 @@ def test_a_column_of_parts_is_obeyed(tmp_path: Path) -> None:
         loaded(folder, "data.part=part")
 
 
+def test_a_column_of_parts_that_nobody_named_is_noted(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["parts"])
+    noted = "column 'part' says which rows are for training: if so, data.part=part"
+    assert noted in loaded(folder).notes and noted not in loaded(folder, "data.part=part").notes
+    assert noted not in loaded(folder, "data.drop=part").notes
+
+
+def test_an_indicator_replaces_no_column_of_its_name(tmp_path: Path) -> None:
+    rows = [f"{'' if i % 3 == 0 else i},{i % 2},{i % 2}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["bp,bp is missing,y", *rows]) + "\n")
+    with pytest.raises(DataError, match="the table has a column 'bp is missing'") as e:
+        user_table.load(str(tmp_path / "t.csv"), target="y", missing="indicator")
+    drop = ("bp is missing",)
+    assert """hint: give it another name, or leave it out: 'data.drop=["bp is missing"]'""" in str(e.value)
+    pool = user_table.load(str(tmp_path / "t.csv"), target="y", missing="indicator", drop=drop)
+    assert pool.x[:, 1].sum() == 4
+
+
+def test_columns_that_are_left_out_leave_the_given_rows_alone() -> None:
+    x = np.array([[1.0, 0, 0], [0, 1, 0], [0, 0, 1]])
+    columns = tuple(Column(f"ward={v}", "flag", "ward") for v in ("a", "b", "other"))
+    found = with_others(x, columns, np.array([True, False, True]))
+    assert found.tolist() == [[1, 0], [0, 1], [0, 1]] and (x == np.eye(3)).all()
+
+
+# ---- decimal signs ----
+
+
+def cells_of(path: Path, text: str, **how: Any) -> dict[str, list[Any]]:
+    path.write_text(text)
+    frame = table_files.read(path, **how).frame
+    return {c: frame[c].tolist() for c in frame}
+
+
+def test_a_group_of_thousands_does_not_begin_with_a_zero(tmp_path: Path) -> None:
+    found = cells_of(tmp_path / "t.csv", "p;y\n0,123;1\n1,456;0\n1;1\n")
+    assert found["p"] == [0.123, 1.456, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("a;b\n1.234;0,5\n2.500;0,7\n", {"a": [1234, 2500], "b": [0.5, 0.7]}),
+        ("a;b\n1,234.50;1,234\n7,000.25;2,500\n", {"a": [1234.5, 7000.25], "b": [1234, 2500]}),
+        ("a;b\n0.5;1,234\n0.25;2,500\n", {"a": [0.5, 0.25], "b": [1234, 2500]}),
+        ("a;b\n1,234;7\n2,500;8\n", {"a": [1.234, 2.5], "b": [7, 8]}),
+        ("a;b\n1.234;7\n2.500;8\n", {"a": [1.234, 2.5], "b": [7, 8]}),
+        ('a,b\n1.234,"0,5"\n2.500,"0,7"\n', {"a": [1234, 2500], "b": [0.5, 0.7]}),
+        ('a,b\n1.2,"1,234"\n2.5,"2,500"\n', {"a": [1.2, 2.5], "b": [1234, 2500]}),
+    ],
+)
+def test_a_file_has_one_decimal_sign(tmp_path: Path, text: str, right: dict[str, list[float]]) -> None:
+    assert cells_of(tmp_path / "t.csv", text) == right
+
+
+def test_signs_that_differ_between_columns_decide_no_other(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a;b;c\n0.5;0,5;1,234\n0.7;0,7;2,500\n")
+    table = table_files.read(tmp_path / "t.csv")
+    assert table.unclear == {"c": ["t.csv"]} and table.frame["b"].tolist() == [0.5, 0.7]
+
+
+def test_a_number_for_nothing_is_found_in_each_spelling(tmp_path: Path) -> None:
+    found = cells_of(tmp_path / "t.csv", "a;b\n-999,00;2\n1,5;-999\n2,5;3\n", missing_values=["-999"])
+    assert np.isnan(found["a"][0]) and np.isnan(found["b"][1]) and found["a"][1:] == [1.5, 2.5]
+
+
+# ---- dates ----
+
+
+def dated(folder: Path, **files: list[str]) -> Pool:
+    for name, days in files.items():
+        rows = [f"{day},{i},{i % 2}" for i, day in enumerate(days)]
+        (folder / f"{name}.csv").write_text("\n".join(["seen,x,y", *rows]) + "\n")
+    return user_table.load(str(folder), target="y")
+
+
+def test_dates_of_one_file_do_not_decide_those_of_another(tmp_path: Path) -> None:
+    pool = dated(tmp_path, eu=["01/03/2020", "25/03/2020"], us=["01/02/2020", "01/25/2020"])
+    days = pool.x[:, [c.name.startswith("seen") for c in pool.columns]].ravel() - 20 * 365 - 5
+    assert days.tolist() == [31 + 29, 31 + 29 + 24, 1, 24] and pool.reading["day_first"] == {}
+    with pytest.raises(DataError) as e:
+        dated(tmp_path, eu=["01/03/2020", "25/03/2020"], us=["01/02/2020", "03/04/2020"])
+    assert "column 'seen' of us.csv holds dates whose day" in str(e.value)
+    assert "hint: data.day_first=true" in str(e.value)
+
+
+# ---- names ----
+
+CODES = [
+    (["3E2", "300", "1E1", "10"], ["10", "1E1", "300", "3E2"]),
+    (["01", "1", "001"], ["001", "01", "1"]),
+    (["1.10", "1.1"], ["1.1", "1.10"]),
+    (["9007199254740993", "9007199254740992"], ["9007199254740992", "9007199254740993"]),
+    (["2", "1", "10"], ["1", "10", "2"]),
+    (["2.0", "1.0"], ["1", "2"]),
+]
+
+
+@pytest.mark.parametrize(("given_names", "right"), CODES)
+def test_clients_of_different_names_are_different(
+    tmp_path: Path, given_names: list[str], right: list[str]
+) -> None:
+    rows = [f"{name},{i + 0.5},{i % 2}" for i in range(8) for name in given_names]
+    (tmp_path / "t.csv").write_text("\n".join(["site,x,y", *rows, ",0.5,1"]) + "\n")
+    how: dict[str, Any] = {"target": "y", "client": "site", "drop_rows": True}
+    pool = user_table.load(str(tmp_path / "t.csv"), **how)
+    assert list(pool.names) == right and set(np.bincount(np.asarray(pool.owner))) == {8}
+    rest = user_table.load(str(tmp_path / "t.csv"), **how, without=(right[0],))
+    assert list(rest.names) == right[1:]
+
+
+@pytest.mark.parametrize(("codes", "right"), [*CODES[:4], (["2", "1", "10"], ["1", "2", "10"])])
+def test_classes_of_different_names_are_different(tmp_path: Path, codes: list[str], right: list[str]) -> None:
+    rows = [f"{code},{i + 0.5}" for i in range(4) for code in codes]
+    (tmp_path / "t.csv").write_text("\n".join(["y,x", *rows]) + "\n")
+    assert list(user_table.load(str(tmp_path / "t.csv"), target="y", kind="classes").classes) == right
+
+
+@pytest.mark.parametrize("other", ["y n", "Yes No", "TRUE FALSE", "t f", "1 0"])
+def test_truth_values_of_several_files_are_one_column(tmp_path: Path, other: str) -> None:
+    for name, words in (("a", ["yes", "no"]), ("b", other.split())):
+        rows = [f"{words[i % 2]},{i % 3 % 2}" for i in range(8)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["smoker,y", *rows]) + "\n")
+    pool = user_table.load(str(tmp_path), target="y")
+    assert [c.name for c in pool.columns] == ["smoker"]
+    assert pool.x[:, 0].tolist() == [1.0, 0.0] * 8
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")
@@ -225,8 +356,6 @@ ROW = st.tuples(
 def test_reading_does_not_depend_on_how_rows_are_written(
     tmp_path: Path, rows: list[Any], how: dict[str, Any]
 ) -> None:
-    from motet.data.user_table import load
-
     names = ["amount", "count", "kind", "flag", "outcome"]
     frame = pd.DataFrame([*rows, (0.5, 1, "ä", True, "u"), (1.5, 1, "ä", False, "v")], columns=names)
     half = len(frame) // 2
@@ -246,7 +375,7 @@ def test_reading_does_not_depend_on_how_rows_are_written(
             part[[*order, "site"]].to_csv(
                 folder / f"{file}.csv", index=False, sep=sep, decimal=sign, encoding=encoding
             )
-        pool = load(str(folder), **options)
+        pool = user_table.load(str(folder), **options)
         at = [sorted(c.name for c in pool.columns).index(c.name) for c in pool.columns]
         table = np.column_stack([pool.x[:, np.argsort(at)], pool.y, pool.owner])
         found.append((sorted(c.name for c in pool.columns), table[np.lexsort(table.T)].tolist()))

@@ -35,7 +35,10 @@ def test_the_sign_says_whether_the_event_was_seen(tmp_path: Path) -> None:
     assert [c.name for c in found.columns] == ["age", "dose"], "neither time nor event is a feature"
 
 
-@pytest.mark.parametrize(("no", "yes"), [(0, 1), (0.0, 1.0), (False, True), ("no", "Yes"), ("FALSE", "true")])
+@pytest.mark.parametrize(
+    ("no", "yes"),
+    [(0, 1), (0.0, 1.0), (False, True), ("no", "Yes"), ("FALSE", "true"), ("n", "Y"), ("f", "t")],
+)
 def test_events_are_zero_and_one_true_and_false_yes_and_no(tmp_path: Path, no: Any, yes: Any) -> None:
     died = [yes if d else no for d in survivors()["died"]]
     assert np.array_equal(pool(tmp_path, died=died).y, pool(tmp_path).y)
@@ -58,6 +61,17 @@ def test_faults_are_all_said_with_the_fix_and_without_a_value(tmp_path: Path) ->
     assert "the time 'days' is negative in 1 rows" in said and "the time 'days' has 1 missing values" in said
     assert "the event 'died' is neither yes nor no in 1 rows" in said
     assert said.count("hint:") == 3 and "731" not in said and "perhaps" not in said
+
+
+def test_an_empty_event_is_a_missing_target(tmp_path: Path) -> None:
+    died = survivors()["died"].astype(object).tolist()
+    died[5] = None
+    said = refusal(tmp_path, died=died)
+    assert "the event 'died' has 1 missing values" in said and "data.drop_rows=true" in said
+    file = table(tmp_path, survivors().assign(died=died))
+    found = read_table(str(file), **HOW, drop_rows=True)
+    assert len(found.y) == len(died) - 1
+    assert any("1 rows without an event are left out" in n for n in found.notes)
 
 
 def test_what_must_be_named_together(tmp_path: Path) -> None:

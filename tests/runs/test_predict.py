@@ -162,8 +162,8 @@ def test_missing_columns_wrong_cells_and_gaps_are_reported_together(
     frame = pd.read_csv(trained[1] / "east.csv").head(3).astype({"ill": object})
     frame.loc[0, "ill"] = "perhaps"
     frame.loc[1, "sex"] = np.nan
-    said = complaint(trained, frame.rename(columns={"age": "Age"}), tmp_path)
-    assert "there is no column 'age'" in said and "did you mean 'Age'" in said
+    said = complaint(trained, frame.rename(columns={"age": "ages"}), tmp_path)
+    assert "there is no column 'age'" in said and "did you mean 'ages'" in said
     assert "column 'ill' must hold numbers, and 1 values are none: new.csv (1: line 2)" in said
     assert "perhaps" not in said
     assert "column 'sex' has 1 empty cells: new.csv (1: line 3)" in said

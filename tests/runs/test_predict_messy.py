@@ -94,3 +94,56 @@ def test_unseen_categories_and_wrong_dates_are_counted_and_not_shown(trained: Pa
 def test_a_client_that_did_not_hold_a_column_needs_none(trained: Path) -> None:
     found, _ = predict(model(trained, "west"), trained / "files" / "west.csv")
     assert len(found) == messy.ROWS
+
+
+@pytest.fixture(scope="module")
+def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on semicolons, decimal commas, codes with zeros before them, and dates in one order of the year alone."""
+    base = tmp_path_factory.mktemp("german")
+    (base / "files").mkdir()
+    for site in "ab":
+        rows = [
+            f"{i % 5 + 1}.{i:03};{i % 7},5;{['01', 'x', 'z'][i % 3]};2020-01-{i % 28 + 1:02};{i % 2}"
+            for i in range(40)
+        ]
+        (base / "files" / f"{site}.csv").write_text("\n".join(["amount;dose;code;seen;y", *rows]) + "\n")
+    words = ["data.target=y", "method=fedavg", "net=logistic", "train.rounds=2"]
+    run(read(None, [f"data={base / 'files'}", *words]), base / "run")
+    return base
+
+
+def predicted(base: Path, text: str) -> tuple[list[float], list[str]]:
+    (base / "new.csv").write_text(text)
+    found, notes = predict(base / "run" / "models" / "a.safetensors", base / "new.csv")
+    return found.iloc[:, 1].tolist(), notes
+
+
+def test_predictions_of_a_row_do_not_depend_on_the_other_rows(german: Path) -> None:
+    names, row = "amount;dose;code;seen;y\n", "1.234;2,125;01;2020-01-03;0\n"
+    both, notes = predicted(german, names + row + "2.005;0,5;x;2020-01-04;1\n")
+    alone, more = predicted(german, names + row)
+    assert alone == both[:1] and not any("never saw" in n for n in notes + more)
+    commas, _ = predicted(german, 'amount,dose,code,seen\n1.234,"2,125",01,2020-01-03\n')
+    assert commas == alone
+
+
+def test_dates_of_new_rows_that_go_both_ways_are_refused(german: Path) -> None:
+    with pytest.raises(DataError, match="either way round") as e:
+        predicted(german, "amount;dose;code;seen\n1.234;2,5;01;03/01/2020\n")
+    assert "hint: write them as 2020-12-31" in str(e.value)
+    clear, _ = predicted(german, "amount;dose;code;seen\n1.234;2,5;01;13/01/2020\n")
+    assert clear == predicted(german, "amount;dose;code;seen\n1.234;2,5;01;2020-01-13\n")[0]
+
+
+def test_names_are_found_as_training_merged_them(german: Path) -> None:
+    right, _ = predicted(german, "amount;dose;code;seen\n1.234;2,5;01;2020-01-13\n")
+    found, notes = predicted(german, "Amount; DOSE;CODE;Seen\n1.234;2,5;01;2020-01-13\n")
+    assert found == right and "column 'Amount' is read as 'amount'" in notes
+
+
+def test_missing_columns_are_those_of_the_table_each_once(german: Path) -> None:
+    with pytest.raises(DataError) as e:
+        predicted(german, "amount;dose\n1.234;2,5\n")
+    said = str(e.value)
+    assert said.count("there is no column 'code'") == 1 and said.count("there is no column 'seen'") == 1
+    assert "code=" not in said and "01" not in said

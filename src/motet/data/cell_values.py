@@ -23,10 +23,11 @@ MISSING = frozenset(
 _NONE = frozenset(["None", "none", "NONE"])  # missing in a column of numbers, a category elsewhere
 _TRUTH = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
 TRUTHS = {word: float(value) for pair in _TRUTH for value, word in enumerate(pair)}
+_DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
 ORIGIN = "2000-01-01"  # days are counted from here, at every site alike
 
-_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
-_POINT = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
+_COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
+_POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
 _EITHER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")  # 1,234: a thousand, or a little more than one
 _GAPS = re.compile(r"(?<=\d)[\s\u00a0\u202f'’](?=\d{3}(?:\D|$))")  # between thousands: 1 234, 1'234
 _DATE = re.compile(
@@ -46,6 +47,7 @@ class Numbers:
 
     values: np.ndarray  # (texts,) float64; NaN where a text is no number
     decimal: str  # the sign that was found: "." or ","; "?": the texts fit both
+    clear: bool  # whether texts speak for that sign, or it is only what is usual
     nothing: np.ndarray  # (texts,) words that are missing cells among numbers, and categories elsewhere
 
 
@@ -58,20 +60,31 @@ def numbers_of(texts: Sequence[str], decimal: str = "auto") -> Numbers:
     ('?', [1.234, 0.5])
     """
     plain = [_GAPS.sub("", t) for t in texts]
-    sign = decimal if decimal != "auto" else decimal_sign(plain)
+    said = decimal if decimal != "auto" else decimal_sign(plain)
+    sign = said or "."
     values = np.array([_number(t, "." if sign == "?" else sign) for t in plain], np.float64)
     if sign == "?":
         values[[bool(_EITHER.fullmatch(t)) for t in plain]] = np.nan
-    return Numbers(values, sign, np.array([t in _NONE for t in texts], bool))
+    return Numbers(values, sign, said in (".", ","), np.array([t in _NONE for t in texts], bool))
 
 
 def decimal_sign(texts: Sequence[str]) -> str:
-    """The sign with which more texts are numbers; "?" if each comma could be one of thousands."""
-    with_comma = [t for t in texts if "," in t]
-    if all(_EITHER.fullmatch(t) for t in with_comma):
-        return "?" if with_comma else "."
-    comma, point = (sum(bool(t and p.fullmatch(t)) for t in with_comma) for p in (_COMMA, _POINT))
-    return "," if comma > point else "."
+    """The sign with which more texts are numbers; "?" if each comma could be one of thousands, or if as many texts
+    speak for one sign as for the other; "" if no text speaks for any.
+
+    >>> decimal_sign(["0,123", "1,456"]), decimal_sign(["1,234", "0.5"]), decimal_sign(["0,5", "0.5"])
+    (',', '.', '?')
+    >>> decimal_sign(["1.234", "7"]), decimal_sign(["1.234.567"])
+    ('', ',')
+    """
+    signed = [t for t in texts if "," in t or "." in t]
+    fits = [
+        (bool(_COMMA.fullmatch(t)), bool(_POINT.fullmatch(t))) for t in signed
+    ]  # 1.234 and 1,234 fit both
+    comma, point = fits.count((True, False)), fits.count((False, True))
+    if comma != point:
+        return "," if comma > point else "."
+    return "?" if comma or any(_EITHER.fullmatch(t) for t in signed) else ""
 
 
 def _number(text: str, decimal: str) -> float:
@@ -90,17 +103,20 @@ def _number(text: str, decimal: str) -> float:
 
 
 def truths_of(texts: Sequence[str]) -> np.ndarray | None:
-    """(texts,) 0 or 1 if all texts are one pair of truth values. Of single letters both must be there: a lone "f" is
-    more often a sex.
+    """(texts,) 0 or 1 if all texts are truth values, of one pair or of several: files differ. Of single letters alone
+    both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
 
     >>> truths_of(["Yes", "no"]).tolist(), truths_of(["f"]), truths_of(["f", "T"]).tolist()
     ([1.0, 0.0], None, [0.0, 1.0])
+    >>> truths_of(["yes", "N", "TRUE", "0"]).tolist(), truths_of(["f", "m"]), truths_of(["0", "1"])
+    ([1.0, 0.0, 1.0, 0.0], None, None)
     """
     found = [t.casefold() for t in texts]
-    for no, yes in _TRUTH:
-        if set(found) <= {no, yes} and (len(yes) > 1 or len(set(found)) == 2):
-            return np.array([t == yes for t in found], np.float64)
-    return None
+    there = set(found)
+    clear = any(len(word) > 1 for word in there & TRUTHS.keys()) or any(there >= set(p) for p in _TRUTH)
+    if not clear or not there <= TRUTHS.keys() | _DIGITS.keys():
+        return None
+    return np.array([(TRUTHS | _DIGITS)[t] for t in found], np.float64)
 
 
 # ---- dates ----

@@ -11,6 +11,7 @@ import csv
 import re
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,8 +121,8 @@ class CsvRows:
     notes: list[str]
 
 
-def read_csv(path: Path, as_text: bool) -> CsvRows:
-    """The rows of a file; `as_text`: numbers stay as they are written."""
+def read_csv(path: Path, as_text: Callable[[str], bool]) -> CsvRows:
+    """The rows of a file; `as_text`: of which columns cells stay as they are written."""
     form = form_of(path)
     try:
         frame = _cells(path, form, form.names, as_text)
@@ -134,10 +135,10 @@ def read_csv(path: Path, as_text: bool) -> CsvRows:
     return CsvRows(frame.drop(columns=empty), form.separator, notes)
 
 
-def _cells(path: Path, form: CsvForm, names: list[str], as_text: bool) -> pd.DataFrame:
+def _cells(path: Path, form: CsvForm, names: list[str], as_text: Callable[[str], bool]) -> pd.DataFrame:
     import pandas as pd
 
-    how: dict[str, Any] = {"dtype": str} if as_text else {"low_memory": False}
+    how: dict[str, Any] = {"dtype": {n: str for n in names if as_text(n)}, "low_memory": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         return pd.read_csv(
@@ -152,7 +153,9 @@ def _misfits() -> tuple[type[Exception], ...]:
     return pd.errors.ParserError, pd.errors.ParserWarning
 
 
-def _with_trailing_separator(path: Path, form: CsvForm, as_text: bool, first: Exception) -> pd.DataFrame:
+def _with_trailing_separator(
+    path: Path, form: CsvForm, as_text: Callable[[str], bool], first: Exception
+) -> pd.DataFrame:
     """Rows may end with a separator that the names do not have: a last column without cells."""
     try:
         frame = _cells(path, form, [*form.names, ""], as_text)

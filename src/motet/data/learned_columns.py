@@ -43,12 +43,13 @@ def is_indicator(column: Column) -> bool:
 
 def with_others(x: np.ndarray, columns: tuple[Column, ...], seen: np.ndarray) -> np.ndarray:
     """The columns that are seen; what is left out of a text column counts as `other`."""
-    x = x if x.flags.writeable and x.base is None else x.copy()
+    found = x[:, seen]  # a copy: the pool keeps its own rows
+    place = np.cumsum(seen) - 1
     for i, c in enumerate(columns):
         if c.group and c.name == f"{c.group}={OTHER}" and seen[i]:
             left = [j for j, o in enumerate(columns) if o.group == c.group and not seen[j]]
-            x[:, i] += x[:, left].sum(1)
-    return x[:, seen]
+            found[:, place[i]] += x[:, left].sum(1)
+    return found
 
 
 def note(columns: tuple[Column, ...], seen: np.ndarray) -> str:

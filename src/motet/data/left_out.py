@@ -90,7 +90,7 @@ def smaller_files(path: Path, client: str, without: Sequence[str]) -> Iterator[t
     """A file or folder of tables that holds no row of these clients, and whom it lacks: nobody if the files do not
     name clients. What is not changed is linked; the copies are this user's alone, and gone after the block."""
     by_file = path.is_dir() and not client
-    table = read(path) if without and client else None
+    table = read(path, texts=[client]) if without and client else None
     if not without or not (by_file or (table and client in table.frame.columns)):
         yield path, ()
         return

@@ -5,17 +5,18 @@ Knows tables and names of columns. Does not know models. No message shows a cell
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from motet.data.cell_values import TRUTHS, numbers_of
+from motet.data.cell_values import ORIGIN, TRUTHS, dates_of, numbers_of
 from motet.data.federated import refuse
 from motet.data.learned_columns import OTHER
 from motet.data.table_features import date_features, dates_in, indicator
-from motet.data.table_files import SourceTable
+from motet.data.table_files import SourceTable, bare_name
 from motet.data.tidy_cells import TextColumn, is_text
 from motet.text import nearest
 
@@ -31,6 +32,19 @@ class NewRows:
     day_first: Mapping[str, bool] = field(default_factory=dict)  # of columns of dates, as in training
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Names that differ in case, spaces and underscores are one, as they were in training."""
+        known = {bare_name(s): s for c in self.columns for s in possible_sources(c)}
+        there = list(self.table.frame.columns)
+        bare = [bare_name(c) for c in there]
+        other = {
+            c: known[b]
+            for c, b in zip(there, bare, strict=True)
+            if b in known and known[b] not in there and bare.count(b) == 1
+        }
+        self.notes += [f"column {a!r} is read as {b!r}" for a, b in other.items()]
+        self.table = replace(self.table, frame=self.table.frame.rename(columns=other))
 
     def values(self) -> np.ndarray:
         """(rows, columns); NaN for empty cells that are allowed."""
@@ -51,8 +65,9 @@ class NewRows:
         frame, source = self.table.frame, self.sources.get(name, "")
         if not source:
             if name not in self.absent:
-                hint = nearest(name, list(frame.columns))
-                self.problems.append(f"there is no column {name!r}.\nhint: {hint}")
+                wanted = source_in_words(name)
+                said = f"there is no column {wanted!r}.\nhint: {nearest(wanted, list(frame.columns))}"
+                self.problems += [said] if said not in self.problems else []
             return np.full(len(frame), np.nan)
         if name == source:
             return self.number(name)
@@ -82,7 +97,14 @@ class NewRows:
 
     def date(self, source: str, name: str) -> np.ndarray:
         column = self.table.frame[source]
-        when = dates_in(column, self.day_first.get(source, "auto"))
+        order = self.day_first.get(source, "auto")
+        if is_text(column) and dates_of(TextColumn(column).texts, order).ambiguous:
+            said = (
+                f"column {source!r} holds dates whose day and month can be either way round, and so did no training "
+                "row's date.\nhint: write them as 2020-12-31"
+            )
+            self.problems += [said] if said not in self.problems else []
+        when = dates_in(column, order)
         wrong = np.flatnonzero(when.isna().to_numpy() & column.notna().to_numpy())
         if len(wrong):
             said = f"column {source!r} must hold dates, and {len(wrong)} values are none: {self.table.where(wrong)}"
@@ -125,6 +147,26 @@ class NewRows:
     def known(self, name: str) -> set[str]:
         """The categories of a text column that the model has."""
         return {c[len(name) + 1 :] for c in self.columns if c.startswith(f"{name}=")}
+
+
+def category_sources(columns: Sequence[str]) -> list[str]:
+    """Columns of a table of which a model's flags of categories can be made; their cells are names.
+
+    >>> category_sources(["ward=01", "ward=a=b", "age", "age=x"])
+    ['ward', 'ward=a']
+    """
+    starts = [name[:i] for name in columns for i, letter in enumerate(name) if letter == "=" and i]
+    return [s for s in dict.fromkeys(starts) if s not in columns]
+
+
+def source_in_words(name: str) -> str:
+    """The column of a table that a feature needs, without the category that it stands for.
+
+    >>> [source_in_words(n) for n in ("sex=f", "bp is missing", "born: month", "age", "note: x")]
+    ['sex', 'bp', 'born', 'age', 'note: x']
+    """
+    made = re.fullmatch(rf"(.+?)(=.*| is missing|: (days since {ORIGIN}|year|month|weekday|hour))", name)
+    return made[1] if made else name
 
 
 def possible_sources(name: str) -> list[str]:

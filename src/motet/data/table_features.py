@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,6 +47,15 @@ class TableFeature:
     values: np.ndarray  # (rows, columns) float64; NaN is missing
     columns: list[Column]
     held: np.ndarray | None = None  # (clients,) who has a cell of it; None: everybody
+
+
+@dataclass
+class RowDates:
+    """The dates of a column."""
+
+    when: pd.Series  # (rows,) NaT where a cell is no date
+    unclear: list[Path]  # files in which day and month could be either way round
+    orders: set[bool | None]  # whether days come first, of all files; None: no matter
 
 
 @dataclass
@@ -114,6 +124,11 @@ class FeatureReader:
         if found:
             self._report_gaps(name, gaps)
         if found and gaps.any() and self.how.missing == "indicator":
+            if indicator(name) in self.table.frame.columns and indicator(name) not in self.how.drop:
+                self.problems.append(
+                    f"the table has a column {indicator(name)!r}, which is what missing cells of {name!r} become.\n"
+                    f"hint: give it another name, or leave it out: {self.how.say('drop', [indicator(name)])}"
+                )
             found[indicator(name)] = TableFeature(
                 gaps[:, None].astype(np.float64), [Column(indicator(name), "flag")]
             )
@@ -161,10 +176,9 @@ class FeatureReader:
             if len(text.texts) == 1:
                 self.notes.append(f"column {name!r} is the same in every row: it says nothing")
             return {name: TableFeature(values[:, None], [Column(name, "flag")])}
-        dates = dates_of(text.texts, self.how.day_first)
-        there = dates.values.notna().to_numpy()
-        if 2 * text.many[there].sum() >= text.many.sum():
-            return self._text_dates(name, text, there)
+        dates = self._dates_by_file(text)
+        if dates and 2 * dates.when.notna().sum() >= text.many.sum():
+            return self._text_dates(name, text, dates)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
         if text.mostly_numbers(numbers):
             return self._text_numbers(name, text, numbers.values)
@@ -175,13 +189,13 @@ class FeatureReader:
         import pandas as pd
 
         if np.isnan(numbers).any():
-            self._report_wrong(name, "numbers", text, np.isnan(numbers))
+            self._report_wrong(name, "numbers", np.append(np.isnan(numbers), False)[text.codes])
             return {}
         column = pd.Series(np.append(numbers, np.nan)[text.codes])
         return {} if self._is_id(name, column) else self._numbers(name, column, "number")
 
-    def _report_wrong(self, name: str, what: str, text: TextColumn, wrong: np.ndarray) -> None:
-        rows = np.flatnonzero(np.append(wrong, False)[text.codes])
+    def _report_wrong(self, name: str, what: str, wrong: np.ndarray) -> None:
+        rows = np.flatnonzero(wrong)
         known = f"if these are words for a missing value, name them: {self.how.say('missing_values', ['WORD', 'WORD'])}"
         self.problems.append(
             f"column {name!r} is mostly {what}, and {len(rows)} of its values are not: {self.table.where(rows)}.\n"
@@ -238,21 +252,41 @@ class FeatureReader:
 
     # ---- dates ----
 
-    def _text_dates(self, name: str, text: TextColumn, there: np.ndarray) -> dict[str, TableFeature]:
-        if not there.all():
-            self._report_wrong(name, "dates", text, ~there)
-            return {}
-        dates = dates_of(text.texts, self.how.day_first)
-        if dates.ambiguous and self.how.dates != "leave_out":
+    def _dates_by_file(self, text: TextColumn) -> RowDates | None:
+        """Whether days or months come first is a matter of each file; None: nothing is a date."""
+        every = dates_of(text.texts, self.how.day_first)
+        one_way = every.day_first is None or self.how.day_first != "auto" or len(self.table.files) == 1
+        if one_way and not every.values.notna().any():
+            return None
+        if one_way:
+            return RowDates(
+                _by_row(text, every.values), every.ambiguous * self.table.files, {every.day_first}
+            )
+        found, file = RowDates(_by_row(text, every.values), [], set()), self.table.file
+        for i, path in enumerate(self.table.files):
+            rows = np.flatnonzero((file == i) & (text.codes >= 0))
+            used, place = np.unique(text.codes[rows], return_inverse=True)
+            dates = dates_of([text.texts[j] for j in used], self.how.day_first)
+            found.when.iloc[rows] = dates.values.iloc[place].to_numpy()
+            found.unclear += [path] * dates.ambiguous
+            found.orders.add(dates.day_first)
+        return found
+
+    def _text_dates(self, name: str, text: TextColumn, dates: RowDates) -> dict[str, TableFeature]:
+        if dates.unclear and self.how.dates != "leave_out":
             self.problems.append(
-                f"column {name!r} holds dates whose day and month can be either way round.\n"
-                f"hint: {self.how.say('day_first', 'true')} for 31/12/2020, "
+                f"column {name!r}{_in_files(dates.unclear, self.table)} holds dates whose day and month can be "
+                f"either way round.\nhint: {self.how.say('day_first', 'true')} for 31/12/2020, "
                 f"{self.how.say('day_first', 'false')} for 12/31/2020; or {self.how.say('dates', 'leave_out')}"
             )
             return {}
-        if dates.day_first is not None:
-            self.day_first[name] = dates.day_first
-        return self._dates(name, _by_row(text, dates.values))
+        wrong = dates.when.isna().to_numpy() & (text.codes >= 0)
+        if wrong.any():
+            self._report_wrong(name, "dates", wrong)
+            return {}
+        if len(orders := dates.orders - {None}) == 1:
+            self.day_first[name] = bool(orders.pop())
+        return self._dates(name, dates.when)
 
     def _dates(self, name: str, when: pd.Series) -> dict[str, TableFeature]:
         if self.how.dates == "leave_out":
@@ -277,6 +311,14 @@ def unclear_decimals(table: SourceTable, name: str, how: TableSettings) -> str:
         f"thousands, or decimals?\nhint: {how.say('decimal', 'point')} for thousands, "
         f"{how.say('decimal', 'comma')} for decimals"
     )
+
+
+def _in_files(files: list[Path], table: SourceTable) -> str:
+    """The files of which something is said, if it is not all of them."""
+    if len(files) == len(table.files):
+        return ""
+    more = f" and {len(files) - 5} more files" if len(files) > 5 else ""
+    return f" of {', '.join(f.name for f in files[:5])}{more}"
 
 
 def dates_in(column: pd.Series, day_first: bool | str) -> pd.Series:

@@ -7,9 +7,9 @@ what the columns mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class SourceTable:
     unclear: dict[str, list[str]] = field(
         default_factory=dict
     )  # columns of 1,234: files whose sign is not known
+    sign: str = ""  # the decimal sign of files with commas in numbers; "": there are none, or they differ
     kept: np.ndarray | None = None  # (rows,) numbers of the rows among all rows of the files; None: all
 
     @cached_property
@@ -80,16 +81,27 @@ def _shown_name(file: Path) -> str:
     return "the frame" if file == FRAME or file.parent.name == "given" else file.name
 
 
-def read(path: Path, decimal: str = "auto", missing_values: Sequence[str] = ()) -> SourceTable:
+def read(
+    path: Path,
+    decimal: str = "auto",
+    missing_values: Sequence[str] = (),
+    *,
+    texts: Collection[str] = (),
+    likely: str = "",
+) -> SourceTable:
     """The rows of a file, or of all files of a folder, with the columns of all of them. What cannot be read is among
-    the table's problems, so that all faults are said at once; a folder's files without rows are left out."""
+    the table's problems, so that all faults are said at once; a folder's files without rows are left out.
+
+    The columns `texts` hold no numbers: 01 and 1 are two names. The decimal sign is `likely` where cells do not tell.
+    """
     import pandas as pd
 
+    how = HowWritten(decimal, tuple(missing_values), likely=likely, texts=frozenset(map(bare_name, texts)))
     read_files: dict[Path, FileRows] = {}
     problems, empty = [], []
     for file in find(path):
         try:
-            read_files[file] = _read_one(file, decimal, missing_values)
+            read_files[file] = _read_one(file, how)
         except EmptyFile as e:
             empty.append(str(e))
         except DataError as e:
@@ -102,12 +114,19 @@ def read(path: Path, decimal: str = "auto", missing_values: Sequence[str] = ()) 
     together, *rest = frames.values()
     if rest:
         together = pd.concat(_of_one_kind(list(frames.values())), ignore_index=True)
+    sizes = [len(f) for f in frames.values()]
+    signs = {found.sign for found in read_files.values() if found.sign}
+    sign = signs.pop() if len(signs) == 1 else ""
+    return SourceTable(together, list(frames), sizes, notes, problems, _unclear(read_files), sign)
+
+
+def _unclear(files: Mapping[Path, FileRows]) -> dict[str, list[str]]:
+    """Columns whose decimal sign is not known, and in which files."""
     unclear: dict[str, list[str]] = {}
-    for file, found in read_files.items():
+    for file, found in files.items():
         for column in found.unclear:
             unclear.setdefault(column, []).append(file.name)
-    sizes = [len(f) for f in frames.values()]
-    return SourceTable(together, list(frames), sizes, notes, problems, unclear)
+    return unclear
 
 
 def find(path: Path) -> list[Path]:
@@ -183,24 +202,34 @@ class FileRows:
     frame: pd.DataFrame
     notes: list[str]
     unclear: list[str]  # columns whose decimal sign is not known
+    sign: str  # the decimal sign that was found
 
 
-def _read_one(path: Path, decimal: str, missing_values: Sequence[str]) -> FileRows:
-    how = HowWritten(decimal, tuple(missing_values))
+def _read_one(path: Path, how: HowWritten) -> FileRows:
+    """The rows of a file; `how.texts` are bare names."""
+    as_written = None
     if is_csv(path):
-        found = read_csv(path, as_text=decimal == ",")
+        found = read_csv(path, lambda name: bare_name(name) in how.texts)
         frame, notes, how = found.frame, found.notes, replace(how, semicolons=found.separator == ";")
+        as_written = partial(_as_written, path)
     else:
         frame, notes, how = _read_parquet(path), [], replace(how, untyped=False)
     frame.columns = [str(c).strip() for c in frame.columns]
     if twice := sorted(set(frame.columns[frame.columns.duplicated()])):
         raise DataError(f"{path.name} has several columns called {', '.join(map(repr, twice))}")
-    frame, unclear = tidy(frame, how)
+    texts = frozenset(c for c in frame.columns if bare_name(c) in how.texts)
+    tidied = tidy(frame, replace(how, texts=texts), as_written)
+    frame = tidied.frame
     if is_csv(path) and (blank := frame.isna().all(axis=1)).any():
         frame = frame[~blank].reset_index(drop=True)
     if len(frame) == 0:
         raise EmptyFile(f"{path.name} has column names and no examples.\nhint: remove the file, or fill it")
-    return FileRows(frame, notes, unclear)
+    return FileRows(frame, notes, tidied.unclear, tidied.sign)
+
+
+def _as_written(path: Path, columns: list[str]) -> pd.DataFrame:
+    """The same rows, with the text of these columns."""
+    return read_csv(path, lambda name: name in columns).frame
 
 
 def is_csv(path: Path) -> bool:

@@ -54,6 +54,11 @@ class TableSettings:
         return SIGNS[self.decimal]
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns of names, whatever they look like."""
+        return tuple(n for n in (self.client, self.target if self.kind == "classes" else "") if n)
+
+    @property
     def fills(self) -> bool:
         return self.missing != "refuse"
 

@@ -5,14 +5,17 @@ Knows the values of one target. Does not know features, files or clients.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from motet.client.losses import Kind
+from motet.data.cell_values import TRUTHS
 from motet.data.federated import DataError
 
 FEW = 20  # at most this many different whole numbers are taken for classes
 KINDS = ("auto", "classes", "numbers", "survival")
-SEEN = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+SEEN = {word: value == 1 for word, value in {**TRUTHS, "0": 0, "1": 1}.items()}
 
 
 def kind_of(values: np.ndarray) -> Kind:
@@ -46,10 +49,19 @@ def name_of(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no.
+def is_whole(text: str) -> bool:
+    """Whether a text is a whole number and nothing else: codes such as 01 and 3E2, and longer ones, are names.
 
-    >>> [v.tolist() for v in seen_events(np.array(["Yes", "no", "perhaps"], object))]
+    >>> [is_whole(t) for t in ("12", "-1", "3.0", "01", "3E2", "1.10", "9007199254740993")]
+    [True, True, True, False, False, False, False]
+    """
+    return bool(re.fullmatch(r"-?(0|[1-9]\d{0,14})(\.0)?", text))
+
+
+def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no, y and n.
+
+    >>> [v.tolist() for v in seen_events(np.array(["Yes", "n", "perhaps"], object))]
     [[True, False, False], [False, False, True]]
     """
     said = [SEEN.get(name_of(v).strip().lower()) for v in values.tolist()]

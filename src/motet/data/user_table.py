@@ -19,8 +19,8 @@ from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.left_out import smaller_files
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
-from motet.data.table_settings import SIGNS, Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
-from motet.data.tidy_cells import TextColumn
+from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
+from motet.data.tidy_cells import TextColumn, is_text
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ _PART_WORDS = {
     "test": "test testing holdout hold-out evaluation",
 }
 _PARTS = {word: PARTS.index(part) for part, words in _PART_WORDS.items() for word in words.split()}
+
+_PART_NAMES = ("part", "split", "fold", "set", "subset", "partition")
 
 
 def load(
@@ -59,7 +61,8 @@ def load(
         dates, day_first, decimal, event=event,
     )  # fmt: skip
     with smaller_files(Path(path), client, without) as (files, gone):
-        pool = as_pool(read(files, SIGNS[decimal], how.missing_values), how, files.is_dir())
+        table = read(files, how.sign, how.missing_values, texts=how.texts)
+        pool = as_pool(table, how, files.is_dir())
     pool.left_out = gone
     return pool
 
@@ -84,6 +87,7 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
         tuple(c for f in found.values() for c in f.columns), owner, names, part, notes=table.notes + reader.notes,
         missing=how.missing, missing_by=how.filled_by, held=held_by(found, len(names)), learned_columns=True,
         reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
+        | ({"likely_sign": table.sign} if table.sign else {})
         | ({"missing": how.missing} if how.fills else {}),
     )  # fmt: skip
     pool.fill = bool(pool.gaps().any())
@@ -149,10 +153,11 @@ class Reader:
         if not self.how.drop_rows:
             return
         frame = self.table.frame
-        for role, name in (("target", self.how.target), ("client", self.how.client)):
+        roles = {"a target": self.how.target, "an event": self.how.event, "a client": self.how.client}
+        for role, name in roles.items():
             if name in frame.columns and (gaps := pd.isna(self.table.frame[name]).to_numpy()).any():
                 places = self.table.where(np.flatnonzero(gaps))
-                self.notes.append(f"{gaps.sum()} rows without a {role} are left out: {places}")
+                self.notes.append(f"{gaps.sum()} rows without {role} are left out: {places}")
                 self.table = self.table.only(~gaps)
 
     def _report_rows(self, role: str, name: str, gaps: np.ndarray) -> None:
@@ -220,7 +225,10 @@ class Reader:
     def _events(self, name: str) -> np.ndarray:
         column = self.table.frame[name]
         seen, bad = targets.seen_events(np.asarray(column.astype(object)))
-        if bad.any():
+        gaps = column.isna().to_numpy()
+        if gaps.any():
+            self._report_rows("event", name, np.flatnonzero(gaps))
+        if (bad := bad & ~gaps).any():
             places = self.table.where(np.flatnonzero(bad))
             self.problems.append(
                 f"the event {name!r} is neither yes nor no in {int(bad.sum())} rows: {places}.\n"
@@ -240,6 +248,8 @@ class Reader:
             return values
         text = TextColumn(column)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
+        if self.how.kind == "classes" and all(map(targets.is_whole, text.texts)):
+            return np.asarray(np.append(numbers.values, np.nan)[text.codes])
         if self.how.kind != "classes" and text.mostly_numbers(numbers):
             wrong = np.isnan(numbers.values)
             if len(rows := np.flatnonzero(np.append(wrong, False)[text.codes])):
@@ -275,6 +285,7 @@ class Reader:
         """(rows,) each row's part as an index into PARTS, -1 where the cell is empty; None without such a column."""
         name = self.how.part
         if name not in self.table.frame.columns:
+            self._suggest_part()
             return None
         text = TextColumn(self.table.frame[name])
         found: np.ndarray = np.array([*(_PARTS.get(t.casefold(), -2) for t in text.texts), -1])[text.codes]
@@ -284,3 +295,14 @@ class Reader:
                 f"{self.table.where(rows)}.\nhint: leave such cells empty: their rows' parts are drawn"
             )
         return found
+
+    def _suggest_part(self) -> None:
+        """Note a column that says train and test, and that nobody named."""
+        for name in self.used:
+            column = self.table.frame[name]
+            if name.strip().casefold() not in _PART_NAMES or not is_text(column):
+                continue
+            words = {t.casefold() for t in TextColumn(column).texts}
+            if words and words <= _PARTS.keys():
+                hint = self.how.say("part", name)
+                self.notes.append(f"column {name!r} says which rows are for training: if so, {hint}")

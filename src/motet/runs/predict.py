@@ -21,7 +21,7 @@ from motet import nets
 from motet.client import Task
 from motet.core import Tree
 from motet.data.federated import DataError
-from motet.data.new_rows import NewRows
+from motet.data.new_rows import NewRows, category_sources
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.data.table_settings import SIGNS
 from motet.data.tidy_cells import HowWritten, tidy
@@ -60,7 +60,8 @@ class Model:
         in training; where there were none, they are refused unless `missing="mean"`.
         """
         if self.columns and not isinstance(rows, np.ndarray):
-            frame, _ = tidy(rows, HowWritten(self.sign, self.missing_values, untyped=False))
+            how = HowWritten(self.sign, self.missing_values, untyped=False, likely=self.likely_sign)
+            frame = tidy(rows, how).frame
             return self.table(self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing).values())
         shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
         found = np.asarray(rows)
@@ -86,6 +87,11 @@ class Model:
     @property
     def sign(self) -> str:
         return SIGNS.get(self.reading.get("decimal", "auto"), "auto")
+
+    @property
+    def likely_sign(self) -> str:
+        """The decimal sign of the training rows, for new rows that do not tell theirs."""
+        return str(self.reading.get("likely_sign", ""))
 
     @property
     def missing_values(self) -> tuple[str, ...]:
@@ -249,7 +255,8 @@ def predict(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Predictions for a file's rows, in their order, and what a person should know of them."""
     found = open_model(model, trust=trust)
-    source = read(table, found.sign, found.missing_values)
+    texts = category_sources(found.columns)
+    source = read(table, found.sign, found.missing_values, texts=texts, likely=found.likely_sign)
     rows = found.rows_of(source, missing)
     try:
         return found.table(rows.values()), source.notes + rows.notes

@@ -85,7 +85,7 @@ class SiteTable:
     def table(self) -> SourceTable:
         """The rows that have a target, or all where none may lack one."""
         how = self.settings(self.kind)
-        reader = Reader(read(Path(self.path), how.sign, how.missing_values), how)
+        reader = Reader(read(Path(self.path), how.sign, how.missing_values, texts=how.texts), how)
         refuse(reader.table.problems)
         reader.leave_rows_out()
         return reader.table
@@ -288,6 +288,7 @@ class SiteTable:
             "decimal": self.more.decimal,
         }
         found |= {"missing": self.missing} if self.missing != "refuse" else {}
+        found |= {"likely_sign": self.table.sign} if self.table.sign else {}
         return found | {"day_first": self.read_features.day_first}
 
     def whole(self, layout: Layout) -> Batch:
