@@ -24,7 +24,7 @@ from motet.evidence.document import (
     opened,
     signed_bytes,
 )
-from motet.evidence.run_sections import file_record, run_files
+from motet.evidence.run_sections import LOGS, file_record, run_files
 from motet.evidence.signing import certified_name, check_signature
 from motet.evidence.write import form, page_of
 from motet.text import printable
@@ -142,6 +142,9 @@ def check_folder(found: Checked, folder: Path) -> None:
     if found.document["kind"] == SITE:
         return
     new = sorted({p.relative_to(folder).as_posix() for p in run_files(folder)} - known.keys())
+    logs = [name for name in new if name.endswith(LOGS)]
+    found.wrong += [f"{name}: changes the database beside it, and came later" for name in logs]
+    new = [name for name in new if name not in logs]
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         found.notes.append(f"files that came later: {', '.join(new[:5])}{more}")
