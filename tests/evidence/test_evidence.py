@@ -300,8 +300,9 @@ def test_what_a_file_says_cannot_move_a_terminal(folder: Path, capsys: pytest.Ca
     signer = local_signer()
     signer.about["federation"] = signer.about["party"] = "\x1b[2Jevil"
     write(made_of(SIMULATED, sections_of_run(folder), signer, MADE), signer, Path("odd.json"))
-    assert main(["evidence", "check", "odd.json"]) == 0
-    assert "\x1b" not in capsys.readouterr().out
+    assert main(["evidence", "check", "odd.json"]) == 1
+    said = capsys.readouterr().out
+    assert "evil" in said and "\x1b" not in said
 
 
 # ---- the command ----
