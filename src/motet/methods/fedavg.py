@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -70,7 +71,9 @@ class FedAvg(LocalSGD):
 
     lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
     epochs: Epochs = 1  # local epochs in a round (E); auto = one, or more where a client has few batches
-    schedule: RateSchedule = RateSchedule()  # of lr over rounds
+    schedule: RateSchedule = (
+        RateSchedule()
+    )  # of lr over rounds; not of training at evaluation, nor at newcomers
     steps: Annotated[int, ">= 0"] = (
         0  # local batches in a round, through as many epochs as it takes; 0 = epochs count
     )
@@ -94,6 +97,9 @@ class FedAvg(LocalSGD):
     def rate(self, data: Data) -> float | Tensor:
         """The local learning rate in this round."""
         return self.lr * self.schedule.factor_at(data.round) if self.schedule.changes else self.lr
+
+    def for_visit(self) -> Self:
+        return replace(self, schedule=RateSchedule())
 
     def rows_trained(self, n: int) -> int:
         return min(n, self.steps * self.batch) if self.steps else n
