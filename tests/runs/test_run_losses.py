@@ -130,6 +130,22 @@ def test_scores_predictions_and_motet_predict_agree_in_the_targets_unit(tmp_path
     assert said in model.with_suffix(".md").read_text()
 
 
+@pytest.mark.parametrize("engine", ["loop", "threads", "vmap"])
+def test_times_that_single_precision_holds_equal_keep_their_order(engine: str, tmp_path: Path) -> None:
+    """Seconds since 1970: only the order of times counts, so a run on later times is the same run."""
+    scores, targets, frame = [], [], survivors()
+    for later in (0.0, 1.7e9):
+        folder = tmp_path / f"{later:g}"
+        folder.mkdir()
+        path = table(folder, frame.assign(days=frame["days"] + later))
+        words = [*survival_words(path), "train.rounds=3", f"engine.name={engine}"]
+        done = run(read(words=words), folder / "r")
+        scores.append(done.scores[["client", "part", "side", "cindex", "loss"]])
+        targets.append(pd.read_parquet(folder / "r" / "predictions.parquet")["target"].abs() - later)
+    pd.testing.assert_frame_equal(*scores)
+    assert np.abs(targets[0] - targets[1]).max() < 1e-4
+
+
 def test_a_model_of_survival_gives_the_log_risk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = table(tmp_path)
     done = run(read(words=[*survival_words(path), "train.rounds=8"]), tmp_path / "r")
