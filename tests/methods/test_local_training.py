@@ -55,6 +55,16 @@ def test_a_method_counts_steps_unless_its_clients_choose_epochs(name: str) -> No
         assert read(words=words)["method"]["steps"] == 5
 
 
+def test_epochs_beside_steps_are_refused() -> None:
+    words = ["data=wine", "data.clients=4", "method.steps=5"]
+    with pytest.raises(
+        MethodUnfit, match=r"epochs is 3 and method.steps is 5.*\nhint: method.steps=0, or leave"
+    ):
+        resolve(read(words=[*words, "method.epochs=3"]))
+    found = resolve(read(words=[*words, "method.epochs=auto"])).recipe
+    resolve(read(more=found.settings))
+
+
 def test_momentum_is_sgds_alone() -> None:
     words = ["data=wine", "data.clients=4", "method.optimiser=adamw", "method.momentum=0.5"]
     with pytest.raises(

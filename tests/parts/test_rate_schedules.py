@@ -138,6 +138,26 @@ def test_newcomers_train_with_the_whole_rate(tmp_path: Path) -> None:
     assert len(first) and first.equals(second)
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            {"over": 5},
+            r"schedule.over is 5, and .*kind is constant.*\nhint: method.schedule.kind=cosine or step",
+        ),
+        ({"every": 5}, r"schedule.every is 5, .*constant.*\nhint: method.schedule.kind=step"),
+        ({"kind": "cosine", "over": 5, "by": 0.1}, "schedule.by is 0.1, .*cosine, which does not use it"),
+        ({"kind": "step", "over": 5, "last": 0.1}, "schedule.last is 0.1, .*step, which does not use it"),
+        ({"warm_up": 1, "over": 5, "last": 0.1}, "schedule.last is 0.1, .*constant"),
+    ],
+)
+def test_settings_that_a_kind_does_not_use_are_refused(how: Any, said: str) -> None:
+    with pytest.raises(MethodUnfit, match=said):
+        RateSchedule(**how).check()
+    for used in ({}, {"warm_up": 1, "over": 5}, {"kind": "cosine", "over": 5, "last": 0.1}):
+        RateSchedule(**used).check()
+
+
 def test_a_schedule_is_over_the_whole_run_unless_it_says_otherwise() -> None:
     words = ["data=wine", "data.clients=4", "train.rounds=30", "method.schedule.kind=cosine"]
     assert resolve(read(words=words)).recipe["method"]["schedule"]["over"] == 30

@@ -81,6 +81,11 @@ class FedAvg(LocalSGD):
     def check(self) -> None:
         super().check()
         self.schedule.check()
+        if self.steps and self.epochs not in (1, type(self).epochs):
+            raise MethodUnfit(
+                f"method.epochs is {self.epochs} and method.steps is {self.steps}; where steps count, epochs do not.\n"
+                f"hint: method.steps=0, or leave method.epochs out"
+            )
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))
