@@ -54,7 +54,7 @@ def epochs_for(method: Method, federated: FederatedData) -> int:
     >>> -(-_STEPS // 3)  # of clients with three batches
     3
     """
-    if not federated.clients_data or getattr(method, "steps", 0):
+    if not federated.clients_data or int(getattr(method, "steps", 0)):
         return 1
     rows = sorted(data.n for data in federated.clients_data.values())[len(federated.clients_data) // 2]
     steps = max(1, -(-rows // int(getattr(method, "batch", 16))))
