@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, dataclass_transform, overload
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar, dataclass_transform, overload
 
 from motet.errors import MotetError
 
@@ -148,6 +148,10 @@ class Method(Frozen):
     def download(self, state: Tree, client: Client) -> Tree:
         """What `client` may download of the server's state."""
         return state
+
+    def for_visit(self) -> Self:
+        """The method as a newcomer meets it: training has ended, and no schedule over its rounds holds."""
+        return self
 
     def after_visit(self, before: Tree, after: Tree) -> Tree:
         """What stays of a round whose replies are discarded, say which group a newcomer belongs to."""

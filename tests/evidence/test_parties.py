@@ -28,6 +28,7 @@ from motet.evidence.check_file import Checked, check_file, check_folder
 from motet.evidence.compare_parties import disagreements
 from motet.evidence.document import Document, content_of, opened
 from motet.evidence.party_evidence import sections_of_party, signer_of
+from motet.evidence.signing import local_signer
 from motet.evidence.write import made_of, write
 from motet.runs.forget import forget
 
@@ -195,6 +196,32 @@ def test_a_party_cannot_speak_for_another(care: Care) -> None:
     signer.about["party"] = "a"
     file = write(made_of(kind, sections, signer), signer, care.folder / "a.evidence.html")
     assert "the certificate is that of 'b'" in check_file(file).wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("about", "says"),
+    [
+        ({}, "'b' signed it, and it is the evidence of a server"),
+        ({"party": "server"}, "says that the server wrote it, and the certificate is that of 'b'"),
+        ({"party": "server", "kind": "another"}, "the certificate is that of 'b'"),
+        ({"party": "a", "kind": "another"}, "the certificate is that of 'b'"),
+    ],
+)
+def test_a_site_cannot_speak_for_the_server(about: dict[str, str], says: str, care: Care) -> None:
+    kind, sections = sections_of_party(care.server, care.order.run)
+    signer = signer_of(care.kit("b"))
+    signer.about.update(about)
+    file = write(made_of(kind, sections, signer), signer, care.folder / "server.evidence.html")
+    assert says in check_file(file).wrong[0]
+
+
+@pytest.mark.parametrize("party", ["server", "a", ""])
+def test_a_local_key_speaks_for_no_party(party: str, care: Care, tmp_path: Path) -> None:
+    kind, sections = sections_of_party(care.server, care.order.run)
+    signer = local_signer(tmp_path)
+    signer.about.update(party=party, federation="care")
+    file = write(made_of(kind, sections, signer), signer, tmp_path / "server.evidence.html")
+    assert "no certificate says so" in check_file(file).wrong[0]
 
 
 def test_parties_of_different_federations_do_not_agree(care: Care, tmp_path: Path) -> None:

@@ -77,6 +77,16 @@ def test_scaffolds_first_round_is_evenly_weighted_fedavg(
     assert apart(a, after(Even(task, epochs=2), Loop(clients_data), 1)) < 1e-6
 
 
+@engines
+def test_scaffolds_control_variates_are_means_of_gradients_that_clip_cut(engine: Any) -> None:
+    # Slopes -4 and 8 are cut to -1 and 1: y = 1.1 and 0.9, x = 1, c_a = -1, c_b = 1, c = 0. The next round is the
+    # same again: the cut slope without c_i is 0, and y stays at x, so that c_i + 0 is the cut slope.
+    method, here = Scaffold(one_number(), lr=0.1, batch=4, clip=1.0), engine(TWO)
+    s = after(method, here, 2)
+    assert number(s["x"]) == pytest.approx(1.0) and number(s["c"]) == pytest.approx(0.0)
+    assert [number(here.keeps.get(c)) for c in "ab"] == pytest.approx([-1.0, 1.0])
+
+
 def test_scaffold_with_one_client_is_fedavg(task: Task, clients_data: dict[str, ClientData]) -> None:
     one = {"c05": clients_data["c05"]}
     assert apart(after(Scaffold(task), Loop(one), 4)["x"], after(FedAvg(task), Loop(one), 4)) < 1e-6
@@ -122,6 +132,17 @@ def test_a_round_of_pfedme_by_hand(engine: Any) -> None:
     assert number(after(method, here, 1)) == pytest.approx(0.9504)
     assert number(here.keeps.get("a")) == pytest.approx(1.656)
     assert number(here.keeps.get("b")) == pytest.approx(0.168)
+
+
+@engines
+def test_decay_and_clip_are_of_pfedmes_personal_model(engine: Any) -> None:
+    # As above. decay 1: a's slope -4 + 1 = -3 -> 1.3, w = 1 + 0.2*0.3 = 1.06; b's 8 + 1 = 9 -> 0.1, w = 0.82.
+    # clip 2: a's -2 -> 1.2, w = 1.04; b's 2 -> 0.8, w = 0.96.
+    for how, theta, w in (({"decay": 1.0}, [1.3, 0.1], 0.94), ({"clip": 2.0}, [1.2, 0.8], 1.0)):
+        method = PFedMe(one_number(), lr=0.1, lam=2.0, inner=1, inner_lr=0.1, batch=4, **how)  # type: ignore[arg-type]
+        here = engine(TWO)
+        assert number(after(method, here, 1)) == pytest.approx(w)
+        assert [number(here.keeps.get(c)) for c in "ab"] == pytest.approx(theta)
 
 
 def test_pfedme_goes_beta_of_the_way() -> None:

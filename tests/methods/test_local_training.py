@@ -36,6 +36,16 @@ def test_a_method_takes_adam_or_says_why_not(name: str, task: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in method_names() if n not in OTHERWISE])
+def test_a_method_takes_momentum_or_says_why_not(name: str, task: Any) -> None:
+    method = method_class(name)(task, momentum=0.9)  # type: ignore[call-arg]
+    if name not in REFUSE_ADAM:
+        method.check()
+        return
+    with pytest.raises(MethodUnfit, match=rf"method.momentum is 0.9, and {name}.*\nhint: method.momentum=0"):
+        method.check()
+
+
+@pytest.mark.parametrize("name", [n for n in method_names() if n not in OTHERWISE])
 def test_a_method_counts_steps_unless_its_clients_choose_epochs(name: str) -> None:
     words = [f"method={name}", "method.steps=5"]
     if name in CHOOSE:
@@ -43,6 +53,16 @@ def test_a_method_counts_steps_unless_its_clients_choose_epochs(name: str) -> No
             read(words=words)
     else:
         assert read(words=words)["method"]["steps"] == 5
+
+
+def test_epochs_beside_steps_are_refused() -> None:
+    words = ["data=wine", "data.clients=4", "method.steps=5"]
+    with pytest.raises(
+        MethodUnfit, match=r"epochs is 3 and method.steps is 5.*\nhint: method.steps=0, or leave"
+    ):
+        resolve(read(words=[*words, "method.epochs=3"]))
+    found = resolve(read(words=[*words, "method.epochs=auto"])).recipe
+    resolve(read(more=found.settings))
 
 
 def test_momentum_is_sgds_alone() -> None:

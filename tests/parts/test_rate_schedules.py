@@ -16,10 +16,12 @@ from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.methods.fedavg import FedAvg
+from motet.methods.finetune import FineTune
 from motet.methods.scaffold import Scaffold
 from motet.parts.rate_schedules import RateSchedule
 from motet.runs.build import resolve
 from motet.runs.recipe import RecipeError, read
+from motet.runs.run import run
 from rounds import TWO, after, apart, one_number, turn
 
 
@@ -107,6 +109,53 @@ def test_models_after_training_have_the_rate_of_their_round(clients_data: Any, t
         trained = engine.evaluate_trained(method, asks, turn(engine, 1))[1]["test"]["loss"]
         still = engine.evaluate(method, state, turn(engine, 0), "test")[1]["global"]["loss"]
         assert torch.allclose(trained, still, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [Loop, Vmap, Threads])
+def test_tuning_at_evaluation_has_the_whole_rate(make: Any, clients_data: Any, task: Any) -> None:
+    """The rate of the last round is almost nothing; a model that is tuned with it would be the global one."""
+    schedule, found = RateSchedule("step", over=3, every=1, by=0.001), []
+    for how in ({"schedule": schedule}, {}):
+        method, engine = FineTune(task, lr=0.1, **how), make(clients_data)
+        engine.begin(method, turn(engine, 2))
+        found.append(engine.evaluate(method, task.w0, turn(engine, 2), "test")[1]["personal"]["loss"])
+    assert torch.equal(*found)
+
+
+def test_newcomers_train_with_the_whole_rate(tmp_path: Path) -> None:
+    words = [
+        "data=wine",
+        "data.clients=6",
+        "data.unseen=0.4",
+        "train.rounds=1",
+        "method=local",
+        "method.lr=0.1",
+    ]
+    falls = ["method.schedule.kind=step", "method.schedule.every=1", "method.schedule.by=1e-6",
+             "method.schedule.over=2"]  # fmt: skip
+    found = [run(read(words=[*words, *more]), tmp_path / str(len(more))).test for more in ([], falls)]
+    first, second = (f[f["side"] == "visit"].set_index("client")["loss"] for f in found)
+    assert len(first) and first.equals(second)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            {"over": 5},
+            r"schedule.over is 5, and .*kind is constant.*\nhint: method.schedule.kind=cosine or step",
+        ),
+        ({"every": 5}, r"schedule.every is 5, .*constant.*\nhint: method.schedule.kind=step"),
+        ({"kind": "cosine", "over": 5, "by": 0.1}, "schedule.by is 0.1, .*cosine, which does not use it"),
+        ({"kind": "step", "over": 5, "last": 0.1}, "schedule.last is 0.1, .*step, which does not use it"),
+        ({"warm_up": 1, "over": 5, "last": 0.1}, "schedule.last is 0.1, .*constant"),
+    ],
+)
+def test_settings_that_a_kind_does_not_use_are_refused(how: Any, said: str) -> None:
+    with pytest.raises(MethodUnfit, match=said):
+        RateSchedule(**how).check()
+    for used in ({}, {"warm_up": 1, "over": 5}, {"kind": "cosine", "over": 5, "last": 0.1}):
+        RateSchedule(**used).check()
 
 
 def test_a_schedule_is_over_the_whole_run_unless_it_says_otherwise() -> None:

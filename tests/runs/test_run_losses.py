@@ -109,7 +109,8 @@ def test_counts_below_zero_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loss", ["poisson", "quantile", "absolute"])
 def test_scores_predictions_and_motet_predict_agree_in_the_targets_unit(tmp_path: Path, loss: str) -> None:
-    done = run(read(words=[*visits(tmp_path), f"net.loss={loss}", "net.quantile=0.8"]), tmp_path / "r")
+    more = ["net.quantile=0.8"] if loss == "quantile" else []
+    done = run(read(words=[*visits(tmp_path), f"net.loss={loss}", *more]), tmp_path / "r")
     rows = pd.read_parquet(tmp_path / "r" / "predictions.parquet").query(
         "side == 'personal' and client == 'a'"
     )
@@ -128,6 +129,51 @@ def test_scores_predictions_and_motet_predict_agree_in_the_targets_unit(tmp_path
     assert (miss < 1e-4).all(), "each prediction of the run is one of these"
     said = {"poisson": "a rate", "quantile": "the 0.8 quantile", "absolute": "the median"}[loss]
     assert said in model.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("fedrod", r"^method fedrod and net.class_weights: its generic head balances"),
+        ("swarm", r"so that net.class_weights would train nothing"),
+    ],
+)
+def test_a_method_that_takes_no_class_weights_names_them(method: str, said: str, tmp_path: Path) -> None:
+    more = ["method.loss=one_vs_all"] if method == "swarm" else []
+    words = [*WINE, f"method={method}", "net.class_weights=balanced", *more]
+    with pytest.raises(RecipeError, match=said):
+        run(read(words=words), tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["net.quantile=0.9"], r"net.quantile is 0.9, and net.loss is auto.*\nhint: net.loss=quantile"),
+        (["net.loss=focal", "net.quantile=0.9"], "net.loss is focal: only quantile has it"),
+        (["net.gamma=1"], r"net.gamma is 1, and net.loss is auto.*\nhint: net.loss=focal"),
+    ],
+)
+def test_a_setting_of_a_loss_that_is_not_used_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        read(words=[*WINE, *words])
+    read(words=[*WINE, "net.gamma=2.0", "net.quantile=0.5"])  # as recipes with all defaults have them
+    read(words=[*WINE, "net.loss=focal", "net.gamma=1"])
+
+
+@pytest.mark.parametrize("engine", ["loop", "threads", "vmap"])
+def test_times_that_single_precision_holds_equal_keep_their_order(engine: str, tmp_path: Path) -> None:
+    """Seconds since 1970: only the order of times counts, so a run on later times is the same run."""
+    scores, targets, frame = [], [], survivors()
+    for later in (0.0, 1.7e9):
+        folder = tmp_path / f"{later:g}"
+        folder.mkdir()
+        path = table(folder, frame.assign(days=frame["days"] + later))
+        words = [*survival_words(path), "train.rounds=3", f"engine.name={engine}"]
+        done = run(read(words=words), folder / "r")
+        scores.append(done.scores[["client", "part", "side", "cindex", "loss"]])
+        targets.append(pd.read_parquet(folder / "r" / "predictions.parquet")["target"].abs() - later)
+    pd.testing.assert_frame_equal(*scores)
+    assert np.abs(targets[0] - targets[1]).max() < 1e-4
 
 
 def test_a_model_of_survival_gives_the_log_risk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,13 @@ class Criterion:
         return self.name in ("cross_entropy", "squared") and not self.weights
 
     @property
+    def given(self) -> str:
+        """What makes it another loss than the usual one, as settings; where nothing does, its name."""
+        weighted = ["net.class_weights"] if self.weights else []
+        named = [] if weighted and self.name in USUAL.values() else [f"net.loss={self.name}"]
+        return " with ".join([*named, *weighted])
+
+    @property
     def rate(self) -> float:
         """What poisson's output of 0 means: the mean of the training targets, in their own unit."""
         return self.offset if self.offset > 0 else 1.0

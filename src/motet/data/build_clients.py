@@ -169,11 +169,12 @@ def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
     block, scalers = standardise(block, scale, pool)
     block, target = standardise_target(without_absent_columns(block, partition), pool)
     real = np.float64 if pool.exact else np.float32
+    of_y = np.float64 if pool.kind == "survival" and loses_order(pool.y) else real
     proxy, server_test = (
-        r and Batch.of(tensor(r[0], real), tensor(r[1], real)) for r in (block.proxy, block.server_test)
+        r and Batch.of(tensor(r[0], real), tensor(r[1], of_y)) for r in (block.proxy, block.server_test)
     )
     by_client = dict(zip(partition.clients, fills, strict=True)) if len(fills) else {}
-    return BuiltClients(views(block, real), proxy, server_test, target, scalers, missing, by_client)
+    return BuiltClients(views(block, real, of_y), proxy, server_test, target, scalers, missing, by_client)
 
 
 def absent_cells(pool: Pool, partition: Partition) -> np.ndarray | None:
@@ -306,11 +307,20 @@ def tensor(values: np.ndarray, real: type = np.float32) -> Tensor:
     return torch.from_numpy(np.require(values, kind, ["C", "W"]))
 
 
-def views(block: RowBlock, real: type = np.float32) -> list[tuple[Batch, Batch, Batch]]:
+def loses_order(times: np.ndarray) -> bool:
+    """Whether times that differ would be equal in single precision, say dates in seconds: Cox's loss and the
+    concordance compare them."""
+    different = np.unique(np.abs(times))
+    return len(np.unique(different.astype(np.float32))) < len(different)
+
+
+def views(
+    block: RowBlock, real: type = np.float32, of_y: type = np.float32
+) -> list[tuple[Batch, Batch, Batch]]:
     """Train, val and test of every client: views of one tensor of examples, one of targets, one of ones."""
     sizes = block.counts.reshape(-1).tolist()
     ones = torch.ones(max(sizes))
     ones_of = {n: ones[:n] for n in set(sizes)}
-    xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, real), sizes)
+    xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, of_y), sizes)
     batches = [Batch(x, y, ones_of[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
     return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))

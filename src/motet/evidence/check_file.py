@@ -24,12 +24,12 @@ from motet.evidence.document import (
     opened,
     signed_bytes,
 )
-from motet.evidence.run_sections import file_record, run_files
-from motet.evidence.signing import certified_name, check_signature
+from motet.evidence.run_sections import LOGS, file_record, run_files
+from motet.evidence.signing import LOCAL, certified_name, check_signature, is_servers
 from motet.evidence.write import form, page_of
 from motet.text import printable
 
-SITE = "site of a federation"
+SERVER, SITE = "server of a federation", "site of a federation"
 
 
 @dataclass
@@ -76,7 +76,7 @@ def check_file(path: Path, key: str = "") -> Checked:
         check_signature(
             document["signer"], signed_bytes(seal["root"], seal["page"]), seal["signature"], document["made"]
         )
-        check_party(document["signer"])
+        check_party(document["signer"], str(document["kind"]))
     except EvidenceError as e:
         found.wrong.append(str(e))
     if not found.wrong:
@@ -85,11 +85,20 @@ def check_file(path: Path, key: str = "") -> Checked:
     return found
 
 
-def check_party(about: Mapping[str, Any]) -> None:
-    """The party that a file names must be the one of its certificate; a server's is named by its host."""
-    name, party = certified_name(about), about.get("party")
-    if name and party != "server" and name != party:
+def check_party(about: Mapping[str, Any], kind: str) -> None:
+    """The party that a file names must be the one of its certificate; a server's is named by its host, and known
+    by its organisation. Only the server speaks as the server, and a local key for no party."""
+    name, party, local = certified_name(about), about.get("party"), about.get("kind") == LOCAL
+    if local and (party or kind in (SERVER, SITE)):
+        raise EvidenceError(f"the file is that of {party or 'a ' + kind!r}, and no certificate says so")
+    if party == "server" and not is_servers(about):
+        raise EvidenceError(
+            f"the file says that the server wrote it, and the certificate is that of {name!r}"
+        )
+    if not local and party != "server" and (not name or name != party):
         raise EvidenceError(f"the file says that {party!r} wrote it, and the certificate is that of {name!r}")
+    if not local and (kind == SERVER) != (party == "server"):
+        raise EvidenceError(f"{party!r} signed it, and it is the evidence of a {kind}")
 
 
 def check_page(found: Checked, content: bytes, head: bytes) -> None:
@@ -142,6 +151,9 @@ def check_folder(found: Checked, folder: Path) -> None:
     if found.document["kind"] == SITE:
         return
     new = sorted({p.relative_to(folder).as_posix() for p in run_files(folder)} - known.keys())
+    logs = [name for name in new if name.endswith(LOGS)]
+    found.wrong += [f"{name}: changes the database beside it, and came later" for name in logs]
+    new = [name for name in new if name not in logs]
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         found.notes.append(f"files that came later: {', '.join(new[:5])}{more}")

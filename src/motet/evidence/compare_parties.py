@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from motet.evidence.check_file import SITE, Checked
+from motet.evidence.check_file import SERVER, SITE, Checked
 from motet.evidence.document import Document, EvidenceError, content_of
 
-SERVER = "server of a federation"
 _SHOWN = 5
 Reply = tuple[str, str, str, int, int, str]  # job, verb, learn, round, ask, sha256
 

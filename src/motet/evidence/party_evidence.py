@@ -21,8 +21,7 @@ from motet.deploy.site.config import KEPT, POLICY, read_policy
 from motet.deploy.site.contract import Contract, policy_hash, recipe_hash
 from motet.deploy.site.ledger import LedgerLine, hashes_of_lines, read_ledger
 from motet.deploy.site.policy import Policy
-from motet.evidence.check_file import SITE
-from motet.evidence.compare_parties import SERVER
+from motet.evidence.check_file import SERVER, SITE
 from motet.evidence.document import EvidenceError
 from motet.evidence.run_sections import (
     IN_THE_CLEAR,

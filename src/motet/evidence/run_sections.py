@@ -24,6 +24,7 @@ from motet.report.terminal import PERCENT
 from motet.runs.model_files import model_path
 from motet.runs.recipe import method_class
 from motet.runs.store import Store
+from motet.runs.store_file import merge_log
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +47,7 @@ IN_THE_CLEAR = (
     "used. Whoever runs the server could have looked at single replies."
 )
 _MOST_CARDS = 50  # model cards that are quoted; of others the hash stands in the list of files
+LOGS = ("-wal", "-journal")  # of SQLite: what they hold is read as if it were in the database
 _PASSING = ("lock", "chain.lock", "again", "stop")  # files that come and go
 _ASKS = ["round", "client", "verb", "learn", "messages", "up", "down"]
 _TROUBLES = (
@@ -65,6 +67,7 @@ Sections = list[tuple[str, Any]]
 
 def sections_of_run(folder: Path) -> Sections:
     """All that is said of a run, in the order in which people read it."""
+    merge_log(folder)
     run = read([folder])[0]
     with closing(Store(folder)) as store:
         store.check()
@@ -267,7 +270,7 @@ def files_in(folder: Path) -> dict[str, dict[str, Any]]:
 
 def run_files(folder: Path) -> Sequence[Path]:
     files = [p for p in folder.rglob("*") if p.is_file() and not p.name.endswith((".part", "-shm"))]
-    emptied = {p for p in files if p.name.endswith("-wal") and not p.stat().st_size}
+    emptied = {p for p in files if p.name.endswith(LOGS) and not p.stat().st_size}
     return [p for p in files if p.name not in _PASSING and p not in emptied and not is_evidence(p)]
 
 

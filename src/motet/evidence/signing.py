@@ -179,8 +179,21 @@ def signing_key(about: Mapping[str, Any], made: str) -> Any:
 
 def certified_name(about: Mapping[str, Any]) -> str:
     """Whom the certificate names; "" for a local key."""
-    if about.get("kind") != CERTIFICATE:
-        return ""
-    found = read_cert(str(about["certificate"]).encode()).subject
-    names = found.get_attributes_for_oid(x509.oid.NameOID.COMMON_NAME)
-    return str(names[0].value) if names else ""
+    return "" if about.get("kind") == LOCAL else _named(about, x509.oid.NameOID.COMMON_NAME)
+
+
+def is_servers(about: Mapping[str, Any]) -> bool:
+    """Whether the certificate is the one that a federation's server has: its organisation is `server`, where a
+    site's is the site's own name, and it has no role, as the owner's has, who starts runs."""
+    if about.get("kind") == LOCAL:
+        return False
+    organisation, role = (
+        _named(about, part)
+        for part in (x509.oid.NameOID.ORGANIZATION_NAME, x509.oid.NameOID.UNSTRUCTURED_NAME)
+    )
+    return organisation == "server" and not role
+
+
+def _named(about: Mapping[str, Any], part: x509.ObjectIdentifier) -> str:
+    found = read_cert(str(about["certificate"]).encode()).subject.get_attributes_for_oid(part)
+    return str(found[0].value) if found else ""

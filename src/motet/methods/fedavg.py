@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import replace
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -70,7 +71,9 @@ class FedAvg(LocalSGD):
 
     lr: Rate = 0.1  # local learning rate (eta); auto = safe for network and data, chosen when a run starts
     epochs: Epochs = 1  # local epochs in a round (E); auto = one, or more where a client has few batches
-    schedule: RateSchedule = RateSchedule()  # of lr over rounds
+    schedule: RateSchedule = (
+        RateSchedule()
+    )  # of lr over rounds; not of training at evaluation, nor at newcomers
     steps: Annotated[int, ">= 0"] = (
         0  # local batches in a round, through as many epochs as it takes; 0 = epochs count
     )
@@ -78,6 +81,11 @@ class FedAvg(LocalSGD):
     def check(self) -> None:
         super().check()
         self.schedule.check()
+        if self.steps and self.epochs not in (1, type(self).epochs):
+            raise MethodUnfit(
+                f"method.epochs is {self.epochs} and method.steps is {self.steps}; where steps count, epochs do not.\n"
+                f"hint: method.steps=0, or leave method.epochs out"
+            )
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=w))
@@ -94,6 +102,9 @@ class FedAvg(LocalSGD):
     def rate(self, data: Data) -> float | Tensor:
         """The local learning rate in this round."""
         return self.lr * self.schedule.factor_at(data.round) if self.schedule.changes else self.lr
+
+    def for_visit(self) -> Self:
+        return replace(self, schedule=RateSchedule())
 
     def steps_taken(self, n: Tensor) -> Tensor:
         """How many steps a client with n examples takes in a round."""

@@ -24,7 +24,8 @@ class FineTune(FedAvg):
     tune: Count = 5  # epochs of further training
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, self.descend(self.task.loss, w, data, epochs=self.tune))
+        tuned = self.descend(self.task.loss, w, data, epochs=self.tune, lr=self.lr)  # whatever the schedule
+        return partial(self.task.predict, tuned)
 
     def epochs_at_evaluation(self) -> int:
         return self.tune

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
+from motet.client.optimisers import Optimiser
 from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
@@ -21,7 +22,8 @@ class PFedMe(FedAvg):
     minibatch, theta takes K steps towards argmin f(theta) + lam/2 |theta - w_i|^2, and then
     w_i <- w_i - eta lam (w_i - theta), which is a gradient step on the envelope: `descend` takes it.
     Differs from the paper: R is counted in epochs. As in the authors' code, theta starts each round at
-    the received w and goes on from minibatch to minibatch.
+    the received w and goes on from minibatch to minibatch. decay and clip are of theta's steps: those of w_i are
+    steps on the envelope, which has neither.
     """
 
     strength = "lam"
@@ -41,6 +43,11 @@ class PFedMe(FedAvg):
                 f"method.optimiser is {self.optimiser}, and pfedme's steps are gradient steps on an envelope.\n"
                 "hint: method.optimiser=sgd"
             )
+        if self.momentum:
+            raise MethodUnfit(
+                f"method.momentum is {self.momentum:g}, and pfedme's personal model is what its last steps lead to, "
+                "which momentum would go past.\nhint: method.momentum=0"
+            )
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0))
@@ -51,16 +58,19 @@ class PFedMe(FedAvg):
 
     @verb
     def train(self, w: Vec, theta: Vec, data: Data) -> tuple[Tree, Tree]:
-        both = self.descend(self.envelope, Vec.join(w=w, theta=w), data, step=self.step)
+        start, plain = Vec.join(w=w, theta=w), {"decay": 0.0, "clip": None}
+        both = self.descend(self.envelope, start, data, step=self.step, **plain)
         w, theta = both.split("w", "theta")
         return w, theta
 
     def envelope(self, both: Vec, batch: Batch) -> Tensor:
         """Its gradient is lam (w_i - theta) in w_i, and in theta the way that theta has gone."""
         w, theta = both.split("w", "theta")
+        steps = Optimiser(decay=self.decay, clip=self.clip or None)
         held, near = (v.map(lambda a, _: a.detach()) for v in (w, theta))
         for _ in range(self.inner):
-            near = near - self.inner_lr * grad(self.tied)(near, batch, held)
+            slope, _ = steps.direction(grad(self.tied)(near, batch, held), near, ())
+            near = near - self.inner_lr * slope
         near = near.map(lambda a, _: a.detach())
         return self.lam / 2 * (w - near).sq() + (theta - near).sq() / 2
 

@@ -104,8 +104,7 @@ class Swarm(losses.SendsLosses):
         sent = {"theta": torch.from_numpy(theta)} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
         computed_by = self.loss_by_function if ":" in self.loss else self.loss_of_particles
         loss, flags = (yield average(computed_by, turn.cohort, send=sent)).numpy()
-        lost = int(np.count_nonzero(flags))
-        return (np.where(flags > 0, np.inf, loss) if lost else loss), lost
+        return np.where(flags > 0, np.inf, loss), int(np.count_nonzero(flags))
 
     @verb
     def loss_of_particles(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:

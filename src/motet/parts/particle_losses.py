@@ -109,7 +109,7 @@ def unfit_loss(task: Task, loss: str, clip: float) -> str:
     """Why the task's own loss and the swarm's do not go together; "" if they do."""
     own = task.criterion
     if loss != "task" and not own.usual:
-        return f"method.loss is {loss!r}, so that net.loss={own.name} would train nothing.\nhint: method.loss=task"
+        return f"method.loss is {loss!r}, so that {own.given} would train nothing.\nhint: method.loss=task"
     if clip and own.name == "cox":
         return (
             "its bound holds for losses of single rows, and Cox's likelihood compares rows.\n"

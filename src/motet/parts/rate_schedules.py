@@ -44,7 +44,16 @@ class RateSchedule:
         return self.kind != "constant" or self.warm_up > 0
 
     def check(self) -> None:
-        """Refuse a schedule that ends before its warm-up does."""
+        """Refuse a schedule that ends before its warm-up does, and settings that this kind does not use."""
+        usual, used = RateSchedule(), {"cosine": ["last"], "step": ["every", "by"]}
+        for kind, names in (*used.items(), ("cosine or step", [] if self.changes else ["over"])):
+            given = [n for n in names if kind != self.kind and getattr(self, n) != getattr(usual, n)]
+            if given:
+                raise MethodUnfit(
+                    f"method.schedule.{given[0]} is {getattr(self, given[0]):g}, and method.schedule.kind is "
+                    f"{self.kind}, which does not use it.\n"
+                    f"hint: method.schedule.kind={kind}, or leave method.schedule.{given[0]} out"
+                )
         if self.changes and self.warm_up >= self.over:
             raise MethodUnfit(
                 f"method.schedule.warm_up is {self.warm_up}, and the schedule has {self.over} rounds.\n"

@@ -150,7 +150,7 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
     """Refuse, before anything is written, a loss that the rows or the method do not fit."""
     loss = task.criterion
     if why := method.unfit_loss():
-        raise RecipeError(f"method {type(method).__name__.lower()} and net.loss={loss.name}: {why}")
+        raise RecipeError(f"method {type(method).__name__.lower()} and {loss.given}: {why}")
     if loss.name == "poisson":
         negative = [c for c, held in clients_data.items() if _has_negative(task, held)]
         if negative:

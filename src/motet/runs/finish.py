@@ -86,7 +86,7 @@ def newcomers(trainer: Trainer, best: Best) -> None:
     trainer.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
     turn = trainer.turn(best.round + 1)
     visit = Turn(turn.number, names, names, turn.seed, turn.proxy)
-    met = trainer.method.after_visit(best.state, play(engine, trainer.method, best.state, visit))
+    met = trainer.method.after_visit(best.state, play(engine, trainer.method.for_visit(), best.state, visit))
     trainer.write_refusals(engine.refused)
     trainer.score(engine, met, visit, "test", {"personal": "visit"})
 

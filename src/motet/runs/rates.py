@@ -49,12 +49,12 @@ def open_epochs(method: type[Method], settings: dict[str, Any]) -> list[str]:
 
 
 def epochs_for(method: Method, federated: FederatedData) -> int:
-    """So many that half of the clients make at least a few steps; 1 where rows are elsewhere.
+    """So many that half of the clients make at least a few steps; 1 where rows are elsewhere, and where steps count.
 
     >>> -(-_STEPS // 3)  # of clients with three batches
     3
     """
-    if not federated.clients_data:
+    if not federated.clients_data or int(getattr(method, "steps", 0)):
         return 1
     rows = sorted(data.n for data in federated.clients_data.values())[len(federated.clients_data) // 2]
     steps = max(1, -(-rows // int(getattr(method, "batch", 16))))

@@ -283,7 +283,18 @@ def impossible(s: Settings) -> list[str]:
         with_objects(method_class(s["method"]["name"]), s["method"])
     except ValueError as e:  # a nested setting refuses its own values
         wrong.append(f"method: {e}")
-    return wrong + impossible_guard(GuardSettings(**s["guard"]))
+    return [*wrong, *without_effect(s["net"]), *impossible_guard(GuardSettings(**s["guard"]))]
+
+
+def without_effect(net: Settings) -> list[str]:
+    """Settings of one loss that were given while training is by another."""
+    usual = LossSettings()
+    return [
+        f"net.{name} is {net[name]:g}, and net.loss is {net['loss']}: only {loss} has it\n"
+        f"hint: net.loss={loss}, or leave net.{name} out"
+        for name, loss in (("quantile", "quantile"), ("gamma", "focal"))
+        if net["loss"] != loss and net[name] != getattr(usual, name)
+    ]
 
 
 def impossible_guard(guard: GuardSettings) -> list[str]:

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from motet.errors import RunError
@@ -45,6 +45,17 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             for file in (path, log):
                 shutil.copyfile(file, Path(scratch) / file.name)
             return in_memory(opened(Path(scratch) / path.name, "mode=rw"))
+
+
+def merge_log(folder: Path) -> None:
+    """Bring a log of changes, which a killed run left, into the database, so that one file holds the run; where
+    that cannot be written, or a run is still writing, the log stays."""
+    path, log = folder / FILE, folder / f"{FILE}-wal"
+    if not (path.is_file() and log.is_file() and log.stat().st_size):
+        return
+    with suppress(sqlite3.Error), closing(opened(path, "mode=rw")) as db:
+        db.execute("PRAGMA busy_timeout = 0")
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def opened(path: Path, how: str) -> sqlite3.Connection:
