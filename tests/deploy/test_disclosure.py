@@ -17,7 +17,8 @@ from motet.deploy.site.disclosure import coarse_scores, column_sums
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.service import SiteService
-from motet.deploy.site.table import SiteTable, TableReading
+from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table_reading import TableReading
 from motet.engines.letters import Letter, Reply
 from motet.engines.site_scores import ScoreRules
 from motet.runs import recipe as recipes

@@ -14,10 +14,10 @@ import torch
 from msgspec.structs import replace
 
 from motet.deploy.agreement.layout import Layout
+from motet.deploy.site.layout_checks import FAR
 from motet.deploy.site.policy import Policy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.split import begin_anew
-from motet.deploy.site.table import FAR
 from patients import ROWS, asked, clause, layout_of, patients, site
 
 

@@ -44,7 +44,9 @@ KINDS = ["fedper", "page", "stacking"]  # means, replies collected and a table a
 def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[str], tmp_path: Path) -> None:
     found = {}
     policy = tmp_path / "policy.toml"
-    policy.write_text('learn = "collect"\nnoise = 0.0\nsecret_orders = false\n')  # as on the loop
+    policy.write_text(
+        'learn = "collect"\nnoise = 0.0\nsecret_orders = false\nleast_rows = 5\n'
+    )  # as on the loop
     table(7).to_csv(own := tmp_path / "own.csv", index=False)  # what page's server scores models on
     with living(tmp_path / "care") as federation:
         federation.start("server")

@@ -93,7 +93,7 @@ def test_hints_on_a_sites_table_are_options(tmp_path: Path, capsys: pytest.Captu
     ]
     assert main([*join, "--dry-run"]) == 2
     said = capsys.readouterr().err
-    assert "--drop z" in said and "--missing mean fills them" in said
+    assert "--drop x" in said and "--missing mean fills them" in said
     assert main([*join, "--dry-run", "--drop", "z", "--missing", "mean"]) == 0
 
 

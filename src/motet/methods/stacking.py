@@ -78,8 +78,7 @@ class Stacking(Method):
             replies = yield collect(self.stack, list(changed), each=changed)  # contribution scores of each
             trust |= {c: trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
             stacked |= {c: digest(served[c]) for c in replies}
-            refused = reasons(replies, models)
-            s = s | {"refused": s["refused"] | refused}
+            s = s | {"refused": s["refused"] | reasons(replies, models)}
         history = [*s["history"], contribution.in_strength(trust)][-_HISTORY:]
         return s | {"trust": trust, "stacked": stacked, "history": history}
 
@@ -136,8 +135,7 @@ class Stacking(Method):
         """The kept stack; a client that has none, or whose served models have changed, builds one first."""
         if not client_stack.is_current(keep, served):
             keep = client_stack.to_tree(self.build(served, data)[0], served)
-        here = [c.here for c in data.columns]
-        return partial(self.answer, client_stack.predictor(keep, served, here))
+        return partial(self.answer, client_stack.predictor(keep, served, [c.here for c in data.columns]))
 
     @verb(solo=True)
     def alone(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:

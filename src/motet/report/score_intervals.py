@@ -42,7 +42,7 @@ def one_share(share: float, rows: int) -> tuple[float, float]:
     """The interval of a share of rows (Agresti and Coull 1998), within 0 and 1.
 
     >>> [round(v, 3) for v in one_share(0.8, 100)]
-    [0.711, 0.867]
+    [0.71, 0.867]
     """
     z = float(special.ndtri((1 + LEVEL) / 2))
     many = rows + z * z

@@ -63,7 +63,8 @@ class ReceivedReplies:
     ) -> None:
         """Add lines for replies to one ask; they are on the disk when this returns."""
         now, added = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), b""
-        for site, reply in sorted(came.items()):
+        for site, given in sorted(came.items()):
+            reply = given if isinstance(given, bytes) else b""  # what is no message counts as an empty one
             mark, said = sha256(reply).hexdigest(), refusal_of(reply)
             line = ReceivedLine(now, site, job, verb, learn, round, ask, len(reply), mark, said, self.last)
             raw = dumps(to_builtins(line)).encode("ascii")

@@ -22,7 +22,8 @@ from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.policy import Policy, PolicyError
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import site_key
-from motet.deploy.site.table import SiteTable, TableReading
+from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table_reading import TableReading
 
 _DATA = "data.json"
 POLICY = "policy.toml"

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from motet.deploy.site.dry_run import DryRunReport
     from motet.deploy.site.policy import Policy
     from motet.deploy.site.split import TableSplit
-    from motet.deploy.site.table import SiteTable, TableReading
+    from motet.deploy.site.table import SiteTable
+    from motet.deploy.site.table_reading import TableReading
 
 
 def prepare(given: Any, say: Callable[[str], None]) -> Kit:
@@ -99,7 +100,7 @@ def source_of(given: Any, kit: Kit) -> SiteTable:
 
 def reading_of(given: Any) -> TableReading:
     """What the command line says of how the table is read."""
-    from motet.deploy.site.table import TableReading
+    from motet.deploy.site.table_reading import TableReading
 
     words = {f.name: getattr(given, f.name) for f in fields(TableReading)}
     order = {"auto": "auto", "true": True, "false": False}[given.day_first]

@@ -26,7 +26,8 @@ from motet.atomic import write_atomically
 from motet.core import Tree
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.site.policy import Policy, RefusedByPolicy
-from motet.deploy.site.table import SiteTable, TableReading
+from motet.deploy.site.table import SiteTable
+from motet.deploy.site.table_reading import TableReading
 from motet.wire import pack, record, unpack
 
 FILE = "split.motet"

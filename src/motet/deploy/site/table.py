@@ -7,7 +7,6 @@ Knows one site's rows. Does not know other sites, nor what is trained.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,38 +25,18 @@ from motet.data.partition import TRAIN, DataSettings, cut
 from motet.data.splits import Assignment
 from motet.data.table_features import FeatureReader, TableFeature, indicator
 from motet.data.table_files import SourceTable, read
-from motet.data.table_settings import Auto, DateForm, Decimal, MissingBy, TableSettings, filled_by
+from motet.data.table_settings import TableSettings, filled_by
 from motet.data.user_table import Reader
 from motet.deploy.agreement.column_sums import ColumnSums
 from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.site.categories import category_counts, is_text, nearly_unique, with_learned, with_others
 from motet.deploy.site.disclosure import class_counts, column_sums
+from motet.deploy.site.layout_checks import FAR, check_scaling
 from motet.deploy.site.policy import Policy, RefusedByPolicy
+from motet.deploy.site.table_reading import TableReading
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FAR = 30.0  # spreads from a federation's mean to a site's, at most: a site with a thousandth of the rows has less
-
-
-@dataclass(frozen=True)
-class TableReading:
-    """How a site's table is read, besides what every site must say; as the settings of a table (table_settings.py)."""
-
-    missing_by: MissingBy = "auto"
-    missing_values: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    drop_rows: bool = False
-    part: str = ""
-    dates: DateForm = "days"
-    day_first: bool | Auto = "auto"
-    decimal: Decimal = "auto"
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> TableReading:
-        """From JSON, which has lists for tuples."""
-        words: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        return cls(**words)
 
 
 @dataclass(frozen=True)
@@ -390,40 +369,6 @@ class SiteTable:
         return np.array(
             [(group or name) in self.features or name in about for name, _, group in layout.columns], bool
         )
-
-
-def check_scaling(layout: Layout, said: ColumnSums | None) -> None:
-    """Means and spreads of rows that include this site's are not far from what it says of its own, by the layout's
-    columns; what is far makes single rows outweigh all others in what is trained. Where it says nothing, nothing is
-    compared: whether a layout is refused would tell."""
-    federation = layout.scale == "federation"
-    if federation and not (
-        isinstance(layout.middle, torch.Tensor) and isinstance(layout.spread, torch.Tensor)
-    ):
-        raise RefusedByPolicy("a layout is to scale columns, and has no means and spreads", "layout")
-    filled, d = isinstance(layout.means, torch.Tensor), len(layout.columns)
-    if filled and bool((~layout.numbers & (abs(layout.means.numpy() - 0.5) > 0.5 + 1e-9)).any()):
-        raise RefusedByPolicy("a layout fills truth values with what is none", "layout")
-    if said is None:
-        return
-    there = said.many > 0
-    own = Scaler(said.mean, np.sqrt(said.squares / np.maximum(said.rows, 1)))
-    wide = np.where(own.spread > 0, own.spread, 1.0)
-    scaler = layout.scaler if federation else Scaler(own.middle[:d], wide[:d])
-    far = _far(Scaler(own.middle[:d], own.spread[:d]), scaler) if federation else np.zeros(d, bool)
-    if filled:
-        far = far | (abs(layout.means.numpy() - scaler.middle) / scaler.spread > FAR)
-    if odd := np.flatnonzero(there[:d] & layout.numbers & far).tolist():
-        name = layout.columns[odd[0]][0]
-        raise RefusedByPolicy(f"a layout scales or fills the column {name!r} out of bounds", "layout")
-    if layout.kind == "numbers" and there[-1]:
-        target = Scaler(*map(np.asarray, layout.target))
-        if _far(Scaler(own.middle[-1], own.spread[-1]), target):
-            raise RefusedByPolicy("a layout scales the target out of bounds", "layout")
-
-
-def _far(own: Scaler, scaler: Scaler) -> np.ndarray:
-    return np.asarray(np.maximum(abs(own.middle - scaler.middle), own.spread) / scaler.spread > FAR)
 
 
 def means_of(rows: np.ndarray) -> np.ndarray:
