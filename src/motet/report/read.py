@@ -68,6 +68,11 @@ class ReportedRun:
         return bool(self.facts.get("natural", False))
 
     @property
+    def fixed_tests(self) -> bool:
+        """Whether the data say which rows of each client are for the test, so that every split has the same ones."""
+        return self.natural and bool(self.facts.get("given_tests", False))
+
+    @property
     def metric(self) -> str:
         return str(self.facts.get("metric", "accuracy"))
 

@@ -27,6 +27,7 @@ from motet.report.read import (
     natural,
     settings_of,
 )
+from motet.report.row_intervals import gain_of_these
 from motet.report.terminal import PERCENT, plain
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _gains(group: Sequence[ReportedRun], groups: Groups, each: Mapping[Any, str]
     some, what = alone(group, groups)
     frame = gain_frame(some)
     gain, called = mean_gain(frame), list(each.values())
-    constant = mean_gain(gain_frame(with_side(group, CONSTANT)))
+    constant = gain_of_these(with_side(group, CONSTANT))
     return {
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
         "gain_local_high": gain.high, "pairs_local": gain.units,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
 EXPECTED = ("accuracy", "rmse", "cindex")  # metrics that need no reason
+EQUAL_RISKS = "equal risks"  # the constant of survival
 MOST_NAMED = 3  # methods in a line
 
 
@@ -143,7 +144,8 @@ def _constant(row: Any, rows: Sequence[Any]) -> str:
     name = next((r["name"] for r in rows if r["role"] == "constant"), "")
     if not name or row["role"] == "constant" or row["gain_constant_low"] > 0:
         return ""
-    return f"; it is not known to beat the {name} of each client's own training rows"
+    known = name if name == EQUAL_RISKS else f"the {name} of each client's own training rows"
+    return f"; it is not known to beat {known}"
 
 
 # ---- how far it can be relied on ----

@@ -217,7 +217,7 @@ def write_down(
         identity=whole(pieces), identity_pieces=pieces, fingerprint=pieces["data"], recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, split=recipe["data"]["seed"],
-        natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
+        natural=federated.natural, given_tests=federated.given_tests, kind=federated.kind, classes=list(federated.classes),
         rounds=recipe.train.rounds, metric_why="", **metric_facts(recipe),
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
         code=code_record(recipe, pieces["code"]),
