@@ -309,3 +309,44 @@ def test_clear_gains_of_errors_are_in_words(make):
     folders += [make("ditto", same, metric="rmse", tests=ROWS, val=dict.fromkeys(CLIENTS, 1.0))]
     folders += [make("fedavg", less, metric="rmse", tests=ROWS, val=dict.fromkeys(CLIENTS, 1.5))]
     assert "fedavg (0.310 less error) clearly gains" in lines_of(folders)[1]
+
+
+# ---- data that fix the test rows ----
+
+
+@pytest.mark.parametrize(
+    ("seeds", "splits", "said"),
+    [
+        ((0, 1), (0, 0), "initial weights and batches"),
+        ((0, 0), (0, 1), "validation rows"),
+        ((0, 1), (0, 1), "initial weights, batches and validation rows"),
+    ],
+)
+def test_runs_on_fixed_test_rows_say_what_varies_and_speak_of_no_splits(make, seeds, splits, said):
+    from motet.report.html import render
+
+    folders = [
+        make(m, v, seed=seed, split=split, folder=f"{m}-{i}", natural=True, given_tests=True, fingerprint=f"f{split}",
+             tests=ROWS)
+        for i, (seed, split) in enumerate(zip(seeds, splits, strict=True))
+        for m, v in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]  # fmt: skip
+    runs = read(folders)
+    table = comparison(runs)
+    lines = verdict(runs, table)
+    assert lines[-1] == f"The data fix the test rows: runs of a method differ in {said}, not in test rows."
+    page = render(runs)
+    for text in (as_text(table, lines, 80), page.split("<h2>To do it again")[0]):
+        assert "split" not in text.split("<script")[0].split("</style>")[-1]
+        assert "on other test rows scores would" in " ".join(text.split()).lower()
+    assert "test rows fixed by the data" in page
+
+
+def test_drawn_test_rows_need_no_such_words(make):
+    folders = [
+        make(m, v, seed=s, split=s, folder=f"{m}-{s}", natural=True, tests=ROWS)
+        for s in (0, 1)
+        for m, v in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]
+    table = comparison(read(folders))
+    assert "test rows:" not in as_text(table, verdict(read(folders), table), 80)

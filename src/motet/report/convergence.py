@@ -82,7 +82,7 @@ def _more_than_chance(end: Floats) -> bool:
     if squares <= ROUNDING * float(end @ end):
         return slope > 0
     found = float(rest[1:] @ rest[:-1]) / squares
-    rho = float(np.clip((found + 2 / many) / (1 - 4 / many), 0, MOST_ALIKE))
+    rho = float(np.clip(found + (2 + 4 * max(found, 0.0)) / many, 0, MOST_ALIKE))
     alike = rho ** np.abs(np.subtract.outer(x, x))  # (rounds, rounds) correlations
     free = np.eye(many) - 1 / many - np.outer(x, x) / (x @ x)
     error = np.sqrt(squares / np.trace(free @ alike) * float(x @ alike @ x)) / float(x @ x)

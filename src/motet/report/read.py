@@ -161,8 +161,8 @@ def _read(folder: Path) -> ReportedRun:
 
 
 def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
-    """What guards did, in sentences; nothing for most runs."""
-    found = []
+    """What the method said of itself on this task, and what guards did, in sentences; nothing for most runs."""
+    found = [f"{str(r)[0].upper()}{str(r)[1:]}." for r in facts.get("remarks") or []]
     if facts.get("learns"):
         found.append(f"The server saw every reply, because guard.mean = {facts.get('guard')}.")
     if who := facts.get("attackers"):

@@ -143,10 +143,21 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     frame.attrs = {
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
-        "natural": all(run.natural for run in runs), "warnings": _warnings(runs),
+        "natural": all(run.natural for run in runs), "what_varies": what_varies(runs), "warnings": _warnings(runs),
         "outcomes": each,
     }  # fmt: skip
     return frame
+
+
+def what_varies(runs: Sequence[ReportedRun]) -> str:
+    """What repeated runs of a method differ in, where the data fix the test rows; else nothing. What is drawn anew
+    with other test rows needs no words."""
+    if not all(run.fixed_tests for run in runs):
+        return ""
+    drawn = len({str(run.facts.get("fingerprint")) for run in runs}) > 1
+    parts = ["initial weights and batches"] if len({run.seed for run in runs}) > 1 else []
+    parts += ["validation rows"] if drawn and len({run.split for run in runs}) > 1 else []
+    return " and ".join(parts) if len(parts) < 2 else "initial weights, batches and validation rows"
 
 
 def _groups(runs: Sequence[ReportedRun]) -> dict[str, list[ReportedRun]]:

@@ -32,7 +32,7 @@ def verdict(runs: Sequence[ReportedRun], table: pd.DataFrame | None = None) -> l
     best = next((row for row in rows if row["best"]), None)
     single = len({run.label for run in runs}) == 1
     lines = _one(rows, table) if single or best is None else _two(best, rows, table)
-    return [line for line in (*lines, _unconverged(rows), _caution(runs)) if line]
+    return [line for line in (*lines, _unconverged(rows), _caution(runs, table)) if line]
 
 
 # ---- one method ----
@@ -189,11 +189,13 @@ def _unconverged(rows: Sequence[Any]) -> str:
     return f"Not yet converged: {', '.join(parts)}{f', and {rest} more methods' if rest > 0 else ''}."
 
 
-def _caution(runs: Sequence[ReportedRun]) -> str:
-    """Why this metric, and how few test rows there are."""
+def _caution(runs: Sequence[ReportedRun], table: pd.DataFrame) -> str:
+    """Why this metric, what repeated runs differ in, and how few test rows there are."""
     metric = runs[0].metric
     whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
     said = [_sentence(why, metric) for why in whys if why and metric not in EXPECTED][:1]
+    if varied := table.attrs["what_varies"]:
+        said.append(f"The data fix the test rows: runs of a method differ in {varied}, not in test rows.")
     rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
     middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
     if middle < FEW_ROWS:

@@ -252,6 +252,7 @@ def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> No
 def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
     trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
+    store.set_facts(remarks=trainer.method.remarks())
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)

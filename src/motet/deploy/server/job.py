@@ -191,6 +191,7 @@ def run_rounds(
     engine.recipe = sites_recipe(recipe)
     engine.clients = all_clients(store, engine)
     trainer = Trainer(build(recipe, data_at_the_server(order, recipe, layout)), store, engine)
+    store.set_facts(remarks=trainer.method.remarks())
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)
