@@ -17,6 +17,7 @@ import torch
 
 from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
 from motet.errors import MotetError
+from motet.text import round_name
 
 if TYPE_CHECKING:
     from motet.core import Client, Method, Part, Tree, Verb
@@ -87,7 +88,7 @@ def checked_pair(returned: Any) -> tuple[Tree, Tree]:
 def place(verb: Verb, number: int, client: Client = "") -> str:
     """Client, verb and round, for messages."""
     who = f"client {client}, " if client else ""
-    return f"{who}verb {name_of(verb)}, round {number}"
+    return f"{who}verb {name_of(verb)}, {round_name(number)}"
 
 
 def name_of(verb: Any) -> str:

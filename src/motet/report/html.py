@@ -69,7 +69,8 @@ def render(
     text: str = template("report.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
         better=table.attrs["better"], sorting=SORTING, policy=policy(), verdict=verdict(runs, table),
-        remarks=table.attrs["warnings"], varied=table.attrs["what_varies"], rows=table.to_dict("records"), troubles=_troubles(runs),
+        remarks=table.attrs["warnings"], varied=table.attrs["what_varies"],
+        rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
         clients=_client_table(runs, table), forgotten=forgotten(runs),
         pictures=[

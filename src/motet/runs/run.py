@@ -34,6 +34,7 @@ from motet.runs.recipe import Recipe
 from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
+from motet.text import round_name
 from motet.trusted_code import Consent, require_trust
 
 if TYPE_CHECKING:
@@ -257,9 +258,9 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
         try:
             trainer.run(stopping)
             if not trainer.over():
-                store.event("stopped", f"after round {trainer.number}")
+                store.event("stopped", f"after {round_name(trainer.number)}")
                 store.commit()
-                raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
+                raise Stopped(f"stopped after {round_name(trainer.number)} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
         except (VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged) as e:
