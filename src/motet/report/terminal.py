@@ -255,7 +255,7 @@ def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
         lines.append("rounds (needed): it was still improving when it stopped; so many would do.")
     if comparison.attrs.get("what_varies"):
         lines.append(
-            "runs sd: of trainings alone; on other test rows scores would differ by more. The 95 % interval "
+            "Repeated runs differ by training alone; on other test rows scores would differ by more. The 95 % interval "
             "covers that only as far as the clients differ by it."
         )
     lines += ["KiB: per client and round."] if wide else []
