@@ -17,7 +17,6 @@ import torch
 
 from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
 from motet.errors import MotetError
-from motet.text import round_name
 
 if TYPE_CHECKING:
     from motet.core import Client, Method, Part, Tree, Verb
@@ -86,9 +85,12 @@ def checked_pair(returned: Any) -> tuple[Tree, Tree]:
 
 
 def place(verb: Verb, number: int, client: Client = "") -> str:
-    """Client, verb and round, for messages."""
-    who = f"client {client}, " if client else ""
-    return f"{who}verb {name_of(verb)}, {round_name(number)}"
+    """Client, verb and round, for messages; people count rounds from 1."""
+    who, when = (
+        f"client {client}, " if client else "",
+        f"round {number + 1}" if number >= 0 else "before round 1",
+    )
+    return f"{who}verb {name_of(verb)}, {when}"
 
 
 def name_of(verb: Any) -> str:

@@ -20,7 +20,6 @@ from typing import Any
 
 from motet.checksums import checksum, rows_checksum
 from motet.errors import Damaged, MotetError
-from motet.text import round_name
 
 TABLE = """CREATE TABLE IF NOT EXISTS checks (
     part TEXT NOT NULL, number INTEGER NOT NULL, checksum BLOB NOT NULL, PRIMARY KEY (part, number)
@@ -146,7 +145,7 @@ class Checks:
             for client, number, given, tree in self.db.execute(_KEEPS):
                 if given != checksum(client, number, tree):
                     raise self.damage(
-                        f"what client {client} kept after {round_name(number)}: the checksum does not match"
+                        f"what client {client} kept after round {number + 1}: the checksum does not match"
                     )
 
     # ---- SQL ----
