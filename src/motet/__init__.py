@@ -6,7 +6,8 @@ This module is the public interface; everything else may move. Nothing heavy is 
 >>> sorted(name for name in motet.__all__ if name.islower())[:4]
 ['average', 'bounds_of', 'collect', 'compare']
 
-- Train: `run`, `compare`, `verify`; what they give back: `Run`, `Comparison`, `RoundEnd`, `Model`.
+- Train: `run`, `compare`, `verify`, `forget`; what they give back: `Run`, `Comparison`, `RoundEnd`, `Model`,
+  `Forgotten`.
 - Write a method: `Method`, `verb`, `average`, `collect`, `Ask`, `Turn`, `Vec`, `Data`, `Batch`, `Task`, `descend`;
   for its settings `Positive`, `NotNegative`, `Count`, `Share`; the methods there are: `methods`.
 - Bring data by a function: `FederatedData`, `Pool`, `Column`.
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from motet.published.folder import save as save_published
     from motet.report.comparison import Comparison
     from motet.runs.callback import RoundEnd
+    from motet.runs.forget import Forgotten
     from motet.runs.predict import Model
     from motet.runs.run import Run
     from motet.stacking.estimators import StackedClassifier, StackedRegressor, gains
@@ -63,6 +65,7 @@ __all__ = [
     "Data",
     "Feature",
     "FederatedData",
+    "Forgotten",
     "Limits",
     "Method",
     "Model",
@@ -87,6 +90,7 @@ __all__ = [
     "descend",
     "errors",
     "feature_defaults",
+    "forget",
     "gains",
     "load_published",
     "methods",
@@ -110,6 +114,7 @@ _PLACES = {
     "motet.report.comparison": "Comparison",
     "motet.runs.predict": "Model",
     "motet.runs.callback": "RoundEnd",
+    "motet.runs.forget": "Forgotten",
     "motet.runs.run": "Run",
     "motet.stacking.estimators": "StackedClassifier StackedRegressor gains",
     "motet.vec": "Vec",
@@ -220,6 +225,42 @@ def verify(folder: str | Path, *, trust: bool = False) -> list[str]:
     with _one_at_a_time:
         forget_data()
         return verify_folder(folder, trust=trust)
+
+
+def forget(
+    folder: str | Path,
+    client: str,
+    *,
+    out: str | Path | None = None,
+    delete_old: bool = False,
+    progress: bool = False,
+    trust: bool = False,
+) -> Forgotten:
+    """Play a run again as if a client had never been there, and measure what that costs the others: what
+    `motet forget` does. The new run, `after`, lies beside the old one or in `out`; what was begun is continued.
+
+    `price` has the mean change of the others and a row for each of them, None where the old run was not finished.
+    `delete_old` deletes the old run once the new one is done. The data are not touched.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     old = motet.run(data="wine", rounds=1, out=f"{folder}/old")
+    ...     done = motet.forget(old.folder, "client-03", out=f"{folder}/new")
+    ...     "client-03" in [row["client"] for row in done.price["clients"]]
+    False
+    """
+    from motet.cli.forget_command import forgotten
+    from motet.cli.progress import Progress
+    from motet.runs.build import forget_data
+    from motet.runs.forget import delete_old as delete
+    from motet.runs.forget import log
+
+    with _one_at_a_time, Progress(quiet=not progress) as bars:
+        forget_data()
+        done = forgotten(folder, client, out, bars.observer(None), log.warning, trust)
+    if delete_old:
+        delete(done.before.folder)
+    return done
 
 
 def __getattr__(name: str) -> Any:

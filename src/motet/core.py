@@ -133,6 +133,10 @@ class Method(Frozen):
         """Raise MethodUnfit where settings do not fit together; called before a run begins."""
         return
 
+    def remarks(self) -> list[str]:
+        """What a person should know of this method on this task before a run begins, each in a sentence."""
+        return []
+
     def start(self, turn: Turn) -> Tree | Talk:
         """The server's state before the first round; may talk with clients, say to group them."""
         return self.task.w0

@@ -76,6 +76,15 @@ def in_markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", text)
 
 
+def round_name(number: int) -> str:
+    """A round's name for people, who count from 1. Stores and Python count from 0, and -1 is before the first round.
+
+    >>> round_name(0), round_name(12), round_name(-1)
+    ('round 1', 'round 13', 'before round 1')
+    """
+    return f"round {number + 1}" if number >= 0 else "before round 1"
+
+
 def in_cell(value: object) -> object:
     """A cell of a CSV file. A spreadsheet would run some text as a formula; an apostrophe before it keeps it text.
 

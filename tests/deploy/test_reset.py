@@ -62,7 +62,7 @@ def test_a_site_with_a_damaged_state_can_begin_anew_and_the_record_says_so(
     found = Run(town.run)
     assert found.rounds["round"].tolist() == list(range(ROUNDS))
     said = found.events.query("kind == 'reset'")["text"].tolist()
-    assert said == [f"site b began anew in round {rounds}: its owner gave up what it kept"]
+    assert said == [f"site b began anew in round {rounds + 1}: its owner gave up what it kept"]
     assert set(found.test.query("side == 'personal'")["client"]) == set(SITES)
     assert list(run_folder(town, "b").glob("before-*/*.keep"))  # nothing was deleted
 
@@ -80,7 +80,7 @@ def test_a_reset_while_a_run_is_going_on_lets_the_site_begin_anew_in_it(tmp_path
     found = Run(town.run)
     assert not found.events.query("kind == 'excluded'").size
     said = found.events.query("kind == 'reset'")["text"].tolist()
-    assert said == ["site b began anew in round 1: its owner gave up what it kept"]
+    assert said == ["site b began anew in round 2: its owner gave up what it kept"]
     assert set(found.test.query("side == 'personal'")["client"]) == set(SITES)
 
 

@@ -102,7 +102,7 @@ def test_versions_that_the_server_may_go_back_to_stay_and_others_go(tmp_path: Pa
         base = (number, 0)
     assert service.states(ask()).labels() == {(1, 0), (5, 0), (6, 0), (7, 0)}
     assert asked(service, ask(3, base=(2, 0))).refusal == "state"
-    assert "nothing is kept here of ask 0 of round 2" in said(tmp_path)
+    assert "nothing is kept here of ask 0 of round 3" in said(tmp_path)
 
 
 def test_scores_leave_as_metrics_and_are_those_of_the_loop(tmp_path: Path) -> None:

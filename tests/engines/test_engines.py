@@ -111,7 +111,7 @@ def test_a_failure_names_client_verb_and_round(
     engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     e = engine(clients_data)
-    with pytest.raises(VerbFailed, match="client c00, verb breaks, round 3: something is off"):
+    with pytest.raises(VerbFailed, match="client c00, verb breaks, round 4: something is off"):
         play(e, Odd(task, what="breaks"), task.w0, turn(e, 3))
 
 
@@ -145,7 +145,7 @@ def test_where_no_reply_is_finite_training_diverged(
 ) -> None:
     e, method = engine({"c05": clients_data["c05"]}), Odd(task)
     e.begin(method, turn(e))
-    said = r"(?s)verb infinite, round 0: none of 1 replies is finite, c05's among them \(lr=0.1\).*hint:"
+    said = r"(?s)verb infinite, round 1: none of 1 replies is finite, c05's among them \(lr=0.1\).*hint:"
     with pytest.raises(VerbFailed, match=said):
         e.ask(how(method.infinite, e.clients, task.w0))
 

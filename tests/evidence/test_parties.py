@@ -145,14 +145,14 @@ def other_recipe(sections: dict[str, Any]) -> None:
         (
             "a",
             lose_one,
-            "a: the server received 1 replies to train (average), round 0, which its ledger does not have",
+            "a: the server received 1 replies to train (average), round 1, which its ledger does not have",
         ),
         (
             "server",
             lose_one,
-            "a: its ledger has 1 replies to train (average), round 0, which the server does not list",
+            "a: its ledger has 1 replies to train (average), round 1, which the server does not list",
         ),
-        ("b", resize_one, "b: 1 replies to train (average), round 0, of which both give different sizes"),
+        ("b", resize_one, "b: 1 replies to train (average), round 1, of which both give different sizes"),
         ("b", other_reply, "b: the server received 1 replies to train"),
         ("a", other_recipe, "a: its contract is for another recipe than the one that the server ran"),
     ],

@@ -273,6 +273,14 @@ def test_fedper_of_one_layer_is_local() -> None:
     assert after(FedPer(one_number(), lr=0.1), shared, 3) == {}
     after(Local(one_number(), lr=0.1), alone, 3)
     assert number(shared.keeps.get("b")) == number(alone.keeps.get("b"))
+    (said,) = FedPer(one_number(), lr=0.1).remarks()
+    assert said.startswith(
+        "fedper keeps the last layer at the clients, and this network has one layer: nothing is"
+    )
+
+
+def test_fedper_with_a_body_needs_no_remark(task: Task) -> None:
+    assert FedPer(task).remarks() == [] and FedAvg(one_number()).remarks() == []
 
 
 # ---- FedRecon ----

@@ -226,7 +226,7 @@ def test_a_client_with_unusable_replies_does_no_harm_even_alone_in_its_group(met
 def test_if_no_group_sends_a_usable_reply_training_has_diverged(net: Task) -> None:
     clients_data, _ = kinds()
     with pytest.raises(
-        NoReply, match="(?s)diverged in round 0.*replies is finite.*hint: try a smaller method.lr"
+        NoReply, match="(?s)diverged in round 1.*replies is finite.*hint: try a smaller method.lr"
     ):
         after(PFA(net, warm_up=0, k=3, lr=1e30), Loop(clients_data), 1)
 

@@ -122,3 +122,14 @@ def test_two_shares_of_few_rows_are_not_told_apart():
     low, high = two_shares(0.9, 0.7, rows=10)
     assert low < 0 < high
     assert two_shares(0.9, 0.7, rows=200)[0] > 0
+
+
+def test_of_five_methods_without_effect_one_in_twenty_comparisons_claims_a_gain_at_most():
+    from motet.report.certainty import together
+
+    draw, level, times = np.random.default_rng(2), together(5), 400
+    claims = 0
+    for _ in range(times):
+        found = [interval(*one_training(draw, "none", 6), level).above for _ in range(5)]
+        claims += any(found)
+    assert claims / times <= 0.05

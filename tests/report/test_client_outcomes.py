@@ -143,3 +143,20 @@ def test_nothing_is_said_of_a_client_with_few_test_rows_and_little_that_is_false
     assert {equal_models(rows) for rows in (1, 2, 9)} == {"not known"}
     called = [equal_models(20) for _ in range(200)]
     assert called.count("same") >= 0.91 * 200
+
+
+def test_splits_of_data_that_fix_the_test_rows_count_a_row_once(make):
+    # four rows more right in each of three splits are four rows, as with three seeds
+    found = {}
+    for fixed in (True, False):
+        runs = {}
+        for method, many in (("ditto", 24), ("local", 20)):
+            for split in range(3):
+                where = make(
+                    method, {"a": 0.5}, folder=f"{method}-{split}-{fixed}", split=split, natural=True,
+                    given_tests=fixed, tests=40,
+                )  # fmt: skip
+                predict(where, **right(many))
+                runs.setdefault(method, []).append(read([where])[0])
+        (found[fixed],) = outcomes(pairs(runs["ditto"], runs["local"])).values()
+    assert found == {True: "same", False: "better"}

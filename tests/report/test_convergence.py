@@ -36,6 +36,30 @@ def test_curves_that_rise_at_their_end_are_flagged(name, scores):
     assert flagged(name, scores) >= 95
 
 
+def wandering(draw, scores, alike, noise=0.02):
+    """Flat noise in which a score is like the one before it."""
+    steps = draw.normal(0, noise, scores)
+    steps[1:] *= np.sqrt(1 - alike**2)
+    found = [steps[0]]
+    for step in steps[1:]:
+        found.append(alike * found[-1] + step)
+    return 0.8 + np.array(found)
+
+
+@pytest.mark.parametrize("alike", [0.5, 0.8])
+@pytest.mark.parametrize("scores", [10, 50, 300])
+def test_flat_noise_in_which_rounds_are_alike_is_not_flagged(scores, alike):
+    draw, times = np.random.default_rng(4), 200
+    assert sum(still_improving(wandering(draw, scores, alike), WORTH) for _ in range(times)) / times <= 0.1
+
+
+@pytest.mark.parametrize("scores", [10, 50, 300])
+def test_a_rise_is_seen_through_noise_in_which_rounds_are_alike(scores):
+    draw, rise = np.random.default_rng(4), 0.5 * np.linspace(0, 1, scores)
+    found = [still_improving(rise + wandering(draw, scores, 0.8, 0.01), WORTH) for _ in range(100)]
+    assert sum(found) >= 90
+
+
 def test_few_scores_and_scores_that_are_no_numbers_say_nothing():
     assert not still_improving([0.1, 0.2, 0.3, 0.4], WORTH)
     assert not still_improving([0.1, 0.2, 0.3, 0.4, float("nan"), 0.6], WORTH)

@@ -266,3 +266,87 @@ def test_a_method_that_failed_on_the_hard_split_is_not_best(make):
     folders += [make("ditto", {}, folder="ditto-1", split=1, status="failed", failure="diverged")]
     table = comparison(read(folders))
     assert table.loc[table["best"], "method"].tolist() == ["fedavg"]
+
+
+# ---- the method that is chosen, and the others ----
+
+
+def three_methods(make, ditto, others):
+    """ditto is chosen by validation rows; all others have the same test scores."""
+    folders = [make("local", ALONE, tests=ROWS, val=shifted(0.0))]
+    folders += [make("ditto", ditto, tests=ROWS, val=shifted(0.2))]
+    return folders + [make(m, others, tests=ROWS, val=shifted(0.1)) for m in ("fedavg", "finetune")]
+
+
+def test_methods_that_clearly_gain_are_named_where_the_chosen_one_does_not(make):
+    lines = lines_of(three_methods(make, shifted(0.004, 0.02), shifted(0.1)))
+    assert lines[0].startswith("Whether federating helps cannot be told here: +0.4 points")
+    assert lines[1] == (
+        "That is of ditto, which validation rows chose. On test rows, which choose nothing, fedavg (+10.0 points) and "
+        "finetune (+10.0 points) clearly gain over training alone, also when corrected for the number of methods."
+    )
+    assert lines[2].startswith("Best of the federated methods: ditto")
+
+
+def test_a_gain_that_is_clear_only_for_itself_is_not_told(make):
+    # ten gains with mean 0.02 and standard error 0.0082: t is 2.43, 2.26 is needed for one and 2.93 for three
+    weak = {c: 0.72 + 0.0246 * (-1) ** i for i, c in enumerate(CLIENTS)}
+    folders = three_methods(make, shifted(0.004, 0.02), weak)
+    table = comparison(read(folders)).set_index("method")
+    assert table.loc["fedavg", "gain_local_low"] > 0 and not table.loc["fedavg", "clear_gain"]
+    assert not any("clearly" in line for line in lines_of(folders))
+
+
+def test_other_methods_are_not_told_where_the_chosen_one_gains(make):
+    assert len(lines_of(three_methods(make, shifted(0.1), shifted(0.12)))) == 2
+
+
+def test_clear_gains_of_errors_are_in_words(make):
+    errors = {c: 2.0 for c in CLIENTS}
+    less = {c: 1.69 + 0.1 * (-1) ** i for i, c in enumerate(CLIENTS)}
+    same = {c: 2.0 + 0.1 * (-1) ** i for i, c in enumerate(CLIENTS)}
+    folders = [make("local", errors, metric="rmse", tests=ROWS)]
+    folders += [make("ditto", same, metric="rmse", tests=ROWS, val=dict.fromkeys(CLIENTS, 1.0))]
+    folders += [make("fedavg", less, metric="rmse", tests=ROWS, val=dict.fromkeys(CLIENTS, 1.5))]
+    assert "fedavg (0.310 less error) clearly gains" in lines_of(folders)[1]
+
+
+# ---- data that fix the test rows ----
+
+
+@pytest.mark.parametrize(
+    ("seeds", "splits", "said"),
+    [
+        ((0, 1), (0, 0), "initial weights and batches"),
+        ((0, 0), (0, 1), "validation rows"),
+        ((0, 1), (0, 1), "initial weights, batches and validation rows"),
+    ],
+)
+def test_runs_on_fixed_test_rows_say_what_varies_and_speak_of_no_splits(make, seeds, splits, said):
+    from motet.report.html import render
+
+    folders = [
+        make(m, v, seed=seed, split=split, folder=f"{m}-{i}", natural=True, given_tests=True, fingerprint=f"f{split}",
+             tests=ROWS)
+        for i, (seed, split) in enumerate(zip(seeds, splits, strict=True))
+        for m, v in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]  # fmt: skip
+    runs = read(folders)
+    table = comparison(runs)
+    lines = verdict(runs, table)
+    assert lines[-1] == f"The data fix the test rows: runs of a method differ in {said}, not in test rows."
+    page = render(runs)
+    for text in (as_text(table, lines, 80), page.split("<h2>To do it again")[0]):
+        assert "split" not in text.split("<script")[0].split("</style>")[-1]
+        assert "on other test rows scores would" in " ".join(text.split()).lower()
+    assert "test rows fixed by the data" in page
+
+
+def test_drawn_test_rows_need_no_such_words(make):
+    folders = [
+        make(m, v, seed=s, split=s, folder=f"{m}-{s}", natural=True, tests=ROWS)
+        for s in (0, 1)
+        for m, v in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]
+    table = comparison(read(folders))
+    assert "test rows:" not in as_text(table, verdict(read(folders), table), 80)

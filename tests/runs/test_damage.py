@@ -256,12 +256,12 @@ def test_an_index_of_models_that_was_damaged_is_named(tmp_path: Path, capsys: Ca
 def test_rows_that_vanish_or_change_places_are_noticed(finished: Path, tmp_path: Path) -> None:
     """SQLite finds nothing wrong with such a file."""
     changes = {
-        "scores of round 2": "DELETE FROM scores WHERE round = 2",
-        "clients' traffic of round 1": "DELETE FROM traffic WHERE round = 1 AND client = 'client-0'",
+        "scores of round 3": "DELETE FROM scores WHERE round = 2",
+        "clients' traffic of round 2": "DELETE FROM traffic WHERE round = 1 AND client = 'client-0'",
         "facts of the run": "UPDATE meta SET value = (SELECT value FROM meta WHERE key = 'data') WHERE key = 'net'",
         "what clients keep": "DELETE FROM keeps WHERE client = 'client-2'",
         "events": "DELETE FROM events WHERE rowid = 1",
-        "scores of round 3": "DELETE FROM checks WHERE part = 'scores' AND number = 3",
+        "scores of round 4": "DELETE FROM checks WHERE part = 'scores' AND number = 3",
         "table of checksums is gone": "DROP TABLE checks",
     }
     for name, change in changes.items():
@@ -339,7 +339,7 @@ def test_one_damaged_run_of_a_comparison_fails_and_the_others_are_shown(
     with sqlite3.connect(folder / "run.sqlite") as db:
         db.execute("DELETE FROM scores WHERE round = 2")
     code, out, err = said(capsys, *words)
-    assert code == 1 and "local" in out and "scores of round 2" in out + err
+    assert code == 1 and "local" in out and "scores of round 3" in out + err
 
 
 # ---- runs of earlier versions ----

@@ -319,3 +319,28 @@ def test_leaving_nobody_out_is_the_same_run_as_before(tables: Path) -> None:
     from motet.runs.recipe import Recipe
 
     assert plain.identity() == said.identity() == Recipe(plain.settings | {"data": older}).identity()
+
+
+# ---- from Python, and where nothing changes ----
+
+
+def test_python_forgets_as_the_command_does(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import motet
+
+    old = run(read(None, ["data=whole.csv", *TABLE, "method=fedavg"]), "old")
+    assert main(["forget", "old", "south", "--out", "by-command", "--json", "--quiet"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    done = motet.forget(old.folder, "south", out="by-python", delete_old=True)
+    assert said["price"] == done.price and done.client == "south"
+    with closing(Store(Path("by-command"))) as one, closing(Store(done.after.folder)) as two:
+        assert differences(one, two) == [] and one.facts()["forgot"] == two.facts()["forgot"]
+    assert not Path("old").exists()
+
+
+def test_nothing_is_unsure_where_nothing_changed() -> None:
+    row = {"client": "a", "test": 9, "before": 0.5, "after": 0.5, "gain": 0.0, "low": 0.0, "high": 0.0}
+    rows = [row | {"outcome": "same"}, row | {"client": "b", "outcome": "same"}]
+    found = {"metric": "accuracy", "better": 1, "note": "", "mean": row, "global": None, "clients": rows}
+    said = price_text("south", found)
+    assert "(0.0 to 0.0)" not in said and said.splitlines()[3].split() == ["a", "9", "50.0", "50.0", "none"]
+    assert said.splitlines()[-1] == "mean change of the others: none, because no other client's score changed"

@@ -66,11 +66,11 @@ def test_a_reply_that_is_left_out_is_an_event_and_the_run_goes_on(tmp_path: Path
     events = Store(tmp_path).frame("events")
     said = list(events.loc[events["kind"] == "refused", "text"])
     assert said == [
-        f"round {i}: the reply of client {who} to train is not finite; left out" for i in range(3)
+        f"round {i + 1}: the reply of client {who} to train is not finite; left out" for i in range(3)
     ]
     assert done.facts["status"] == "done" and verify(tmp_path) == []
     shown = summary_text(tables.summary(runs_in([tmp_path])[0]))
-    assert f"3 replies were not finite and left out, the first in round 0: the reply of client {who}" in shown
+    assert f"3 replies were not finite and left out, the first in round 1: the reply of client {who}" in shown
 
 
 def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -> None:

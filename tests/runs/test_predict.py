@@ -123,7 +123,7 @@ def test_the_command_writes_csv(trained: tuple[Path, Path], capsys: pytest.Captu
     model = str(folder / "models" / "east.safetensors")
     assert main(["predict", "--model", model, str(files / "east.csv")]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("prediction") and len(out) == 41
+    assert out[0].startswith("row,prediction") and len(out) == 41
     assert main(["predict", "--model", model, str(files / "east.csv"), "--to", str(folder / "p.csv")]) == 0
     assert (folder / "p.csv").read_text().splitlines() == out
 

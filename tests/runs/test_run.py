@@ -448,3 +448,17 @@ def test_a_method_that_does_not_suit_the_network_says_so_and_others_go_on(tmp_pa
         motet.run(method="fedrecon", data="wine", rounds=1, out=tmp_path / "r")
     table = motet.compare(["fedrecon"], data="wine", rounds=2, base=tmp_path).table
     assert "all head" in table.set_index("method").loc["fedrecon", "trouble"]
+
+
+def test_a_run_that_shares_nothing_says_so_before_it_begins_and_in_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from motet.cli.main import main
+    from motet.report.read import read as read_runs
+
+    words = ["data=wine", "method=fedper", "net=logistic", "train.rounds=2"]
+    assert main(["run", *words, "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().err
+    assert "note: fedper keeps the last layer at the clients" in said and "hint: net=mlp" in said
+    (note,) = read_runs([tmp_path / "run"])[0].notes
+    assert note.startswith("Fedper keeps the last layer") and "training alone" in note

@@ -244,7 +244,7 @@ def test_a_stack_is_compared_with_its_own_kind_alone(tmp_path: Path) -> None:
     alone = done.scores.query("side == 'alone'")
     assert set(alone["part"]) == {"val", "test"} and alone["accuracy"].gt(0.5).any()
     rows = pd.read_parquet(done.folder / "predictions.parquet")
-    assert set(rows["side"]) == {"personal", "alone"}
+    assert set(rows["side"]) == {"personal", "alone", "constant"}
     assert len(rows.query("side == 'alone'")) == len(rows.query("side == 'personal'"))
 
 

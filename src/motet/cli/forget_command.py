@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ from motet.cli.command import Add, add_trust, consent_of, say
 
 if TYPE_CHECKING:
     from motet.runs.forget import Forgotten
+    from motet.runs.trainer import Observer
+    from motet.trusted_code import Consent
 
 
 def forget_command(add: Add) -> None:
@@ -34,7 +38,7 @@ def forget_command(add: Add) -> None:
 def do_forget(args: Any) -> None:
     from motet.cli.progress import Progress
     from motet.report.price import price_text
-    from motet.runs.forget import delete_old, forget, keep_price
+    from motet.runs.forget import delete_old
     from motet.runs.run import Run
     from motet.trusted_code import require_trust
 
@@ -42,9 +46,8 @@ def do_forget(args: Any) -> None:
     if (old / "run.sqlite").exists():  # asked before a display takes over the terminal
         require_trust(Run(old).facts.get("settings"), old, consent_of(args))
     with Progress(quiet=args.quiet) as progress:
-        done = forget(old, args.client, args.out, progress.observer(None), say, consent_of(args))
-    found = price_of(done)
-    keep_price(done, found)
+        done = forgotten(old, args.client, args.out, progress.observer(None), say, consent_of(args))
+    found = done.price
     if args.json:
         print(json.dumps({"folder": str(done.after.folder), "client": args.client, "price": found}))
     elif found is None:
@@ -52,6 +55,23 @@ def do_forget(args: Any) -> None:
     else:
         print(price_text(args.client, found))
     what_remains(done, delete_old(old) if args.delete_old else None)
+
+
+def forgotten(
+    folder: str | Path,
+    client: str,
+    to: str | Path | None,
+    observer: Observer,
+    say: Callable[[str], None],
+    trust: Consent,
+) -> Forgotten:
+    """Play a run again without a client, measure what that costs the others, and keep that with the new run."""
+    from motet.runs.forget import forget, keep_price
+
+    done = forget(folder, client, to, observer, say, trust)
+    done = replace(done, price=price_of(done))
+    keep_price(done)
+    return done
 
 
 def price_of(done: Forgotten) -> dict[str, Any] | None:

@@ -67,6 +67,8 @@ class StudyProgress(Progress, Watch):
         self.began[job.name] = time.monotonic()
         for note in event["notes"]:
             self.say_once(f"data: {note}")
+        for remark in event["remarks"]:
+            self.say_once(f"note: {remark}")
         if event["metric_why"] and event["metric"] not in ("accuracy", "rmse"):
             self.say_once(f"metric {event['metric_why']}")
         self.say_once(f"engine {event['engine']}: {event['why']}")

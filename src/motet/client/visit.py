@@ -85,9 +85,12 @@ def checked_pair(returned: Any) -> tuple[Tree, Tree]:
 
 
 def place(verb: Verb, number: int, client: Client = "") -> str:
-    """Client, verb and round, for messages."""
-    who = f"client {client}, " if client else ""
-    return f"{who}verb {name_of(verb)}, round {number}"
+    """Client, verb and round, for messages; people count rounds from 1."""
+    who, when = (
+        f"client {client}, " if client else "",
+        f"round {number + 1}" if number >= 0 else "before round 1",
+    )
+    return f"{who}verb {name_of(verb)}, {when}"
 
 
 def name_of(verb: Any) -> str:

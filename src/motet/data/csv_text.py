@@ -11,8 +11,9 @@ import csv
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,16 +174,31 @@ def _with_trailing_separator(
 
 def line_numbers(path: Path, rows: np.ndarray) -> list[int]:
     """The lines of rows in a file, counted: cells may contain line breaks, and rows without a cell are left out."""
+    wanted = int(max(rows, default=0)) + 1
+    some = (
+        (line, cells) for line, _, cells in _records(path) if any(c.strip() not in MISSING for c in cells)
+    )
+    lines = [line for line, _ in islice(some, wanted)]
+    return [lines[r] for r in rows]
+
+
+def row_numbers(path: Path) -> np.ndarray:
+    """Numbers of the rows as pandas reads them, from 1 below the names; empty lines are no rows, and are counted."""
+    return np.array(
+        [number for _, number, cells in _records(path) if any(c.strip() for c in cells) or len(cells) > 1]
+    )
+
+
+def _records(path: Path) -> Iterator[tuple[int, int, list[str]]]:
+    """Of everything below the names: its first line, its number from 1, and its cells."""
     form = form_of(path)
-    starts: list[int] = []
-    last, wanted = 0, int(max(rows, default=0)) + 1
+    last, number = 0, -1
     with path.open(newline="", encoding=form.encoding) as f:
         reader = csv.reader(f, delimiter=form.separator)
         for cells in reader:
-            before = reader.line_num <= form.skipped
-            if not before and (not starts or any(c.strip() not in MISSING for c in cells)):
-                starts.append(last + 1)
-            last = reader.line_num
-            if len(starts) > wanted:
-                break
-    return [starts[r + 1] for r in rows]
+            line, last = last + 1, reader.line_num
+            if last <= form.skipped:
+                continue
+            number += 1  # 0: the names
+            if number:
+                yield line, number, cells

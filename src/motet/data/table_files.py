@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from motet.data.csv_text import EmptyFile, line_numbers, read_csv
+from motet.data.csv_text import EmptyFile, line_numbers, read_csv, row_numbers
 from motet.data.federated import DataError, refuse
 from motet.data.tidy_cells import HowWritten, tidy
 from motet.text import nearest
@@ -42,6 +42,9 @@ class SourceTable:
     )  # columns of 1,234: files whose sign is not known
     sign: str = ""  # the decimal sign of files with commas in numbers; "": there are none, or they differ
     kept: np.ndarray | None = None  # (rows,) numbers of the rows among all rows of the files; None: all
+    blank: dict[Path, np.ndarray] = field(
+        default_factory=dict
+    )  # of CSV files: (rows read,) which have no cell
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -59,6 +62,28 @@ class SourceTable:
             return self
         kept = np.flatnonzero(rows) if self.kept is None else self.kept[rows]
         return replace(self, frame=self.frame[rows].reset_index(drop=True), kept=kept)
+
+    def rows_in_files(self) -> pd.DataFrame:
+        """`row`: each row's number in its file, from 1 below the names; and `file`, where there are several."""
+        import pandas as pd
+
+        numbers = [self._numbers(f, many) for f, many in zip(self.files, self.sizes, strict=True)]
+        every = np.concatenate(numbers)
+        found = pd.DataFrame({"row": every if self.kept is None else every[self.kept]})
+        if len(self.files) > 1:
+            found.insert(0, "file", [self.files[i].name for i in self.file])
+        return found
+
+    def _numbers(self, file: Path, many: int) -> np.ndarray:
+        """Rows of Parquet files and frames are all there; in CSV files some have no cell."""
+        read = row_numbers(file) if is_csv(file) else np.arange(1, many + 1)
+        blank = self.blank.get(file, np.zeros(len(read), bool))
+        if len(blank) != len(read) or len(read) - blank.sum() != many:
+            self.notes.append(
+                f"{file.name}: rows are numbered as they were read, without those that have no cell"
+            )
+            return np.arange(1, many + 1)
+        return np.asarray(read[~blank])
 
     def where(self, rows: np.ndarray) -> str:
         """Files, counts and the first line numbers: `a.csv (2: line 3, 7)`."""
@@ -117,7 +142,9 @@ def read(
     sizes = [len(f) for f in frames.values()]
     signs = {found.sign for found in read_files.values() if found.sign}
     sign = signs.pop() if len(signs) == 1 else ""
-    return SourceTable(together, list(frames), sizes, notes, problems, _unclear(read_files), sign)
+    blank = {file: found.blank for file, found in read_files.items() if found.blank is not None}
+    unclear = _unclear(read_files)
+    return SourceTable(together, list(frames), sizes, notes, problems, unclear, sign, blank=blank)
 
 
 def _unclear(files: Mapping[Path, FileRows]) -> dict[str, list[str]]:
@@ -203,6 +230,7 @@ class FileRows:
     notes: list[str]
     unclear: list[str]  # columns whose decimal sign is not known
     sign: str  # the decimal sign that was found
+    blank: np.ndarray | None = None  # (rows read,) which have no cell and were left out; None: none
 
 
 def _read_one(path: Path, how: HowWritten) -> FileRows:
@@ -219,12 +247,12 @@ def _read_one(path: Path, how: HowWritten) -> FileRows:
         raise DataError(f"{path.name} has several columns called {', '.join(map(repr, twice))}")
     texts = frozenset(c for c in frame.columns if bare_name(c) in how.texts)
     tidied = tidy(frame, replace(how, texts=texts), as_written)
-    frame = tidied.frame
-    if is_csv(path) and (blank := frame.isna().all(axis=1)).any():
-        frame = frame[~blank].reset_index(drop=True)
+    frame, blank = tidied.frame, None
+    if is_csv(path) and (empty := frame.isna().all(axis=1)).any():
+        frame, blank = frame[~empty].reset_index(drop=True), empty.to_numpy()
     if len(frame) == 0:
         raise EmptyFile(f"{path.name} has column names and no examples.\nhint: remove the file, or fill it")
-    return FileRows(frame, notes, tidied.unclear, tidied.sign)
+    return FileRows(frame, notes, tidied.unclear, tidied.sign, blank)
 
 
 def _as_written(path: Path, columns: list[str]) -> pd.DataFrame:

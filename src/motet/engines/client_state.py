@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from motet.checksums import checksum
 from motet.core import Client, Tree
 from motet.errors import Damaged
+from motet.text import round_name
 from motet.wire import WireError, pack, unpack
 
 # The checksum stands before the tree, so that a list of checksums is read without reading the trees.
@@ -135,6 +136,6 @@ def tree_of(client: Client, number: int, given: bytes | None, packed: bytes) -> 
     except WireError:
         pass
     raise Damaged(
-        f"what client {client} kept after round {number} is damaged: its checksum does not match.\n"
+        f"what client {client} kept after {round_name(number)} is damaged: its checksum does not match.\n"
         "hint: restore run.sqlite from a copy, or run anew with --fresh"
     )

@@ -27,7 +27,7 @@ from motet.engines.letters import BEGINS_ANEW, LEARN, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
-from motet.text import printable
+from motet.text import printable, round_name
 from motet.wire import WireError
 
 log = logging.getLogger("motet.server")
@@ -140,7 +140,7 @@ class Flare(Loop):
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
         found = self.sound_scores(self.call_sites("evaluate", sent, part=part), like, part)
         there = len(self.present)  # a site whose policy keeps scores back is there all the same
-        self.check_enough(f"scores, round {self.turn.number}", there, len(self.clients))
+        self.check_enough(f"scores, {round_name(self.turn.number)}", there, len(self.clients))
         return stacked(found.items())
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:

@@ -28,6 +28,7 @@ from motet.engines.evaluate import (
     predictions_trained,
 )
 from motet.engines.mean import ReplyMean, RunningMean
+from motet.text import round_name
 from motet.vec import leaves, stack
 
 
@@ -210,7 +211,7 @@ class Loop:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             number = self.turn.number
             raise AllRefused(
-                f"diverged in round {number}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
+                f"diverged in {round_name(number)}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
             )
 
     def where(self, verb: Verb) -> str:

@@ -86,7 +86,9 @@ def unmatched(keys: Iterable[Reply], who: str, what: str) -> list[str]:
     lines = []
     for (asked, learn), some in by_ask.items():
         rounds = Counter(k[3] for k in some)
-        shown = ", ".join(map(str, sorted(rounds)[:_SHOWN])) + (", …" if len(rounds) > _SHOWN else "")
+        shown = ", ".join(str(r + 1) for r in sorted(rounds)[:_SHOWN]) + (
+            ", …" if len(rounds) > _SHOWN else ""
+        )
         how = f" ({learn})" if learn else ""
         lines.append(f"{who} {len(some)} replies to {asked}{how}, round {shown}, {what}")
     return lines

@@ -38,6 +38,7 @@ from motet.runs.identity import source_digest, versions
 from motet.runs.model_files import read_facts
 from motet.runs.recipe import Recipe
 from motet.runs.run import Run
+from motet.text import round_name
 from motet.wire import unpack
 
 _JOBS = {
@@ -99,7 +100,10 @@ def sections_of_server(kit: Kit, run: str) -> Sections:
         "replies": [{"site": line.site} | row(line) for line in came],
     }  # fmt: skip
     found["refusals"] += [
-        {"kind": "refused by a site", "text": f"{r.site}: {r.verb or r.job}, round {r.round}: {r.refusal}"}
+        {
+            "kind": "refused by a site",
+            "text": f"{r.site}: {r.verb or r.job}, {round_name(r.round)}: {r.refusal}",
+        }
         for r in lines
         if r.refusal
     ]
@@ -160,7 +164,7 @@ def sections_of_site(kit: Kit, run: str) -> Sections:
 
 def refusal(line: LedgerLine) -> dict[str, str]:
     """The clause leaves; the reason may hold cells and names of files, and stays."""
-    return {"kind": line.clause, "text": f"{line.verb or line.job or 'a message'}, round {line.round}"}
+    return {"kind": line.clause, "text": f"{line.verb or line.job or 'a message'}, {round_name(line.round)}"}
 
 
 def contract_of(kept: Path, run: str) -> Contract | None:

@@ -13,6 +13,14 @@ from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
 
+def all_head(method: FedAvg, shared: str = "nothing is shared, and this is training alone") -> list[str]:
+    """What a network of one layer makes of a method that keeps the last layer at the clients."""
+    name = type(method).__name__.lower()
+    return [
+        f"{name} keeps the last layer at the clients, and this network has one layer: {shared} (hint: net=mlp)"
+    ]
+
+
 class FedPer(FedAvg):
     """FedPer: the body of the network is shared, the head is personal and never sent.
 
@@ -21,11 +29,14 @@ class FedPer(FedAvg):
     With `alternate`, Collins et al. 2021, "Exploiting Shared Representations for Personalized Federated
     Learning" (FedRep), Algorithm 1: first the head is trained with the body fixed, then the body with the head
     fixed (FedRep itself takes the simple mean of bodies).
-    A network of one layer is all head: then this is local training.
+    A network of one layer is all head: then this is local training, and a run says so.
     """
 
     alternate: bool = False  # train first the head and then the body, as FedRep does
     head_epochs: Count = 5  # only with alternate: epochs of the head; the body has `epochs`
+
+    def remarks(self) -> list[str]:
+        return all_head(self) if not self.task.body else []
 
     def start(self, turn: Turn) -> Tree | Talk:
         return self.task.w0.drop(self.task.head)

@@ -11,6 +11,7 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
+from motet.methods.fedper import all_head
 from motet.parts.grouping import Grouping, updated
 from motet.vec import Vec
 
@@ -34,6 +35,10 @@ class FedPerC(Grouping, FedAvg):
     distance="mahalanobis" does (experiments/fedperc/grouping). parts/grouping.py lists our additions.
     The paper's settings: warm_up 50, epochs 4, batch 64, lr 0.01, momentum 0.5, then 30 rounds.
     """
+
+    def remarks(self) -> list[str]:
+        after = "after the warm-up nothing is shared, and clients train alone"
+        return all_head(self, after) if not self.task.body else []
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         if self.is_warm_up(s, turn):

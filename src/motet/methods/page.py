@@ -97,7 +97,7 @@ class PAGE(LocalSGD):
         # collect, not average: the server answers each client's model with a weight of its own.
         replies = yield collect(self.train, turn.cohort, send=state["w"])
         if not replies:
-            raise NoReply(f"page, round {turn.number}: nobody answered; hint: is the cohort empty?")
+            raise NoReply(f"page, round {turn.number + 1}: nobody answered; hint: is the cohort empty?")
         return self.follow(state, turn, replies)
 
     def follow(self, state: Tree, turn: Turn, replies: dict[Client, Tree]) -> Tree:

@@ -45,7 +45,9 @@ class Interval:
         return self.high < 0 or (self.low == self.high == 0)
 
 
-def interval(gains: Sequence[float], units: Sequence[Any], trainings: Sequence[Any]) -> Interval:
+def interval(
+    gains: Sequence[float], units: Sequence[Any], trainings: Sequence[Any], level: float = LEVEL
+) -> Interval:
     """The mean gain over units, each the mean of its own gains, with its interval.
 
     >>> found = interval([1.0, 2.0, 3.0], ["a", "b", "c"], [0, 0, 0])
@@ -58,10 +60,19 @@ def interval(gains: Sequence[float], units: Sequence[Any], trainings: Sequence[A
     if many < 2 or (many < FEWEST_EQUAL and mean != 0 and np.ptp(each) <= ROUNDING * abs(mean)):
         return Interval(mean, float("nan"), float("nan"), many)
     variance, freedom = _variance(x, u, each, *_numbered(trainings))
-    quantile = float(special.stdtrit(freedom, (1 + LEVEL) / 2))
+    quantile = float(special.stdtrit(freedom, (1 + level) / 2))
     below, above = _reach(each, quantile)
     error = float(np.sqrt(variance))
     return Interval(mean, mean - below * error, mean + above * error, many)
+
+
+def together(many: int) -> float:
+    """The level of each of so many intervals with which all of them hold at once with LEVEL (Bonferroni).
+
+    >>> round(together(1), 4), round(together(5), 4)
+    (0.95, 0.99)
+    """
+    return 1 - (1 - LEVEL) / max(many, 1)
 
 
 def _variance(x: Floats, u: Any, each: Floats, c: Any, trainings: int) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
@@ -39,39 +40,51 @@ Measure = Callable[..., Any]  # (targets, predictions, weights (resamples, rows)
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One unit under both: mean scores, the least number of test rows, and predictions where both have them."""
+
+    own: float
+    other: float
+    tests: int
+    rows: Rows | None
+    share: float  # of the unit's rows that are test rows
+
+
 def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
     """For each unit: better, same, worse, or not known."""
-    frame = gain_frame(some)
-    if not len(frame):
-        return {}
-    metric, better, measure = some[0].run.metric, some[0].run.better, measure_of(some[0].run)
-    held, shares, found = _rows(some), _test_shares(some), {}
-    each = frame.groupby("unit", sort=False).agg({"own": "mean", "other": "mean", "n": "min"})
-    for unit, own, other, n in each.itertuples():
-        rows = held.get(unit)
-        if rows is None:
-            found[unit] = _by_scores(own, other, int(n), metric)
-        elif metric == "accuracy" and len(rows) == 1:
-            found[unit] = _by_signs(next(iter(rows.values())))
-        else:
-            found[unit] = _by_bootstrap(rows, metric, measure, better, shares[unit])
-    return found
+    return {unit: _outcome(one, some[0].run) for unit, one in compared(some).items()}
 
 
 def gain_intervals(some: Sequence[Pair]) -> dict[Any, tuple[float, float]]:
     """For each unit the interval of its gain, by a bootstrap of its own test rows; nan where it is not known."""
+    return {unit: _gain_interval(one, some[0].run) for unit, one in compared(some).items()}
+
+
+def compared(some: Sequence[Pair]) -> dict[Any, Compared]:
     frame = gain_frame(some)
     if not len(frame):
         return {}
-    metric, better, measure = some[0].run.metric, some[0].run.better, measure_of(some[0].run)
-    held, shares, found = _rows(some), _test_shares(some), {}
+    held, shares = _rows(some), _test_shares(some)
     each = frame.groupby("unit", sort=False).agg({"own": "mean", "other": "mean", "n": "min"})
-    for unit, own, other, n in each.itertuples():
-        if (rows := held.get(unit)) is not None:
-            found[unit] = _bootstrapped(rows, metric, measure, better, shares[unit])
-        else:
-            found[unit] = two_shares(own, other, int(n)) if metric == "accuracy" else _NOT_KNOWN
-    return found
+    return {
+        unit: Compared(own, other, int(n), held.get(unit), shares[unit])
+        for unit, own, other, n in each.itertuples()
+    }
+
+
+def _outcome(one: Compared, run: ReportedRun) -> str:
+    if one.rows is None:
+        return _by_scores(one.own, one.other, one.tests, run.metric)
+    if run.metric == "accuracy" and len(one.rows) == 1:
+        return _by_signs(next(iter(one.rows.values())))
+    return _by_bootstrap(one.rows, run.metric, measure_of(run), run.better, one.share)
+
+
+def _gain_interval(one: Compared, run: ReportedRun) -> tuple[float, float]:
+    if one.rows is not None:
+        return _bootstrapped(one.rows, run.metric, measure_of(run), run.better, one.share)
+    return two_shares(one.own, one.other, one.tests) if run.metric == "accuracy" else _NOT_KNOWN
 
 
 def _called(low: float, high: float) -> str:
@@ -84,7 +97,8 @@ def _called(low: float, high: float) -> str:
 
 
 def _rows(some: Sequence[Pair]) -> dict[Any, Rows]:
-    """Predictions of both for each unit, where both have them of the same rows."""
+    """Predictions of both for each unit, where both have them of the same rows. Where the data fix the test rows,
+    splits score the same rows, as seeds do."""
     found: dict[Any, Rows] = {}
     bad = set()
     for pair in some:
@@ -94,7 +108,8 @@ def _rows(some: Sequence[Pair]) -> dict[Any, Rows]:
             if one is None or two is None or not np.array_equal(one[0], two[0]):
                 bad.add(unit)
                 continue
-            found.setdefault(unit, {}).setdefault(pair.run.split, []).append((one, two))
+            split = 0 if pair.run.fixed_tests else pair.run.split
+            found.setdefault(unit, {}).setdefault(split, []).append((one, two))
     return {unit: rows for unit, rows in found.items() if unit not in bad}
 
 
@@ -170,25 +185,35 @@ def _bootstrapped(
     rows: Rows, metric: str, measure: Measure | None, better: int, share: float
 ) -> tuple[float, float]:
     """The interval of the difference, mean over seeds and splits; the splits' rows overlap by a share."""
-    many = _rows_that_count(rows, metric, share)
+    many = rows_that_count(rows, metric, share)
     if measure is None or many < (FEWEST_OF_CLASS if metric in BY_CLASS else FEWEST_ROWS):
         return _NOT_KNOWN
-    draw, largest = np.random.default_rng(0), max(len(seeds[0][0][0]) for seeds in rows.values())
-    times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
-    each = np.stack([_differences(seeds, measure, draw, times) for seeds in rows.values()])
-    there = np.isfinite(each)  # a resample of one class has no AUC
-    with np.errstate(invalid="ignore"):
-        found = np.where(there, each, 0).sum(0) / there.sum(0) * better
-    # the first resample is the rows as they are
+    found = resampled(rows, measure, better, np.random.default_rng(0))
     point, drawn = found[0], found[1:][np.isfinite(found[1:])]
     if len(drawn) < len(found) / 2:
         return _NOT_KNOWN
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    wider = np.sqrt(1 + (len(rows) - 1) * share) * _student(2 * many if metric in BY_CLASS else many)
+    wider = overlap(rows, share) * _student(2 * many if metric in BY_CLASS else many)
     return float(point + (low - point) * wider), float(point + (high - point) * wider)
 
 
-def _rows_that_count(rows: Rows, metric: str, share: float) -> float:
+def resampled(rows: Rows, measure: Measure, better: int, draw: Any, times: int | None = None) -> Floats:
+    """(1 + times,) the gain of one unit, mean over seeds and splits: of the rows as they are, then of resamples."""
+    if times is None:
+        largest = max(len(seeds[0][0][0]) for seeds in rows.values())
+        times = int(np.clip(CELLS // largest, FEWEST, RESAMPLES))
+    each = np.stack([_differences(seeds, measure, draw, times) for seeds in rows.values()])
+    there = np.isfinite(each)  # a resample of one class has no AUC
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(there, each, 0).sum(0) / there.sum(0) * better, dtype=float)
+
+
+def overlap(rows: Rows, share: float) -> float:
+    """How much longer an interval is because several splits share test rows."""
+    return float(np.sqrt(1 + (len(rows) - 1) * share))
+
+
+def rows_that_count(rows: Rows, metric: str, share: float) -> float:
     """How many rows the difference rests on, over splits: no more than the client has. Where classes count alike,
     the rows of the rarest class; of survival, the rows with an event."""
     targets = [seeds[0][0][0] for seeds in rows.values()]

@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def verdict(self) -> list[str]:
-        """What the runs found, in at most four plain lines."""
+        """What the runs found, in at most five plain lines."""
         return verdict(self.runs, self.table)
 
     @cached_property

@@ -59,7 +59,9 @@ def _curve(past: pd.DataFrame, label: str, side: str, styles: Styles, marked: An
     rows = past[(past["label"] == label) & (past["side"] == side)].sort_values("round").reset_index(drop=True)
     if not rows["score"].notna().any():
         return None
-    return Curve(label, side, styles[label], rows, marked.get(label, ()) if side == "personal" else ())
+    rows = rows.assign(round=rows["round"] + 1)  # people count rounds from 1
+    ends = [r + 1 for r in marked.get(label, ())] if side == "personal" else []
+    return Curve(label, side, styles[label], rows, ends)
 
 
 def together(found: Sequence[Curve], close: float) -> list[list[Curve]]:

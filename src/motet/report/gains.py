@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from motet.report.certainty import Interval, interval, signed_rank
+from motet.report.certainty import LEVEL, Interval, interval, signed_rank
 from motet.report.read import ALONE, CONSTANT, ReportedRun, settings_of
 
 if TYPE_CHECKING:
@@ -109,10 +109,10 @@ def gain_frame(some: Sequence[Pair]) -> pd.DataFrame:
     return frame.assign(gain=(frame["own"] - frame["other"]).astype(float) * better)
 
 
-def mean_gain(frame: pd.DataFrame) -> Interval:
+def mean_gain(frame: pd.DataFrame, level: float = LEVEL) -> Interval:
     """Over units, with its interval; a training is a split, or a seed where there is one split."""
     by = "split" if frame["split"].nunique() > 1 else "seed"
-    return interval(frame["gain"].to_list(), frame["unit"].to_list(), frame[by].to_list())
+    return interval(frame["gain"].to_list(), frame["unit"].to_list(), frame[by].to_list(), level)
 
 
 def chance(frame: pd.DataFrame) -> float:

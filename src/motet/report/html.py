@@ -69,7 +69,8 @@ def render(
     text: str = template("report.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
         better=table.attrs["better"], sorting=SORTING, policy=policy(), verdict=verdict(runs, table),
-        remarks=table.attrs["warnings"], rows=table.to_dict("records"), troubles=_troubles(runs),
+        remarks=table.attrs["warnings"], varied=table.attrs["what_varies"],
+        rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
         clients=_client_table(runs, table), forgotten=forgotten(runs),
         pictures=[
@@ -190,7 +191,8 @@ def _about(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "data": facts[0].get("data", "unknown"), "nets": _once(f.get("net") for f in facts),
         "seeds": sorted({run.seed for run in runs}),
-        "splits": sorted({run.split for run in runs}), "clients": len(seen[0]) if seen else 0,
+        "splits": sorted({run.split for run in runs}), "fixed_tests": all(run.fixed_tests for run in runs),
+        "clients": len(seen[0]) if seen else 0,
         "unseen": int((runs[0].clients["seen"] == 0).sum()), "kind": facts[0].get("kind", "classes"),
         "parts": [_spread(seen, part) for part in ("train", "val", "test")],
         "engines": _once(f"{f.get('engine', 'unknown')}: {f.get('engine_why', '')}" for f in facts),

@@ -153,7 +153,7 @@ def _of_client_rows(run: ReportedRun) -> list[Picture]:
     by_label, drawn = bool(rows["label"].any()), min(labels, figure_data.MOST_LABELS)
     caption = "Training rows of each client"
     caption += " by label; the area of a bubble is the number of rows" * by_label
-    caption += f" (split {run.split})."
+    caption += "." if run.fixed_tests else f" (split {run.split})."
     caption += " A star marks clients never seen in training." * unseen
     caption += f" {most} of {many:,} clients are drawn, evenly by name." * (many > most)
     caption += f" Only the {drawn} most frequent labels are drawn." * (labels > drawn)

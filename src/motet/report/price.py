@@ -83,6 +83,9 @@ def _cells(row: Mapping[str, Any], metric: str) -> tuple[str, ...]:
 
 
 def in_words(row: Mapping[str, Any], metric: str) -> str:
+    """A change with its interval. Where all is zero nothing changed, and there is nothing to be unsure of."""
+    if row["gain"] == row["low"] == row["high"] == 0:
+        return "none"
     low, high = (float("nan") if row[k] is None else row[k] for k in ("low", "high"))
     return with_interval(row["gain"], low, high, metric)
 
@@ -94,7 +97,10 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
         return []
     many = Counter(r["outcome"] for r in rows)
     counted = ", ".join(f"{many[o]} {o}" for o in OUTCOMES if many[o])
-    lines = [f"mean change of the others: {in_words(mean, metric)}; by their own test rows {counted}"]
+    said = f"{in_words(mean, metric)}; by their own test rows {counted}"
+    if all(r["gain"] == 0 for r in rows):
+        said = "none, because no other client's score changed"
+    lines = [f"mean change of the others: {said}"]
     lines += [f"scores are {named(metric)}, as with it; {found['note']}"] if found.get("note") else []
     if found["global"] is not None:
         lines.append(f"mean change of the global model: {gain(found['global'], metric)}")

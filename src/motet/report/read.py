@@ -68,6 +68,11 @@ class ReportedRun:
         return bool(self.facts.get("natural", False))
 
     @property
+    def fixed_tests(self) -> bool:
+        """Whether the data say which rows of each client are for the test, so that every split has the same ones."""
+        return self.natural and bool(self.facts.get("given_tests", False))
+
+    @property
     def metric(self) -> str:
         return str(self.facts.get("metric", "accuracy"))
 
@@ -156,8 +161,8 @@ def _read(folder: Path) -> ReportedRun:
 
 
 def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
-    """What guards did, in sentences; nothing for most runs."""
-    found = []
+    """What the method said of itself on this task, and what guards did, in sentences; nothing for most runs."""
+    found = [f"{str(r)[0].upper()}{str(r)[1:]}." for r in facts.get("remarks") or []]
     if facts.get("learns"):
         found.append(f"The server saw every reply, because guard.mean = {facts.get('guard')}.")
     if who := facts.get("attackers"):

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from motet.report.certainty import holm
+from motet.report.certainty import holm, together
 from motet.report.client_outcomes import OUTCOMES, outcomes
-from motet.report.convergence import MOST, rounds_needed, still_improving
+from motet.report.convergence import needs
 from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, unit_of, with_side
 from motet.report.read import (
     ALONE,
@@ -27,7 +27,8 @@ from motet.report.read import (
     natural,
     settings_of,
 )
-from motet.report.terminal import PERCENT, plain
+from motet.report.row_intervals import gain_of_these
+from motet.report.terminal import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,6 @@ NOTHING = float("nan")
 ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "constant"}
 CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
 NUMBERS = ("rmse", "mae", "r2")
-WORTH = 0.01  # a point, or a hundredth of an error: what a third of the rounds must gain to be worth them
 SIGNIFICANT = 0.05  # p below which two methods are called different
 
 
@@ -107,32 +107,6 @@ def constant_name(run: ReportedRun) -> str:
     return {"numbers": of_numbers, "survival": "equal risks"}.get(str(kind), "majority class")
 
 
-def needs(group: Sequence[ReportedRun]) -> str:
-    """`about 200` or `more than 500` rounds, where the runs were still improving when they stopped; else nothing.
-
-    Goes by the mean curve of the runs that used all their rounds: what patience ended has converged.
-    """
-    import pandas as pd
-
-    some = [
-        run.val for run in group if not run.trouble and len(run.rounds) >= int(run.facts.get("rounds", 0))
-    ]
-    if not some:
-        return ""
-    rows = pd.concat(some)
-    side = settings_of(group[0]).get("train.by", "personal")
-    curve = (
-        rows[rows["side"] == ("global" if side == "global" else "personal")].groupby("round")["score"].mean()
-    )
-    scores, ends = (curve * group[0].better).to_list(), [int(r) + 1 for r in curve.index]
-    share = group[0].metric in (*PERCENT, "r2")
-    worth = WORTH * (1.0 if share or not scores else abs(scores[-1]))
-    if not still_improving(scores, worth):
-        return ""
-    enough = rounds_needed(ends, scores, worth)
-    return f"about {enough:,}" if enough else f"more than {MOST * ends[-1]:,}"
-
-
 def worst_tenth(scores: pd.Series[float], better: int) -> float:
     """Mean of the worst 10 % of the clients, rounded up to whole clients."""
     many = -(-len(scores) // 10)
@@ -159,7 +133,8 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     groups = _groups([*runs, *_constants(runs)])
     sound = {label: _sound(group) for label, group in groups.items()}
     each = {label: outcomes(alone(group, sound)[0]) for label, group in sound.items()}
-    rows = [_row(group) | _gains(sound[label], sound, each[label]) for label, group in groups.items()]
+    level = together(sum(bool(_sound(g)) and g[0].method not in ROLES for g in groups.values()))
+    rows = [_row(group) | _gains(sound[label], sound, each[label], level) for label, group in groups.items()]
     better = runs[0].better
     rows.sort(key=lambda row: _rank(row, better))
     frame = pd.DataFrame(_with_best(rows, sound))
@@ -168,10 +143,21 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     frame.attrs = {
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
-        "natural": all(run.natural for run in runs), "warnings": _warnings(runs),
+        "natural": all(run.natural for run in runs), "what_varies": what_varies(runs), "warnings": _warnings(runs),
         "outcomes": each,
     }  # fmt: skip
     return frame
+
+
+def what_varies(runs: Sequence[ReportedRun]) -> str:
+    """What repeated runs of a method differ in, where the data fix the test rows; else nothing. What is drawn anew
+    with other test rows needs no words."""
+    if not all(run.fixed_tests for run in runs):
+        return ""
+    drawn = len({str(run.facts.get("fingerprint")) for run in runs}) > 1
+    parts = ["initial weights and batches"] if len({run.seed for run in runs}) > 1 else []
+    parts += ["validation rows"] if drawn and len({run.split for run in runs}) > 1 else []
+    return " and ".join(parts) if len(parts) < 2 else "initial weights, batches and validation rows"
 
 
 def _groups(runs: Sequence[ReportedRun]) -> dict[str, list[ReportedRun]]:
@@ -246,15 +232,20 @@ def _trouble(group: Sequence[ReportedRun]) -> str:
     return "; ".join(f"seed {', '.join(which)}: {what}" for what, which in seeds.items())
 
 
-def _gains(group: Sequence[ReportedRun], groups: Groups, each: Mapping[Any, str]) -> dict[str, Any]:
-    """What each client gains over its own kind trained alone, on average, and how many are better off."""
+def _gains(
+    group: Sequence[ReportedRun], groups: Groups, each: Mapping[Any, str], level: float
+) -> dict[str, Any]:
+    """What each client gains over its own kind trained alone, on average, and how many are better off.
+
+    `clear_gain`: an interval of this level, with which those of all federated methods hold at once, is above zero.
+    """
     some, what = alone(group, groups)
     frame = gain_frame(some)
     gain, called = mean_gain(frame), list(each.values())
-    constant = mean_gain(gain_frame(with_side(group, CONSTANT)))
+    constant = gain_of_these(with_side(group, CONSTANT))
     return {
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
-        "gain_local_high": gain.high, "pairs_local": gain.units,
+        "gain_local_high": gain.high, "pairs_local": gain.units, "clear_gain": mean_gain(frame, level).above,
         **{f"clients_{name.replace(' ', '_')}": called.count(name) for name in OUTCOMES},
         "gain_constant": constant.mean, "gain_constant_low": constant.low,
     }  # fmt: skip

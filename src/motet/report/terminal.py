@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from motet.text import round_name
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -251,6 +253,11 @@ def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
         )
     if any(row["needs"] for row in rows):
         lines.append("rounds (needed): it was still improving when it stopped; so many would do.")
+    if comparison.attrs.get("what_varies"):
+        lines.append(
+            "Repeated runs differ by training alone; on other test rows scores would differ by more. The 95 % interval "
+            "covers that only as far as the clients differ by it."
+        )
     lines += ["KiB: per client and round."] if wide else []
     lines += comparison.attrs.get("warnings", [])
     return lines + [f"{r['method']}: {r['trouble']}" for r in rows if r["trouble"]]
@@ -330,7 +337,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     lines += [("note", note) for note in summary["notes"]]
     if summary["trouble"]:
         lines.append(("trouble", summary["trouble"]))
-    title = f"{summary['label']}, seed {summary['seed']}, reported round {summary['reported']}"
+    reported = "no round" if summary["reported"] is None else round_name(summary["reported"])
+    title = f"{summary['label']}, seed {summary['seed']}, reported {reported}"
     return "\n".join([title, *(f"  {name:<9} {text}" for name, text in lines)])
 
 

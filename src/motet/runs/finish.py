@@ -26,7 +26,7 @@ from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
 from motet.runs.trainer import Best, Trainer
-from motet.text import in_markdown
+from motet.text import in_markdown, round_name
 
 TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 
@@ -44,12 +44,13 @@ def finish(trainer: Trainer, folder: Path) -> None:
     if trainer.stuck():
         trainer.store.set_facts(equilibrium=trainer.last_improvement)
         trainer.store.event(
-            "equilibrium", f"no improvement on validation examples after round {trainer.last_improvement}"
+            "equilibrium",
+            f"no improvement on validation examples after {round_name(trainer.last_improvement)}",
         )
     trainer.store.set_files(checksums_of(folder, trainer.federated.clients_data))
     record = trainer.method.summary(best.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
-    trainer.store.event("done", f"reported round {best.round}")
+    trainer.store.event("done", f"reported {round_name(best.round)}")
     trainer.store.commit()
 
 
@@ -244,7 +245,7 @@ def card(f: dict[str, Any]) -> str:
         f"# {whose[0].upper()}{whose[1:]}",
         "",
         f"- Trained by motet's {name} ({method}) on {data}, seed {f['seed']}; "
-        f"this is round {f['round']}, chosen on validation examples.",
+        f"this is {round_name(f['round'])}, chosen on validation examples.",
         f"- Network: {net}, input {tuple(f['shape'])}.",
         f"- Predicts: {predicts(f)}.",
     ]

@@ -41,6 +41,7 @@ class Forgotten:
     before: Run
     after: Run
     remarks: list[str] = field(default_factory=list)  # what else differs between the two runs
+    price: Mapping[str, Any] | None = None  # what it costs the others, as plain data; None: not measured
 
 
 def forget(
@@ -157,9 +158,10 @@ def check_absent(old: Run, new: Run, client: str) -> list[str]:
 # ---- after it ----
 
 
-def keep_price(done: Forgotten, found: Mapping[str, Any] | None) -> None:
+def keep_price(done: Forgotten) -> None:
     """Write into the new run who was forgotten, and what it costs the others."""
-    fact = {"client": done.client, "run": done.before.folder.name, "price": found, "remarks": done.remarks}
+    before = done.before.folder.name
+    fact = {"client": done.client, "run": before, "price": done.price, "remarks": done.remarks}
     folder = done.after.folder
     with writable(folder), locked(folder), closing(Store(folder, writing=True)) as store:
         if store.facts().get("forgot") != fact:

@@ -253,12 +253,17 @@ def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
 def predict(
     model: Path, table: Path, *, missing: str = "as_trained", trust: Consent = False
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Predictions for a file's rows, in their order, and what a person should know of them."""
+    """Predictions for a file's rows, in their order, and what a person should know of them. `row` is each row's number
+    in the file, from 1 below the names; rows without a cell are left out and counted."""
     found = open_model(model, trust=trust)
     texts = category_sources(found.columns)
     source = read(table, found.sign, found.missing_values, texts=texts, likely=found.likely_sign)
     rows = found.rows_of(source, missing)
     try:
-        return found.table(rows.values()), source.notes + rows.notes
+        answers = found.table(rows.values())
     except DataError as e:
         raise DataError(f"{table}: {e}") from None
+    import pandas as pd
+
+    answers = pd.concat([source.rows_in_files(), answers], axis=1)
+    return answers, source.notes + rows.notes

@@ -17,7 +17,7 @@ from motet.client import Task
 from motet.core import Client, Tree
 
 FILE = "predictions.parquet"
-SIDES = ("personal", "alone")
+SIDES = ("personal", "alone", "constant")
 
 
 class PredictionRows:

@@ -34,6 +34,7 @@ from motet.runs.recipe import Recipe
 from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, METRICS, Store
 from motet.runs.trainer import Observer, Trainer
+from motet.text import round_name
 from motet.trusted_code import Consent, require_trust
 
 if TYPE_CHECKING:
@@ -217,7 +218,8 @@ def write_down(
         identity=whole(pieces), identity_pieces=pieces, fingerprint=pieces["data"], recipe=text,
         settings=recipe.settings, method=recipe["method"]["name"], data=recipe["data"]["name"],
         net=recipe["net"]["name"], seed=recipe.seed, split=recipe["data"]["seed"],
-        natural=federated.natural, kind=federated.kind, classes=list(federated.classes),
+        natural=federated.natural, given_tests=federated.given_tests, kind=federated.kind,
+        classes=list(federated.classes),
         rounds=recipe.train.rounds, metric_why="", **metric_facts(recipe),
         engine=recipe.engine.name, engine_why=why, versions=versions(), notes=federated.notes,
         code=code_record(recipe, pieces["code"]),
@@ -251,13 +253,14 @@ def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> No
 def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
     trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
+    store.set_facts(remarks=trainer.method.remarks())
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)
             if not trainer.over():
-                store.event("stopped", f"after round {trainer.number}")
+                store.event("stopped", f"after {round_name(trainer.number)}")
                 store.commit()
-                raise Stopped(f"stopped after round {trainer.number + 1} of {facts['rounds']}")
+                raise Stopped(f"stopped after {round_name(trainer.number)} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
         except (VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged) as e:

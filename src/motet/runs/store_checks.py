@@ -123,10 +123,10 @@ class Checks:
         for group, numbered in groupby(self.select(part), itemgetter(0)):
             rows = [row[1:] for row in numbered]
             if known is not None and known.pop(group, None) != rows_checksum(rows):
-                raise self.damage(f"{PARTS[part].says.format(group)}: the checksum does not match")
+                raise self.damage(f"{PARTS[part].says.format(group + 1)}: the checksum does not match")
             yield group, rows
         if known:
-            raise self.damage(f"{PARTS[part].says.format(min(known))}: rows are missing")
+            raise self.damage(f"{PARTS[part].says.format(min(known) + 1)}: rows are missing")
 
     def check_all(self) -> None:
         """Read everything, and the structure of the file too."""
@@ -145,7 +145,7 @@ class Checks:
             for client, number, given, tree in self.db.execute(_KEEPS):
                 if given != checksum(client, number, tree):
                     raise self.damage(
-                        f"what client {client} kept after round {number}: the checksum does not match"
+                        f"what client {client} kept after round {number + 1}: the checksum does not match"
                     )
 
     # ---- SQL ----

@@ -27,6 +27,7 @@ from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged, diverged
 from motet.runs.store import METRICS, Store
+from motet.text import round_name
 from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
@@ -163,12 +164,12 @@ class Trainer:
         """Log replies that were left out of the round, and the method's own line."""
         self.write_refusals(self.engine.refused)
         if said := self.method.log(before, self.state):
-            self.store.event("note", f"round {self.number}: {said}")
+            self.store.event("note", f"{round_name(self.number)}: {said}")
 
     def write_refusals(self, refused: list[tuple[Client, str, int]]) -> None:
         """Every reply that an engine left out is an event of the run."""
         for client, verb, number in refused:
-            text = f"round {number}: the reply of client {client} to {verb} is not finite; left out"
+            text = f"{round_name(number)}: the reply of client {client} to {verb} is not finite; left out"
             self.store.event("refused", text)
             self.refusals.append(text)
         refused.clear()
@@ -252,7 +253,7 @@ class Trainer:
         for side in scores:
             if why := diverged(self.task.kind, self.task.outputs, clients, scores[side]):
                 own = "" if side == "personal" else f" ({side} model)"
-                raise Diverged(f"diverged in round {number}: {why}{own}{rate_hint(self.method)}")
+                raise Diverged(f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}")
 
     def write(
         self, clients: list[str], scores: Tree, number: int, part: Part, label: str

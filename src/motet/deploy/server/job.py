@@ -65,7 +65,7 @@ from motet.runs.run import write_down
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
 from motet.settings import AUTO
-from motet.text import printable
+from motet.text import printable, round_name
 from motet.trusted_code import trust_names
 from motet.wire import WireError, pack, unpack
 
@@ -121,7 +121,7 @@ class JobObserver:
         self.refusals, self.known = dict(refusals), dict(away)
         for site, number in self.engine.anew.items():
             self.store.event(
-                "reset", f"site {site} began anew in round {number}: its owner gave up what it kept"
+                "reset", f"site {site} began anew in {round_name(number)}: its owner gave up what it kept"
             )
         self.engine.anew.clear()
         if trainer:
@@ -191,6 +191,7 @@ def run_rounds(
     engine.recipe = sites_recipe(recipe)
     engine.clients = all_clients(store, engine)
     trainer = Trainer(build(recipe, data_at_the_server(order, recipe, layout)), store, engine)
+    store.set_facts(remarks=trainer.method.remarks())
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)
@@ -199,7 +200,7 @@ def run_rounds(
         raise
     if not trainer.over():
         why = read_note(folder)
-        store.event("paused", f"after round {trainer.number}: {why}")
+        store.event("paused", f"after {round_name(trainer.number)}: {why}")
         observer.report(trainer, "stopped" if why == "stop" else "again")
         return
     store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))

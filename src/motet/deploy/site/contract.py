@@ -33,6 +33,7 @@ from motet.engines.letters import LEARN, Letter
 from motet.nets import NetError
 from motet.runs.identity import source_digest, versions
 from motet.runs.recipe import RecipeError
+from motet.text import round_name
 from motet.wire import WireError
 
 SERVER = "server"  # what FLARE calls the one party that may ask
@@ -134,10 +135,10 @@ class Contract:
             )
         if not -1 <= letter.round < self.rounds:
             yield Objection(
-                "rounds", f"{run} was offered with {self.rounds} rounds, and round {letter.round} came"
+                "rounds", f"{run} was offered with {self.rounds} rounds, and {round_name(letter.round)} came"
             )
         if letter.seed != turn_seed(self.seed, round_of(letter)):
-            yield Objection("recipe", f"{run}: the recipe gives round {letter.round} another seed")
+            yield Objection("recipe", f"{run}: the recipe gives {round_name(letter.round)} another seed")
         yield from self.of_ask(letter)
 
     def of_ask(self, letter: Letter) -> Iterator[Objection]:

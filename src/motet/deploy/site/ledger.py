@@ -21,7 +21,7 @@ from msgspec import DecodeError, Struct, ValidationError, json, to_builtins
 from msgspec.structs import replace
 
 from motet.engines.letters import LEARN, Letter
-from motet.text import aligned
+from motet.text import aligned, round_name
 
 _TEXT = 200  # characters of a name that are written down
 _REASON = 2000  # of a reason for a refusal
@@ -71,7 +71,9 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     def what(self) -> str:
         """For the log."""
         asked = (
-            f"{self.job} {self.verb!r} of run {self.run!r}, round {self.round}" if self.job else "a message"
+            f"{self.job} {self.verb!r} of run {self.run!r}, {round_name(self.round)}"
+            if self.job
+            else "a message"
         )
         return f"{asked}, from {self.caller!r}"
 
@@ -215,7 +217,7 @@ def ledger_text(lines: list[LedgerLine], damage: list[str]) -> str:
             x.time,
             printable(x.caller),
             printable(x.run)[:24],
-            str(x.round),
+            str(x.round + 1) if x.round >= 0 else "-",
             asked(x),
             x.learn,
             f"{x.bytes:,}",

@@ -66,6 +66,7 @@ from motet.engines.loop import all_finite
 from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe
+from motet.text import round_name
 from motet.vec import leaves
 from motet.wire import WireError, pack, unpack
 
@@ -358,7 +359,7 @@ class SiteService:
                 text = f"what was kept of run {letter.run} was set aside by `motet federation reset`; it begins anew"
                 raise RefusedByPolicy(text, BEGINS_ANEW)
             raise RefusedByPolicy(
-                f"nothing is kept here of ask {ask} of round {number} of run {letter.run}", "state"
+                f"nothing is kept here of ask {ask} of {round_name(number)} of run {letter.run}", "state"
             )
         return unpack(known)["keep"]
 
