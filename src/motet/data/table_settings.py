@@ -44,6 +44,7 @@ class TableSettings:
         False  # one of many: other sites hold other classes, and settings are options of a command
     )
     event: str = ""  # survival: the column that says whether the event was seen
+    weight: str = ""  # the column that says what each row counts
 
     @property
     def survival(self) -> bool:
