@@ -1,8 +1,9 @@
 """Metrics: how good predictions are, as functions of predictions and targets, for many clients at once.
 
 Arrays have a first axis of clients, then one of rows; `live` is the weight of a real row, 1 where rows have none,
-and 0 for padding, which never counts. A mean over rows is sum(weight x value) / sum(weight). Classes are predicted by scores (clients, rows, classes): logits, or logarithms of probabilities. A
-metric is nan where a client has none: its rows are of one class, say, and it has no AUC.
+and 0 for padding, which never counts. A mean over rows is sum(weight x value) / sum(weight). Classes are predicted by
+scores (clients, rows, classes): logits, or logarithms of probabilities. A metric is nan where a client has none: its
+rows are of one class, say, and it has no AUC.
 Knows arrays of predictions and targets. Does not know networks, nor where clients live.
 """
 

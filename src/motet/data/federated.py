@@ -206,7 +206,11 @@ class FederatedData:
                 values: list[torch.Tensor] = [batch.at]
                 digest.update(self.digest.encode())
             else:
-                values = [batch.x, batch.y, *([batch.live] if self.weighted and isinstance(batch, Batch) else [])]
+                values = [
+                    batch.x,
+                    batch.y,
+                    *([batch.live] if self.weighted and isinstance(batch, Batch) else []),
+                ]
             digest.update(json.dumps([label, *(list(v.shape) for v in values)]).encode())
             for v in values:
                 digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)

@@ -41,7 +41,9 @@ class WeightReader:
         for what, rows, hint in self._faults(values, empty):
             if len(places := np.flatnonzero(rows)):
                 where = self.table.where(places)
-                self.problems.append(f"the weight {name!r} {what} in {len(places)} rows: {where}.\nhint: {hint}")
+                self.problems.append(
+                    f"the weight {name!r} {what} in {len(places)} rows: {where}.\nhint: {hint}"
+                )
         if not self.problems and not values.any():
             self.problems.append(f"the weight {name!r} is 0 in every row: nothing counts")
         return None if self.problems else values
@@ -74,12 +76,12 @@ class WeightReader:
         silent = [n for k, n in enumerate(names) if (owner == k).any() and zero[owner == k].all()]
         if silent:
             more = f" and {len(silent) - 5} more" if len(silent) > 5 else ""
-            self.notes.append(
-                f"all weights are 0, so that nothing is left, at {', '.join(silent[:5])}{more}"
-            )
+            self.notes.append(f"all weights are 0, so that nothing is left, at {', '.join(silent[:5])}{more}")
         w = weights[~zero]
         even = w.sum() ** 2 / (w**2).sum()  # Kish 1965: equal rows with a mean as sure as that of these
-        self.notes.append(f"rows count by {name!r}: {len(w):,} rows tell as much as {even:,.0f} of equal weight")
+        self.notes.append(
+            f"rows count by {name!r}: {len(w):,} rows tell as much as {even:,.0f} of equal weight"
+        )
 
 
 _NO_SURVIVAL = (

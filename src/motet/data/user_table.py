@@ -158,7 +158,12 @@ class Reader:
             return
         frame = self.table.frame
         how = self.how
-        roles = {"a target": how.target, "an event": how.event, "a client": how.client, "a weight": how.weight}
+        roles = {
+            "a target": how.target,
+            "an event": how.event,
+            "a client": how.client,
+            "a weight": how.weight,
+        }
         for role, name in roles.items():
             if name in frame.columns and (gaps := pd.isna(self.table.frame[name]).to_numpy()).any():
                 places = self.table.where(np.flatnonzero(gaps))

@@ -60,6 +60,10 @@ class Stacking(Method):
     def unfit_loss(self) -> str:
         return client_stack.unfit_loss(self.task)
 
+    def unfit_weights(self) -> str:
+        known = "its private training bounds what every row counts"
+        return f"{known}.\nhint: method.public=linear" if self.public == "dp-linear" else ""
+
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}}
 

@@ -1,8 +1,8 @@
 """Whether a single client is better off, the same or worse, by its own test rows.
 
-Accuracy: McNemar's exact test of the client's rows, each counted once (its mean over seeds). Other metrics: a
-bootstrap of the client's rows, paired, with a fixed generator. Without stored predictions: an interval of two
-shares for accuracy, else it is not known. Each client is held to 95 %; where the interval holds zero, it is
+Accuracy: McNemar's exact test of the client's rows, each counted once (its mean over seeds). Other metrics, and rows
+with weights: a bootstrap of the client's rows, paired, with a fixed generator. Without stored predictions: an interval
+of two shares for accuracy, else it is not known. Each client is held to 95 %; where the interval holds zero, it is
 the same. Knows predictions.parquet. Does not know tables.
 """
 
@@ -13,7 +13,7 @@ from contextlib import closing
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -34,8 +34,21 @@ FEWEST_OF_CLASS = 5  # of metrics that count classes alike, of the rarest class
 BY_CLASS = ("auc", "balanced", "f1", "cindex")  # what the rarest kind of row decides
 BINS = 15  # of the calibration error, as in the scores
 _NOT_KNOWN = (float("nan"), float("nan"))  # an interval
-Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
 Measure = Callable[..., Any]  # (targets, predictions, weights (resamples, rows)) -> (resamples,)
+
+
+class Predicted(NamedTuple):
+    """One client's test rows."""
+
+    y: Any  # (rows,) targets
+    p: Any  # (rows,) predictions, or (rows, classes) probabilities
+    weight: Any = None  # (rows,) what each row counts; None: all alike
+
+    def weighted(self, resamples: Any) -> Any:
+        """How often a row was drawn (resamples, rows), times its weight."""
+        return resamples if self.weight is None else resamples * self.weight
+
+
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
 
 
@@ -51,7 +64,7 @@ def outcomes(some: Sequence[Pair]) -> dict[Any, str]:
         rows = held.get(unit)
         if rows is None:
             found[unit] = _by_scores(own, other, int(n), metric)
-        elif metric == "accuracy" and len(rows) == 1:
+        elif metric == "accuracy" and len(rows) == 1 and not _weighted(rows):
             found[unit] = _by_signs(next(iter(rows.values())))
         else:
             found[unit] = _by_bootstrap(rows, metric, measure, better, shares[unit])
@@ -72,6 +85,10 @@ def gain_intervals(some: Sequence[Pair]) -> dict[Any, tuple[float, float]]:
         else:
             found[unit] = two_shares(own, other, int(n)) if metric == "accuracy" else _NOT_KNOWN
     return found
+
+
+def _weighted(rows: Rows) -> bool:
+    return any(one.weight is not None for seeds in rows.values() for one, _ in seeds)
 
 
 def _called(low: float, high: float) -> str:
@@ -129,7 +146,10 @@ def _read(path: Path, side: str, changed: int, known: str) -> dict[str, Predicte
     clients, starts = np.unique(frame["client"].to_numpy(dtype=str), return_index=True)
     ends = [*starts[1:].tolist(), len(frame)]
     places = zip(clients.tolist(), starts.tolist(), ends, strict=True)
-    return {c: (target[a:b], values[a:b]) for c, a, b in places}
+    weight = frame["weight"].to_numpy(dtype=float) if "weight" in frame else None
+    return {
+        c: Predicted(target[a:b], values[a:b], None if weight is None else weight[a:b]) for c, a, b in places
+    }
 
 
 def _test_shares(some: Sequence[Pair]) -> dict[Any, float]:
@@ -154,7 +174,7 @@ def _by_signs(seeds: Sequence[tuple[Predicted, Predicted]]) -> str:
 
 
 def _right(found: Predicted) -> Floats:
-    return np.asarray(found[1].argmax(-1) == found[0], dtype=float)
+    return np.asarray(found.p.argmax(-1) == found.y, dtype=float)
 
 
 def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
@@ -215,7 +235,10 @@ def _differences(
     many = len(seeds[0][0][0])
     weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = [measure(*one, weights) - measure(*two, weights) for one, two in seeds]
+        each = [
+            measure(one.y, one.p, one.weighted(weights)) - measure(two.y, two.p, two.weighted(weights))
+            for one, two in seeds
+        ]
     return np.asarray(np.mean(each, axis=0), dtype=float)
 
 

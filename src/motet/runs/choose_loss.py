@@ -151,6 +151,7 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
     loss = task.criterion
     if why := method.unfit_loss():
         raise RecipeError(f"method {type(method).__name__.lower()} and {loss.given}: {why}")
+    check_row_weights(task, method, clients_data)
     if loss.name == "poisson":
         negative = [c for c, held in clients_data.items() if _has_negative(task, held)]
         if negative:
@@ -158,6 +159,19 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
                 f"net.loss is poisson, which predicts counts, and {len(negative)} of {len(clients_data)} clients "
                 "have targets below 0\nhint: net.loss=squared, or leave these rows out"
             )
+
+
+def check_row_weights(task: Task, method: Method, clients_data: Mapping[str, ClientData]) -> None:
+    """Refuse weights of rows that something would not count by: nothing leaves them out without a word."""
+    if not any(held.weighted for held in clients_data.values()):
+        return
+    if why := method.unfit_weights():
+        raise RecipeError(f"method {type(method).__name__.lower()} and data.weight: {why}")
+    if task.own and not task.own.takes_weights:
+        raise RecipeError(
+            f"rows have weights (data.weight), and the metric {task.own.name} is not given them\n"
+            "hint: let it take sample_weight: function(targets, predictions, sample_weight=None)"
+        )
 
 
 def _has_negative(task: Task, held: ClientData) -> bool:

@@ -30,7 +30,8 @@ def rows_of(data: Data, task: Task, *, val: bool = False) -> StackRows:
     x = held(b.x[live], [c.here for c in data.columns])
     kinds = {c.name: c.kind for c in data.columns if c.here}
     kinds = kinds or {f"x{k}": "number" for k in range(x.shape[1])}
-    return StackRows(x, b.y[live].numpy(), kinds, classes_of(task))
+    weight = None if data.weight is None else b.live[live].numpy()
+    return StackRows(x, b.y[live].numpy(), kinds, classes_of(task), weight)
 
 
 def unfit_loss(task: Task) -> str:
