@@ -3,8 +3,8 @@
 Runs that nothing disturbs are played once for each method and engine and remembered. A method whose verbs are
 all solo takes the loop's path on the vmap engine, so it is tested on the loop and on threads alone.
 Ways to train (optimisers, steps, schedules) are tested with FedAvg as methods are, because they are there; and servers
-with FedOpt. Every other method must agree on all engines with all of them at once. Losses and weights of rows are tested
-with FedAvg too (loss_ways.py), and every other method with weights of rows.
+with FedOpt. Every other method must agree on all engines with all of them at once. Losses and weights of rows are
+tested with FedAvg too (loss_ways.py), and every other method with weights of rows.
 `pytest tests/contract --method NAME` tests one method; NAME may be `module:Class`.
 """
 

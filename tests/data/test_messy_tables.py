@@ -37,14 +37,14 @@ def test_every_mess_ends_in_rows_or_in_a_fault_with_its_setting(name: str, tmp_p
     folder = messy.write_folder(tmp_path / "hospitals", mess)
     if mess.fault:
         with pytest.raises(DataError) as e:
-            loaded(folder)
+            loaded(folder, *mess.always)
         said = str(e.value)
         assert mess.fault in said and "\nhint: " in said
         assert not cells_in(said.replace(str(folder), ""), messy.patients(2))
         assert all(word.split("=")[0] in said for word in mess.settings)
         if not mess.settings:
             return
-    federated = loaded(folder, *mess.settings)
+    federated = loaded(folder, *mess.always, *mess.settings)
     x = np.concatenate([d.train.x.numpy() for d in federated.clients_data.values()])
     assert np.isfinite(x).all() and {"east", "north"} <= set(federated.clients_data)
     assert mess.note in "\n".join(federated.notes)
