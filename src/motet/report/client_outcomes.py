@@ -44,6 +44,11 @@ class Predicted(NamedTuple):
     p: Any  # (rows,) predictions, or (rows, classes) probabilities
     weight: Any = None  # (rows,) what each row counts; None: all alike
 
+    @property
+    def rows(self) -> float:
+        """Equal rows whose mean is as sure as that of these (Kish 1965): with uneven weights, fewer."""
+        return float(len(self.y) if self.weight is None else self.weight.sum() ** 2 / (self.weight**2).sum())
+
     def weighted(self, resamples: Any) -> Any:
         """How often a row was drawn (resamples, rows), times its weight."""
         return resamples if self.weight is None else resamples * self.weight

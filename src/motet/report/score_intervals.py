@@ -1,7 +1,7 @@
 """How sure one client's score is: an interval by its own test rows.
 
-Accuracy: an interval of a share (Agresti and Coull 1998). Other metrics, and rows with weights: a bootstrap of the
-client's rows with a fixed generator, where predictions are stored; else it is not known.
+Accuracy: an interval of a share (Agresti and Coull 1998), of fewer rows where they have weights. Other metrics: a
+bootstrap of the client's rows with a fixed generator, where predictions are stored; else it is not known.
 Knows predictions.parquet and the metrics of weighted rows. Does not know tables.
 """
 
@@ -31,14 +31,17 @@ def score_intervals(run: ReportedRun) -> dict[str, tuple[float, float]]:
     """Of each client's personal test score."""
     rows = run.test[run.test["side"] == "personal"].set_index("client")
     held = predictions(run.folder, "personal")
-    if run.metric == "accuracy" and all(found.weight is None for found in held.values()):
-        return {str(c): one_share(float(r["score"]), int(r["n"])) for c, r in rows.iterrows()}
+    if run.metric == "accuracy":
+        sizes = {c: found.rows for c, found in held.items() if found.weight is not None}
+        return {
+            str(c): one_share(float(r["score"]), sizes.get(str(c), int(r["n"]))) for c, r in rows.iterrows()
+        }
     return {
         str(c): bootstrapped(held[str(c)], run.metric) if str(c) in held else _UNKNOWN for c in rows.index
     }
 
 
-def one_share(share: float, rows: int) -> tuple[float, float]:
+def one_share(share: float, rows: float) -> tuple[float, float]:
     """The interval of a share of rows (Agresti and Coull 1998), within 0 and 1.
 
     >>> [round(v, 3) for v in one_share(0.8, 100)]

@@ -151,7 +151,6 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
     loss = task.criterion
     if why := method.unfit_loss():
         raise RecipeError(f"method {type(method).__name__.lower()} and {loss.given}: {why}")
-    check_row_weights(task, method, clients_data)
     if loss.name == "poisson":
         negative = [c for c, held in clients_data.items() if _has_negative(task, held)]
         if negative:
