@@ -222,8 +222,7 @@ def together(
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
-        if weight:
-            live = live * rows_at(weight[0].flatten(0, 1), at)
+        live = live * rows_at(weight[0].flatten(0, 1), at) if weight else live
         moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
     return list(moving[: len(u)])
 
