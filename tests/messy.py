@@ -162,6 +162,9 @@ MESSES = {
         fault="is mostly dates, and 1 of its values are not",
     ),
     "a number for nothing": Mess(holes("-999"), ("data.missing_values=-999", "data.missing=mean")),
+    "dates with years of two digits": Mess(
+        spelled("%d.%m.%y"), ("data.drop=admitted",), fault="so that their century is not known, in 60 rows"
+    ),
     "dates with points": Mess(spelled("%d.%m.%Y")),
     "dates of America": Mess(spelled("%m/%d/%Y %H:%M")),
     "dates with times": Mess(spelled("%Y-%m-%dT%H:%M:%S")),
@@ -173,6 +176,16 @@ MESSES = {
     f"missing as {word!r}": Mess(holes(word), ("data.missing=indicator",), fault="has 9 missing values")
     for word in ("", "NA", "N/A", "null", "?", "-", ".", "None")
 } | {
+    "truth in several ways": Mess(
+        cells(lambda f: f.assign(outcome=f["outcome"].map({"yes": "Y", "no": "n"}))),
+        note="writes yes and no in several ways: read as two classes",
+        everywhere=lambda f: f.assign(outcome=np.where(f["outcome"] == "died", "yes", "no")),
+    ),
+    "truth and 0 and 1": Mess(
+        cells(lambda f: f.assign(outcome=f["outcome"].map({"yes": 1, "no": 0}))),
+        note="writes yes and no in several ways: read as two classes",
+        everywhere=lambda f: f.assign(outcome=np.where(f["outcome"] == "died", "yes", "no")),
+    ),
     "weights": weighing(2, note="rows count by 'weight'"),
     "a weight of 0": weighing(0, note="1 rows with a weight of 0 are left out"),
     "a negative weight": weighing(

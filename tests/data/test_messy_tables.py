@@ -380,3 +380,12 @@ def test_reading_does_not_depend_on_how_rows_are_written(
         table = np.column_stack([pool.x[:, np.argsort(at)], pool.y, pool.owner])
         found.append((sorted(c.name for c in pool.columns), table[np.lexsort(table.T)].tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["truth in several ways", "truth and 0 and 1"])
+def test_a_target_of_truth_has_two_classes_however_files_write_it(name: str, tmp_path: Path) -> None:
+    federated = loaded(messy.write_folder(tmp_path / "f", messy.MESSES[name]))
+    assert federated.classes == ("no", "yes")
+    same = loaded(messy.write_folder(tmp_path / "g", messy.MESSES["clean"]))
+    for client, held in federated.clients_data.items():  # alive comes before died, as no before yes
+        assert held.train.y.tolist() == same.clients_data[client].train.y.tolist()

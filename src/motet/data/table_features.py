@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from motet.client import Column
-from motet.data.cell_values import ORIGIN, calendar_parts, dates_of, days_of, numbers_of, truths_of
+from motet.data.cell_values import (
+    ORIGIN,
+    calendar_parts,
+    dates_of,
+    days_of,
+    has_short_year,
+    numbers_of,
+    truths_of,
+)
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
 from motet.data.tidy_cells import TextColumn, is_text
@@ -177,6 +185,8 @@ class FeatureReader:
                 self.notes.append(f"column {name!r} is the same in every row: it says nothing")
             return {name: TableFeature(values[:, None], [Column(name, "flag")])}
         dates = self._dates_by_file(text)
+        if self._has_short_years(name, text, dates):
+            return {}
         if dates and 2 * dates.when.notna().sum() >= text.many.sum():
             return self._text_dates(name, text, dates)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
@@ -271,6 +281,19 @@ class FeatureReader:
             found.unclear += [path] * dates.ambiguous
             found.orders.add(dates.day_first)
         return found
+
+    def _has_short_years(self, name: str, text: TextColumn, dates: RowDates | None) -> bool:
+        """Whether years of dates have two digits; then it is said, because nobody knows the century."""
+        short = np.append([has_short_year(t) for t in text.texts], False)[text.codes]
+        known = 0 if dates is None else int(dates.when.notna().sum())
+        if name in self.how.keep or not short.any() or 2 * (int(short.sum()) + known) < text.many.sum():
+            return False
+        self.problems.append(
+            f"column {name!r} holds dates whose years have two digits, so that their century is not known, in "
+            f"{int(short.sum())} rows: {self.table.where(np.flatnonzero(short))}.\nhint: write years with four digits; "
+            f"or leave the column out: {self.how.say('drop', [name])}"
+        )
+        return True
 
     def _text_dates(self, name: str, text: TextColumn, dates: RowDates) -> dict[str, TableFeature]:
         if dates.unclear and self.how.dates != "leave_out":
