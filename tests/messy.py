@@ -176,6 +176,11 @@ MESSES = {
     f"missing as {word!r}": Mess(holes(word), ("data.missing=indicator",), fault="has 9 missing values")
     for word in ("", "NA", "N/A", "null", "?", "-", ".", "None")
 } | {
+    "codes of digits and of letters": Mess(
+        cells(lambda f: f.assign(code=np.resize(["A", "01", "B"], len(f)))), ("data.categories=code",),
+        fault="is mostly numbers, and 40 of its values are not",
+        everywhere=lambda f: f.assign(code=np.resize(["01", "1", "10"], len(f))),
+    ),
     "truth in several ways": Mess(
         cells(lambda f: f.assign(outcome=f["outcome"].map({"yes": "Y", "no": "n"}))),
         note="writes yes and no in several ways: read as two classes",

@@ -389,3 +389,15 @@ def test_a_target_of_truth_has_two_classes_however_files_write_it(name: str, tmp
     same = loaded(messy.write_folder(tmp_path / "g", messy.MESSES["clean"]))
     for client, held in federated.clients_data.items():  # alive comes before died, as no before yes
         assert held.train.y.tolist() == same.clients_data[client].train.y.tolist()
+
+
+def test_codes_of_digits_keep_their_zeros_in_every_file(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["codes of digits and of letters"])
+    columns = [c.name for c in loaded(folder, "data.categories=code").columns if c.group == "code"]
+    assert columns == ["code=01", "code=1", "code=10", "code=A", "code=B"]
+
+
+def test_a_parquet_files_numbers_are_categories_if_they_are_named(tmp_path: Path) -> None:
+    messy.patients(0).assign(ward=np.resize([3, 7], messy.ROWS)).to_parquet(tmp_path / "t.parquet")
+    federated = loaded(tmp_path / "t.parquet", "data.categories=ward", "data.split=iid", "data.clients=2")
+    assert [c.name for c in federated.columns if c.group == "ward"] == ["ward=3", "ward=7"]

@@ -25,6 +25,7 @@ from motet.data.cell_values import (
 )
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
+from motet.data.targets import name_of
 from motet.data.tidy_cells import TextColumn, is_text
 
 if TYPE_CHECKING:
@@ -115,7 +116,9 @@ class FeatureReader:
         if name in self.table.unclear:
             self.problems.append(unclear_decimals(self.table, name, self.how))
             return {}
-        if pd.api.types.is_bool_dtype(column):
+        if name in self.how.categories:
+            found = self._one_hot(name, TextColumn(column.map(name_of, na_action="ignore")))
+        elif pd.api.types.is_bool_dtype(column):
             found = self._numbers(name, column, "flag")
         elif pd.api.types.is_numeric_dtype(column):
             found = {} if self._is_id(name, column) else self._numbers(name, column, "number")
@@ -207,6 +210,8 @@ class FeatureReader:
     def _report_wrong(self, name: str, what: str, wrong: np.ndarray) -> None:
         rows = np.flatnonzero(wrong)
         known = f"if these are words for a missing value, name them: {self.how.say('missing_values', ['WORD', 'WORD'])}"
+        if not self.how.at_site:
+            known += f"; if all are codes, and no {what}: {self.how.say('categories', [name])}"
         self.problems.append(
             f"column {name!r} is mostly {what}, and {len(rows)} of its values are not: {self.table.where(rows)}.\n"
             f"hint: {known}; or leave the column out: {self.how.say('drop', [name])}"
@@ -214,7 +219,7 @@ class FeatureReader:
 
     def _one_hot(self, name: str, text: TextColumn) -> dict[str, TableFeature]:
         known = sorted(set(text.texts))
-        if len(known) > _MANY and name not in self.how.keep:
+        if len(known) > _MANY and name not in (*self.how.keep, *self.how.categories):
             self.problems.append(
                 f"column {name!r} is text with {len(known)} different values; expected at most {_MANY}.\n"
                 f"hint: leave it out: {self.how.say('drop', [name])}; or make {len(known)} columns of it: "

@@ -55,12 +55,13 @@ def load(
     decimal: Decimal = "auto",  # comma | point; auto: found by file and column
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
     weight: str = "",  # the column that says what each row counts: survey weights, say
+    categories: Names = (),  # columns of codes: 01 and 1 are two names, and none is a number
     without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
     how = TableSettings(
         target, client, part, kind, missing, missing_by, tuple(missing_values), tuple(drop), tuple(keep), drop_rows,
-        dates, day_first, decimal, event=event, weight=weight,
+        dates, day_first, decimal, event=event, weight=weight, categories=tuple(categories),
     )  # fmt: skip
     with smaller_files(Path(path), client, without) as (files, gone):
         table = read(files, how.sign, how.missing_values, texts=how.texts)
@@ -127,7 +128,12 @@ class Reader:
         there, how = list(self.table.frame.columns), self.how
         self.problems += self._unclear_event(there)
         wanted = [("target", how.target), ("event", how.event), ("client", how.client), ("part", how.part)]
-        wanted += [("weight", how.weight)] + [("drop", d) for d in how.drop] + [("keep", k) for k in how.keep]
+        wanted += (
+            [("category", c) for c in how.categories]
+            + [("weight", how.weight)]
+            + [("drop", d) for d in how.drop]
+            + [("keep", k) for k in how.keep]
+        )
         for role, name in wanted:
             if role == "target" and not name:
                 hint = f"{how.say('target', 'COLUMN')}; {nearest('', there)}"
