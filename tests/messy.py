@@ -76,6 +76,17 @@ def spelled(form: str) -> Write:
     return cells(lambda f: f.assign(admitted=pd.to_datetime(f["admitted"]).dt.strftime(form)))
 
 
+def weigh(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with weights, as surveys have them."""
+    return frame.assign(weight=1 + 0.25 * (frame["age"] % 7))
+
+
+def weighing(first: object, fault: str = "", settings: tuple[str, ...] = (), note: str = "") -> Mess:
+    """All hospitals have weights, and the first row of the last one has another one."""
+    change = cells(lambda f: f.assign(weight=[first, *f["weight"][1:]]))
+    return Mess(change, settings, fault, note, ("data.weight=weight",), weigh)
+
+
 @dataclass(frozen=True)
 class Mess:
     """One way to write the last hospital's file, and what should come of it."""
@@ -84,6 +95,8 @@ class Mess:
     settings: tuple[str, ...] = ()  # with which a run comes of it
     fault: str = ""  # what is said without them; "": a run comes of it as it is
     note: str = ""  # what a run says of it
+    always: tuple[str, ...] = ()  # settings without which it is no mess
+    everywhere: Callable[[pd.DataFrame], pd.DataFrame] = lambda frame: frame  # what all hospitals' files have
 
 
 MESSES = {
@@ -149,6 +162,9 @@ MESSES = {
         fault="is mostly dates, and 1 of its values are not",
     ),
     "a number for nothing": Mess(holes("-999"), ("data.missing_values=-999", "data.missing=mean")),
+    "dates with years of two digits": Mess(
+        spelled("%d.%m.%y"), ("data.drop=admitted",), fault="so that their century is not known, in 60 rows"
+    ),
     "dates with points": Mess(spelled("%d.%m.%Y")),
     "dates of America": Mess(spelled("%m/%d/%Y %H:%M")),
     "dates with times": Mess(spelled("%Y-%m-%dT%H:%M:%S")),
@@ -159,6 +175,38 @@ MESSES = {
 } | {
     f"missing as {word!r}": Mess(holes(word), ("data.missing=indicator",), fault="has 9 missing values")
     for word in ("", "NA", "N/A", "null", "?", "-", ".", "None")
+} | {
+    "codes of digits and of letters": Mess(
+        cells(lambda f: f.assign(code=np.resize(["A", "01", "B"], len(f)))), ("data.categories=code",),
+        fault="is mostly numbers, and 40 of its values are not",
+        everywhere=lambda f: f.assign(code=np.resize(["01", "1", "10"], len(f))),
+    ),
+    "truth in several ways": Mess(
+        cells(lambda f: f.assign(outcome=f["outcome"].map({"yes": "Y", "no": "n"}))),
+        note="writes yes and no in several ways: read as two classes",
+        everywhere=lambda f: f.assign(outcome=np.where(f["outcome"] == "died", "yes", "no")),
+    ),
+    "truth and 0 and 1": Mess(
+        cells(lambda f: f.assign(outcome=f["outcome"].map({"yes": 1, "no": 0}))),
+        note="writes yes and no in several ways: read as two classes",
+        everywhere=lambda f: f.assign(outcome=np.where(f["outcome"] == "died", "yes", "no")),
+    ),
+    "weights": weighing(2, note="rows count by 'weight'"),
+    "a weight of 0": weighing(0, note="1 rows with a weight of 0 are left out"),
+    "a negative weight": weighing(
+        -1, "is negative in 1 rows", ("data.missing_values=-1", "data.drop_rows=true"),
+        "1 rows without a weight are left out",
+    ),
+    "a missing weight": weighing("", "is missing in 1 rows", ("data.drop_rows=true",)),
+    "an infinite weight": weighing(
+        "inf", "is infinite in 1 rows", ("data.missing_values=inf", "data.drop_rows=true")
+    ),
+    "a word for a weight": weighing(
+        "heavy", "is no number in 1 rows", ("data.missing_values=heavy", "data.drop_rows=true")
+    ),
+    "weights of 0 everywhere": Mess(
+        cells(lambda f: f.assign(weight=0)), (), "", "so that nothing is left, at west", ("data.weight=weight",), weigh
+    ),
 }  # fmt: skip
 
 
@@ -166,7 +214,7 @@ def write_folder(folder: Path, mess: Mess) -> Path:
     """Two clean hospitals and one with the mess."""
     folder.mkdir(parents=True, exist_ok=True)
     for seed, site in enumerate(SITES):
-        (mess.write if site == SITES[-1] else plain)(folder / f"{site}.csv", patients(seed))
+        (mess.write if site == SITES[-1] else plain)(folder / f"{site}.csv", mess.everywhere(patients(seed)))
     return folder
 
 

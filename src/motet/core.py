@@ -177,6 +177,10 @@ class Method(Frozen):
         """Why the method cannot train by its task's loss, with what would help; "" where it can."""
         return ""
 
+    def unfit_weights(self) -> str:
+        """Why the method cannot count rows by weights of the user's, with what would help; "" where it can."""
+        return ""
+
     def join(self, data: Any) -> Tree:
         """What a client keeps, and never sends, before it is first asked anything."""
         return ()

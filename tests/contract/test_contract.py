@@ -3,7 +3,8 @@
 Runs that nothing disturbs are played once for each method and engine and remembered. A method whose verbs are
 all solo takes the loop's path on the vmap engine, so it is tested on the loop and on threads alone.
 Ways to train (optimisers, steps, schedules) are tested with FedAvg as methods are, because they are there; and servers
-with FedOpt. Every other method must agree on all engines with all of them at once.
+with FedOpt. Every other method must agree on all engines with all of them at once. Losses and weights of rows are
+tested with FedAvg too (loss_ways.py), and every other method with weights of rows.
 `pytest tests/contract --method NAME` tests one method; NAME may be `module:Class`.
 """
 
@@ -19,6 +20,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from conftest import CLASSES, FEATURES, twelve_clients
+from loss_ways import WAYS_TO_COUNT, clients_of, task_of, with_weights
 from motet.client import Batch, ClientData, seed_of
 from motet.client.optimisers import OptimiserName
 from motet.core import Ask, Method, MethodUnfit, Tree, Turn, Verb, is_solo, is_verb, verb
@@ -56,6 +59,7 @@ WAYS: dict[str, dict[str, Any]] = (
     | {"fedavg steps": {"steps": 4}}
     | {f"fedopt {name}": {"server_optimiser": name} for name in get_args(ServerOptimiserName)}
     | {"fedper+fedopt": {}}
+    | {f"fedavg {way}": {} for way in WAYS_TO_COUNT}
 )  # labels of tests: a method, and settings that make it another test
 AT_ONCE = {"optimiser": "adamw", "decay": 0.01, "steps": 4, "schedule": RateSchedule("cosine", 1, ROUNDS)}
 QUICK: dict[str, dict[str, Any]] = {"stacking": {"trees": 3}}  # settings that save time and change no path
@@ -96,7 +100,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("method", [pytest.param(n, marks=groups[n]) for n in names], indirect=True)
 
 
+def way_to_count(label: str) -> str:
+    """The loss or the weights that a label names; "" where it names none."""
+    way = label.partition(" ")[2]
+    return way if way in WAYS_TO_COUNT else ""
+
+
+@pytest.fixture
+def clients_data(request: pytest.FixtureRequest) -> Clients:
+    """Those of conftest.py, with the targets and weights that a label needs."""
+    way = way_to_count(request.node.callspec.params["method"])
+    return remembered((way,), lambda: clients_of(way, twelve_clients())) if way else dict(twelve_clients())
+
+
 def new_method(label: str, task: Any) -> Method:
+    if way := way_to_count(label):
+        task = task_of(way, FEATURES, CLASSES)
     return class_of(label)(task, **QUICK.get(label, {}), **WAYS.get(label, {}))
 
 
@@ -241,7 +260,9 @@ def disturbed(method: Method, engine: str, clients: Clients) -> list[Tensor]:
 
 
 def with_one_example(c: ClientData) -> ClientData:
-    return ClientData(Batch.of(c.train.x[:1], c.train.y[:1]), Batch.of(c.val.x[:0], c.val.y[:0]), c.test)
+    train, val = c.train.take(), c.val.take()
+    one, none = (Batch(b.x[:n], b.y[:n], b.live[:n]) for b, n in ((train, 1), (val, 0)))
+    return replace(c, train=one, val=none)
 
 
 # ---- what must hold ----
@@ -263,6 +284,17 @@ def test_every_engine_agrees_with_the_loop_on_all_ways_to_train_at_once(
         outcome(trained, e, go(trained, e)) for e in (make(clients_data) for make in ENGINES.values())
     )
     assert max(gap(expected, f) for f in found) < 2e-5
+
+
+@pytest.mark.long
+def test_every_engine_agrees_with_the_loop_on_rows_with_weights(
+    method: Method, clients_data: Clients
+) -> None:
+    weighed = {c: with_weights(held) for c, held in clients_data.items()}
+    names = ["loop", "threads"] if all_solo(type(method)) else list(ENGINES)
+    expected, *found = (outcome(method, e, go(method, e)) for e in (ENGINES[name](weighed) for name in names))
+    assert max(gap(expected, f) for f in found) < 2e-5
+    assert gap(expected, undisturbed(method, "loop", clients_data).outcome) > 0
 
 
 def trained_otherwise(method: Method) -> Method | None:
@@ -355,7 +387,8 @@ def test_nothing_learns_from_test_examples(method: Method, clients_data: Clients
 
 
 def with_unknown_test_examples(c: ClientData) -> ClientData:
-    return ClientData(c.train, c.val, Batch(c.test.x * torch.nan, c.test.y, c.test.live))
+    test = c.test.take()
+    return replace(c, test=Batch(test.x * torch.nan, test.y, test.live))
 
 
 def test_one_example_a_silent_client_and_one_that_sends_nan_are_borne_alike(

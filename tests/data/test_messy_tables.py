@@ -37,14 +37,14 @@ def test_every_mess_ends_in_rows_or_in_a_fault_with_its_setting(name: str, tmp_p
     folder = messy.write_folder(tmp_path / "hospitals", mess)
     if mess.fault:
         with pytest.raises(DataError) as e:
-            loaded(folder)
+            loaded(folder, *mess.always)
         said = str(e.value)
         assert mess.fault in said and "\nhint: " in said
         assert not cells_in(said.replace(str(folder), ""), messy.patients(2))
         assert all(word.split("=")[0] in said for word in mess.settings)
         if not mess.settings:
             return
-    federated = loaded(folder, *mess.settings)
+    federated = loaded(folder, *mess.always, *mess.settings)
     x = np.concatenate([d.train.x.numpy() for d in federated.clients_data.values()])
     assert np.isfinite(x).all() and {"east", "north"} <= set(federated.clients_data)
     assert mess.note in "\n".join(federated.notes)
@@ -380,3 +380,24 @@ def test_reading_does_not_depend_on_how_rows_are_written(
         table = np.column_stack([pool.x[:, np.argsort(at)], pool.y, pool.owner])
         found.append((sorted(c.name for c in pool.columns), table[np.lexsort(table.T)].tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("name", ["truth in several ways", "truth and 0 and 1"])
+def test_a_target_of_truth_has_two_classes_however_files_write_it(name: str, tmp_path: Path) -> None:
+    federated = loaded(messy.write_folder(tmp_path / "f", messy.MESSES[name]))
+    assert federated.classes == ("no", "yes")
+    same = loaded(messy.write_folder(tmp_path / "g", messy.MESSES["clean"]))
+    for client, held in federated.clients_data.items():  # alive comes before died, as no before yes
+        assert held.train.y.tolist() == same.clients_data[client].train.y.tolist()
+
+
+def test_codes_of_digits_keep_their_zeros_in_every_file(tmp_path: Path) -> None:
+    folder = messy.write_folder(tmp_path / "f", messy.MESSES["codes of digits and of letters"])
+    columns = [c.name for c in loaded(folder, "data.categories=code").columns if c.group == "code"]
+    assert columns == ["code=01", "code=1", "code=10", "code=A", "code=B"]
+
+
+def test_a_parquet_files_numbers_are_categories_if_they_are_named(tmp_path: Path) -> None:
+    messy.patients(0).assign(ward=np.resize([3, 7], messy.ROWS)).to_parquet(tmp_path / "t.parquet")
+    federated = loaded(tmp_path / "t.parquet", "data.categories=ward", "data.split=iid", "data.clients=2")
+    assert [c.name for c in federated.columns if c.group == "ward"] == ["ward=3", "ward=7"]

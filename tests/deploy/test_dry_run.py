@@ -14,6 +14,8 @@ import pytest
 from motet.cli.main import main
 from motet.deploy.demo import free_port
 from motet.deploy.flare.all_kits import create
+from motet.deploy.flare.kits import FederationError
+from motet.deploy.server.run_files import make_order
 from motet.deploy.site.config import open_service
 from motet.deploy.site.ledger import Ledger, LedgerLine
 from motet.engines.letters import Letter, Reply
@@ -100,6 +102,12 @@ def test_a_dry_run_with_another_policy_leaves_the_sites_own(owner: Owner) -> Non
     assert (owner.kit / "policy.toml").read_text() == "learn = 'collect'\n"
     owner.join("--policy", str(owner.kit / "policy.toml"))  # its own
     assert (owner.kit / "policy.toml").read_text() == "learn = 'collect'\n"
+
+
+def test_weights_of_rows_are_refused_with_what_helps(owner: Owner) -> None:
+    assert "hint: leave the column out: --drop w" in owner.dry("--weight", "w", code=2)
+    with pytest.raises(FederationError, match="motet run … data.weight=COLUMN"):
+        make_order("f", None, ["data.weight=w"], 1, 1, 1.0)
 
 
 def test_a_join_that_is_refused_leaves_the_policy_of_before(owner: Owner, tmp_path: Path) -> None:

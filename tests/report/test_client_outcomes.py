@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from motet.report.client_outcomes import METRICS, _by_bootstrap, outcomes
+from motet.report.client_outcomes import METRICS, Predicted, _by_bootstrap, outcomes
 from motet.report.gains import pairs
 from motet.report.read import read
 
@@ -138,7 +138,8 @@ def test_nothing_is_said_of_a_client_with_few_test_rows_and_little_that_is_false
 
     def equal_models(rows):
         y, *found = draw.normal(size=(3, rows))
-        return _by_bootstrap({0: [((y, y + found[0]), (y, y + found[1]))]}, "rmse", METRICS["rmse"], -1, 0.25)
+        one, two = (Predicted(y, y + f) for f in found)
+        return _by_bootstrap({0: [(one, two)]}, "rmse", METRICS["rmse"], -1, 0.25)
 
     assert {equal_models(rows) for rows in (1, 2, 9)} == {"not known"}
     called = [equal_models(20) for _ in range(200)]

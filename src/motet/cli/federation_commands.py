@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import SUPPRESS
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -91,6 +92,7 @@ def table_arguments(p: Any) -> None:
     )
     p.add_argument("--day-first", choices=("auto", "true", "false"), default="auto", help="in 01/02/2020")
     p.add_argument("--decimal", choices=("auto", "comma", "point"), default="auto", help="in numbers")
+    p.add_argument("--weight", default="", help=SUPPRESS)  # refused, with the reason
 
 
 def split_arguments(p: Any) -> None:

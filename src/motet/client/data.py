@@ -7,7 +7,7 @@ sees the same ones. Everything here is written for one client and is safe under 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
@@ -74,7 +74,7 @@ def ascending(key: Tensor) -> Tensor:
 
 @dataclass
 class Batch:
-    """Some examples; `live` is 1.0 for a real one and 0.0 for padding."""
+    """Some examples; `live` is the weight of a real one, 1.0 where rows have no weights, and 0.0 for padding."""
 
     x: Tensor
     y: Tensor
@@ -85,7 +85,15 @@ class Batch:
         return cls(x, y, torch.ones(len(x)))
 
     def mean(self, per_example: Tensor) -> Tensor:
-        return (per_example * self.live).sum() / self.live.sum().clamp(min=1)
+        """Weights times losses, by the number of rows and not by this batch's own sum of weights: a batch of one row
+        would then not be weighted at all. A client's training rows have weights of mean 1."""
+        rows = (self.live > 0).to(self.live.dtype).sum()
+        return (per_example * self.live).sum() / rows.clamp(min=1)
+
+    def evened(self) -> Batch:
+        """The same rows with weights of mean 1."""
+        real = (self.live > 0).to(self.live.dtype).sum()
+        return replace(self, live=self.live * (real / self.live.sum()) if real else self.live)
 
     def __len__(self) -> int:
         return self.live.shape[0]  # len() of a tensor takes three times as long
@@ -153,10 +161,22 @@ class Data:
     columns: tuple[Column, ...] = ()
     augment: bool = False  # whether descend shifts and mirrors images
     round: Tensor = field(default_factory=lambda: torch.tensor(0))  # its number; schedules of rates go by it
+    weight: Tensor | None = None  # (rows,) of mean 1 over the real rows; None: all count alike
 
     @property
     def all(self) -> Batch:
-        return Batch(self.x, self.y, (torch.arange(len(self.x)) < self.n).float())
+        return Batch(self.x, self.y, self.live)
+
+    @property
+    def live(self) -> Tensor:
+        """(rows,) the weight of each real row, and 0 for padding."""
+        real = torch.arange(len(self.x)) < self.n
+        return real.float() if self.weight is None else torch.where(real, self.weight, 0.0)
+
+    def some(self, at: Tensor, n: Tensor) -> Data:
+        """The rows at these places, of which the first n are real."""
+        weight = None if self.weight is None else self.weight[at]
+        return replace(self, x=self.x[at], y=self.y[at], n=n, weight=weight)
 
     def dice(self, many: int, salt: int = 0) -> Tensor:
         """Whole numbers that depend only on seed, salt and position."""
@@ -188,15 +208,21 @@ class ClientData:
     test: Batch | LazyRows
     columns: tuple[Column, ...] = field(default=())
     augment: bool = False  # training images are shifted and mirrored
+    weighted: bool = False  # rows have weights of the user's, in `live` of the batches
 
     @cached_property
     def n(self) -> int:
         return len(self.train)
 
+    @cached_property
+    def total(self) -> float:
+        """What the client counts in a mean over clients: its training rows, each by its weight."""
+        return float(self.train.take().live.double().sum()) if self.weighted else float(self.n)
+
 
 def _data(values: Iterable[Any], rest: tuple[Any, ...]) -> Data:
-    (x, y, n, seed, val, number), (columns, augment) = values, rest
-    return Data(x, y, n, seed, val, columns, augment, number)
+    (x, y, n, seed, val, number, *weight), (columns, augment) = values, rest
+    return Data(x, y, n, seed, val, columns, augment, number, *weight)
 
 
 pytree.register_pytree_node(
@@ -207,7 +233,10 @@ pytree.register_pytree_node(
 )
 pytree.register_pytree_node(
     Data,
-    lambda d: ([d.x, d.y, d.n, d.seed, d.val, d.round], (d.columns, d.augment)),
+    lambda d: (
+        [d.x, d.y, d.n, d.seed, d.val, d.round, *([] if d.weight is None else [d.weight])],
+        (d.columns, d.augment),
+    ),
     _data,
     serialized_type_name="motet.Data",
 )

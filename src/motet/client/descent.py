@@ -88,7 +88,7 @@ def descend(
         given,
         torch.as_tensor(lr, dtype=torch.float32),
         (torch.as_tensor(epochs), torch.as_tensor(steps)),
-        (data.x, data.y, data.n, data.seed),
+        (data.x, data.y, data.n, data.seed, *(() if data.weight is None else (data.weight,))),
     )
     values, spec = pytree.tree_flatten(tree)
     out = _Descent.apply(rule, spec, *map(torch.as_tensor, values))
@@ -122,7 +122,7 @@ def alone(
     rule: DescentRule, w: Vec, given: Any, lr: Tensor, length: tuple[Tensor, Tensor], rows: tuple[Tensor, ...]
 ) -> Vec:
     """All steps of one client, without its padding; `length` is epochs and steps."""
-    x, y, n, seed = rows
+    x, y, n, seed, *weight = rows
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
     u = w.map(lambda a, _: own(a))
@@ -131,7 +131,8 @@ def alone(
         some = take(x, at)
         if rule.augment:
             some = shift_and_flip(some, dice(seed, epoch, at))
-        u, state = one_step(rule, u, state, given, lr, Batch.of(some, y[at]))
+        batch = Batch(some, y[at], weight[0][at]) if weight else Batch.of(some, y[at])
+        u, state = one_step(rule, u, state, given, lr, batch)
     return u.map(lambda a, _: a.detach())
 
 
@@ -198,7 +199,8 @@ def together(
     def wide(leaf: tuple[Tensor, bool]) -> Tensor:
         return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
 
-    x, y, n, seed = map(wide, rows)  # (clients, rows, …), (clients, rows), (clients,), (clients,)
+    # (clients, rows, …), (clients, rows), (clients,), (clients,), and (clients, rows) where rows have weights
+    x, y, n, seed, *weight = map(wide, rows)
     given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
     u = Vec({k: wide(a).contiguous() for k, a in w.items()})
     state = rule.optimiser.initial(u, (clients,))
@@ -220,6 +222,7 @@ def together(
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
+        live = live * rows_at(weight[0].flatten(0, 1), at) if weight else live
         moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
     return list(moving[: len(u)])
 

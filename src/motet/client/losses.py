@@ -1,6 +1,7 @@
 """Losses: what training minimises, as functions of a network's outputs and of targets.
 
-A loss is a number for each row, and a batch's loss is the mean over its rows; padding never counts. Numbers that a
+A loss is a number for each row, and a batch's loss is the mean over its rows, each by its weight where rows have
+weights (`live`, 0 for padding, which never counts). Numbers that a
 network predicts are standardised (`scale`, `offset`), except for poisson, whose outputs are logarithms of rates.
 Functions work on any leading axes, under vmap, and in compiled steps.
 Knows outputs, targets and which rows are padding. Does not know networks, methods or clients.
@@ -111,7 +112,8 @@ class Criterion:
             return torch.zeros(())
         if self.name in ("absolute", "quantile"):
             return _quantile(y, live, 0.5 if self.name == "absolute" else self.level)
-        mean = (y * live).sum() / live.sum().clamp(min=1)
+        total = live.sum()
+        mean = (y * live).sum() / torch.where(total > 0, total, 1.0)
         return self.counts(mean).clamp(min=1e-6).log() if self.name == "poisson" else mean
 
 
@@ -161,7 +163,8 @@ def _numpy_exp(z: Any) -> Any:
 
 
 def _quantile(y: Tensor, live: Tensor, level: float) -> Tensor:
-    """The smallest target that at least the share `level` of the rows does not exceed."""
-    ascending = torch.where(live > 0, y, torch.inf).sort().values
-    place = (torch.ceil(level * live.sum()) - 1).clamp(min=0).long()
+    """The smallest target that at least the share `level` of the rows, by their weights, does not exceed."""
+    ascending, order = torch.where(live > 0, y, torch.inf).sort()
+    upto = live.gather(-1, order).cumsum(-1)
+    place = (upto < level * live.sum()).sum(-1).clamp(max=y.shape[-1] - 1)
     return ascending.gather(-1, place[..., None]).squeeze(-1)

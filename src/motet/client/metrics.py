@@ -1,8 +1,9 @@
 """Metrics: how good predictions are, as functions of predictions and targets, for many clients at once.
 
-Arrays have a first axis of clients, then one of rows; `live` is 1 for a real row and 0 for padding, which never
-counts. Classes are predicted by scores (clients, rows, classes): logits, or logarithms of probabilities. A
-metric is nan where a client has none: its rows are of one class, say, and it has no AUC.
+Arrays have a first axis of clients, then one of rows; `live` is the weight of a real row, 1 where rows have none,
+and 0 for padding, which never counts. A mean over rows is sum(weight x value) / sum(weight). Classes are predicted by
+scores (clients, rows, classes): logits, or logarithms of probabilities. A metric is nan where a client has none: its
+rows are of one class, say, and it has no AUC.
 Knows arrays of predictions and targets. Does not know networks, nor where clients live.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -75,6 +77,11 @@ def sums(per_row: Array) -> Array:
     return np.bincount(np.repeat(np.arange(clients), rows), per_row.astype(np.float64).ravel(), clients)
 
 
+def share(part: Array, whole: Array) -> Array:
+    """part / whole, and part where whole is 0: a client without rows, or a class without any."""
+    return np.asarray(part / np.where(whole > 0, whole, 1.0))
+
+
 # ---- classes ----
 
 
@@ -98,6 +105,11 @@ class ClassRows:
 
     @cached_property
     def n(self) -> Array:
+        return sums(self.live > 0)
+
+    @cached_property
+    def total(self) -> Array:
+        """The sum of each client's weights."""
         return sums(self.live)
 
     @cached_property
@@ -110,7 +122,7 @@ class ClassRows:
 
     @cached_property
     def truth(self) -> Array:
-        """How many rows each client has of each class."""
+        """How many rows each client has of each class, counted by their weights."""
         return self.count(self.y, self.live)
 
     def count(self, which: Array, weight: Array) -> Array:
@@ -121,7 +133,7 @@ class ClassRows:
         return summed.reshape(clients, classes)
 
     def mean(self, per_row: Array) -> Array:
-        return sums(per_row * self.live) / np.maximum(self.n, 1)
+        return share(sums(per_row * self.live), self.total)
 
     def mean_of_present(self, per_class: Array) -> Array:
         """The mean over the classes that a client's rows have."""
@@ -137,10 +149,10 @@ def of_classes(scores: Array, y: Array, live: Array) -> dict[str, Array]:
     guessed = rows.count(rows.guess, live)
     return {
         "n": rows.n,
-        "accuracy": sums(rows.right) / np.maximum(rows.n, 1),
-        "balanced": rows.mean_of_present(hits / np.maximum(truth, 1)),  # absent classes do not count
+        "accuracy": share(sums(rows.right), rows.total),
+        "balanced": rows.mean_of_present(share(hits, truth)),  # absent classes do not count
         "auc": area,
-        "f1": rows.mean_of_present(2 * hits / np.maximum(truth + guessed, 1)),
+        "f1": rows.mean_of_present(share(2 * hits, truth + guessed)),
         "brier": brier(rows, np.exp(at_y)),
         "ece": ece(rows),
         "loss": rows.mean(-at_y),
@@ -162,20 +174,26 @@ def ece(rows: ClassRows) -> Array:
     at = np.clip(np.nan_to_num(np.ceil(top * _BINS)) - 1, 0, _BINS - 1).astype(np.int64)
     place = np.arange(len(top))[:, None] * _BINS + at
     miss = np.bincount(place.ravel(), (rows.right - top * rows.live).ravel(), len(top) * _BINS)
-    return np.asarray(np.abs(miss.reshape(len(top), _BINS)).sum(-1) / np.maximum(rows.n, 1))
+    return share(np.abs(miss.reshape(len(top), _BINS)).sum(-1), rows.total)
 
 
 def auc(rows: ClassRows) -> tuple[Array, Array]:
     """The area under the ROC curve, one class against the rest, the mean over the classes that a client's rows
-    have; and how many pairs of rows it compares. Ties count half. nan where all rows are of one class."""
+    have; and how many pairs of rows it compares. Ties count half. A pair counts by the product of its weights. nan
+    where all rows are of one class."""
     two = rows.p.shape[-1] == 2  # both classes have the same area
     values = rows.log_p[..., 1:] - rows.log_p[..., :1] if two else rows.p
-    truth = rows.truth[:, 1:] if two else rows.truth
-    pairs = truth * (rows.n[:, None] - truth)
-    above = rank_sums(values, rows.y - two, rows.live > 0) - truth * (truth + 1) / 2
+    real = rows.live > 0
+    truth, many = (c[:, 1:] if two else c for c in (rows.truth, rows.count(rows.y, real)))
+    pairs = many * (rows.n[:, None] - many)
+    both = truth * (rows.total[:, None] - truth)  # pairs, counted by their weights
+    if (rows.live[real] == 1).all():
+        above = rank_sums(values, rows.y - two, real) - truth * (truth + 1) / 2
+    else:
+        above = weight_sums(values, rows.y - two, rows.live) - truth**2 / 2
     some = pairs > 0
-    area = (above / np.maximum(pairs, 1) * some).sum(-1) / np.maximum(some.sum(-1), 1)
-    finite = np.isfinite(np.where(rows.live[..., None] > 0, rows.scores, 0)).all((1, 2))
+    area = (share(above, both) * some).sum(-1) / np.maximum(some.sum(-1), 1)
+    finite = np.isfinite(np.where(real[..., None], rows.scores, 0)).all((1, 2))
     return np.where(some.any(-1) & finite, area, np.nan), pairs.sum(-1)
 
 
@@ -199,6 +217,20 @@ def rank_sums(values: Array, column: Array, live: Array) -> Array:
     return np.bincount(place, ranks, clients * many).reshape(clients, many)
 
 
+def weight_sums(values: Array, column: Array, weights: Array) -> Array:
+    """As `rank_sums`, for rows with weights: in place of its rank, a row has the weight of all rows below it and half
+    of the weight of all that are equal to it, itself among them; times its own weight."""
+    found = np.zeros((len(values), values.shape[2]))
+    for client, (of_rows, mine, w) in enumerate(zip(values.astype(np.float32), column, weights, strict=True)):
+        at = w > 0
+        for k in range(found.shape[1]):
+            _, place = np.unique(of_rows[at, k], return_inverse=True)
+            equal = np.bincount(place, w[at].astype(np.float64))
+            below = np.cumsum(equal) - equal
+            found[client, k] = (w[at] * (below + equal / 2)[place])[mine[at] == k].sum()
+    return found
+
+
 def _keys(values: Array, number: Array) -> Array:
     """Whole numbers in the order of (number, value)."""
     bits = (values + np.float32(0)).view(np.int32)  # there is one zero
@@ -214,14 +246,13 @@ def _of_numbers(scale: float, criterion: Criterion) -> Callable[[Array, Array, A
     def of(scores: Array, y: Array, live: Array) -> dict[str, Array]:
         scores = criterion.numbers(scores)
         live, y = live.astype(np.float64), y.astype(np.float64)
-        n = sums(live)
-        many, miss = np.maximum(n, 1), (scores - y) * live
-        squares = sums(miss**2)
-        middle = sums(y * live) / many
-        spread = sums(((y - middle[:, None]) * live) ** 2)
+        total, miss = sums(live), scores - y
+        squares = sums(miss**2 * live)
+        middle = share(sums(y * live), total)
+        spread = sums((y - middle[:, None]) ** 2 * live)
         r2 = np.where(spread > 0, 1 - squares / np.where(spread > 0, spread, 1), 0.0)
-        rmse, mae = np.sqrt(squares / many) * scale, sums(np.abs(miss)) / many * scale
-        return {"n": n, "rmse": rmse, "mae": mae, "r2": r2, "loss": squares / many}
+        loss, mae = share(squares, total), share(sums(np.abs(miss) * live), total) * scale
+        return {"n": sums(live > 0), "rmse": np.sqrt(loss) * scale, "mae": mae, "r2": r2, "loss": loss}
 
     return of
 
@@ -231,7 +262,7 @@ def _as_trained(criterion: Criterion, scale: float, scores: Array, y: Array, liv
     z, live = torch.from_numpy(np.asarray(scores, np.float64)), live.astype(np.float64)
     target = torch.from_numpy(y if y.dtype.kind in "iu" else np.asarray(y, np.float64))
     rows = np.where(live > 0, criterion.of_rows(z, target).numpy(), 0.0)
-    loss = sums(rows) / np.maximum(sums(live), 1)
+    loss = share(sums(rows * live), sums(live))
     units = {"pinball": scale, "deviance": 2 * criterion.rate}
     own = OF_LOSSES.get(criterion.name)
     return {"loss": loss} | ({own: loss * units[own]} if own else {})
@@ -272,11 +303,16 @@ def partial_likelihood(target: Array, z: Array) -> float:
 @dataclass(frozen=True)
 class OwnMetric:
     """A user's own metric: `function(targets, predictions)` of one client's rows returns a number, or None for a
-    client that has no score. Predictions are probabilities (rows, classes), or numbers in the target's unit.
+    client that has no score. Predictions are probabilities (rows, classes), or numbers in the target's unit. Where
+    rows have weights, it must take them as `sample_weight`, as scikit-learn's metrics do.
     Larger is better, unless the function has an attribute `smaller_is_better = True`."""
 
     name: str
     function: Callable[[Array, Array], Any]
+
+    @property
+    def takes_weights(self) -> bool:
+        return "sample_weight" in signature(self.function).parameters
 
     @property
     def better(self) -> int:
@@ -286,16 +322,17 @@ class OwnMetric:
         """One score for each client; nan where it has none, or no rows."""
         rows = [np.asarray(some) > 0 for some in live]
         found = [
-            self.one(c, y[i][at], predictions[i][at]) if at.any() else np.nan
+            self.one(c, y[i][at], predictions[i][at], live[i][at]) if at.any() else np.nan
             for i, (c, at) in enumerate(zip(clients, rows, strict=True))
         ]
         return np.array(found, np.float64)
 
-    def one(self, client: str, y: Array, predictions: Array) -> float:
+    def one(self, client: str, y: Array, predictions: Array, weights: Array | None = None) -> float:
         """The score of one client; MetricFailed if the function raises, or returns what is no score."""
         where = f"the metric {self.name}, client {client or '?'}"
         try:
-            score = self.function(y, predictions)
+            more = {} if weights is None or (weights == 1).all() else {"sample_weight": weights}
+            score = self.function(y, predictions, **more)
             if score is None:
                 return float("nan")
             number = float(score)

@@ -56,10 +56,12 @@ class Visit:
 
 def examples(client_data: ClientData, seed: int, client: Client, number: int) -> Data:
     """A client's training and validation examples, with its own seed of the turn whose seed and number are given."""
-    train = client_data.train.take()
+    train, val = client_data.train.take(), client_data.val.take()
     n, own = torch.tensor(client_data.n), torch.tensor(seed_of(seed, client))
-    val, columns, augment = client_data.val.take(), client_data.columns, client_data.augment
-    return Data(train.x, train.y, n, own, val, columns, augment, torch.tensor(number))
+    columns, augment, weight = client_data.columns, client_data.augment, None
+    if client_data.weighted:
+        weight, val = train.evened().live, val.evened()
+    return Data(train.x, train.y, n, own, val, columns, augment, torch.tensor(number), weight)
 
 
 def tested(client_data: ClientData, part: Part) -> Batch:

@@ -76,6 +76,7 @@ class RowBlock:
     learned: np.ndarray  # (rows,) training rows of clients that take part; statistics use these alone
     proxy: Rows | None
     server_test: Rows | None
+    weight: np.ndarray | None = None  # (rows,) of mean 1 over the rows of `learned`; None: all count alike
 
     @property
     def ends(self) -> np.ndarray:
@@ -112,7 +113,7 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         lazy_parts(pool, partition) if pool.x.dtype == np.uint8 else build_clients(pool, partition, wanted)
     )
     clients_data = [
-        ClientData(*parts, partition.columns_at(i, pool.columns), pool.augment)
+        ClientData(*parts, partition.columns_at(i, pool.columns), pool.augment, pool.weight is not None)
         for i, parts in enumerate(found.parts)
     ]
     return FederatedData(
@@ -171,7 +172,8 @@ def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
     real = np.float64 if pool.exact else np.float32
     of_y = np.float64 if pool.kind == "survival" and loses_order(pool.y) else real
     proxy, server_test = (
-        r and Batch.of(tensor(r[0], real), tensor(r[1], of_y)) for r in (block.proxy, block.server_test)
+        r and Batch(tensor(r[0], real), tensor(r[1], of_y), server_weights(pool, rows, len(r[0])))
+        for r, rows in ((block.proxy, partition.proxy), (block.server_test, partition.server_test))
     )
     by_client = dict(zip(partition.clients, fills, strict=True)) if len(fills) else {}
     return BuiltClients(views(block, real, of_y), proxy, server_test, target, scalers, missing, by_client)
@@ -191,7 +193,20 @@ def gather(pool: Pool, partition: Partition) -> RowBlock:
     learned = (parts == TRAIN) & ~np.repeat(partition.held, counts.sum(1))
     proxy = _join(_some(pool, partition.proxy), pool.proxy)
     server_test = _join(_some(pool, partition.server_test), pool.server_test)
-    return RowBlock(take(pool.x, at), take(pool.y, at), counts, learned, proxy, server_test)
+    weight = None if pool.weight is None else evened(take(pool.weight, at), learned)
+    return RowBlock(take(pool.x, at), take(pool.y, at), counts, learned, proxy, server_test, weight)
+
+
+def evened(weight: np.ndarray, learned: np.ndarray) -> np.ndarray:
+    """Weights of mean 1 over the training rows, in single precision: equal weights become 1."""
+    return np.asarray(weight / weight[learned].mean(dtype=np.float64), np.float32)
+
+
+def server_weights(pool: Pool, rows: np.ndarray, many: int) -> Tensor:
+    """(many,) of the server's own rows, of mean 1. Rows that a data set gives it have no weights."""
+    if pool.weight is None or len(rows) != many:
+        return torch.ones(many)
+    return torch.from_numpy(evened(pool.weight[rows], np.ones(many, bool)))
 
 
 def count_missing(block: RowBlock, absent: np.ndarray | None, partition: Partition) -> dict[str, int]:
@@ -317,10 +332,14 @@ def loses_order(times: np.ndarray) -> bool:
 def views(
     block: RowBlock, real: type = np.float32, of_y: type = np.float32
 ) -> list[tuple[Batch, Batch, Batch]]:
-    """Train, val and test of every client: views of one tensor of examples, one of targets, one of ones."""
+    """Train, val and test of every client: views of one tensor of examples, one of targets, and one of weights,
+    which are 1 where rows have none."""
     sizes = block.counts.reshape(-1).tolist()
-    ones = torch.ones(max(sizes))
-    ones_of = {n: ones[:n] for n in set(sizes)}
     xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, of_y), sizes)
-    batches = [Batch(x, y, ones_of[n]) for x, y, n in zip(xs, ys, sizes, strict=True)]
+    if block.weight is None:
+        ones = torch.ones(max(sizes))
+        live = [ones[:n] for n in sizes]
+    else:
+        live = list(torch.split(torch.from_numpy(block.weight), sizes))
+    batches = [Batch(x, y, w) for x, y, w in zip(xs, ys, live, strict=True)]
     return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))

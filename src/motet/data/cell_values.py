@@ -38,6 +38,9 @@ _DATE = re.compile(
 )
 
 
+_SHORT_YEAR = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{2})(?:[T ]\s*\d{1,2}:\d{2}.*)?")  # 31.01.20
+
+
 # ---- numbers ----
 
 
@@ -129,6 +132,19 @@ class Dates:
     values: pd.Series  # (texts,) datetime64; NaT where a text is no date
     ambiguous: bool  # day and month could be either way round
     day_first: bool | None  # which way round they were taken to be; None: their order is not in question
+
+
+def has_short_year(text: str) -> bool:
+    """Whether a text is a date whose year has two digits, so that its century is not known.
+
+    >>> [has_short_year(t) for t in ("31.01.20", "1/31/20 10:30", "20-12-31", "31.01.2020", "12-34-56")]
+    [True, True, True, False, False]
+    """
+    found = _SHORT_YEAR.fullmatch(text)
+    if not found:
+        return False
+    a, b, c = (int(found[k]) for k in (1, 3, 4))
+    return any(0 < day <= 31 and 0 < month <= 12 for day, month in ((a, b), (b, a), (c, b)))
 
 
 def dates_of(texts: Sequence[str], day_first: bool | str = "auto") -> Dates:

@@ -72,6 +72,7 @@ class Pool:
     learned_columns: bool = False  # whether categories that no training row has are left out of the columns
     reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
     left_out: tuple[str, ...] = ()  # clients whose rows were left out when the others were read
+    weight: np.ndarray | None = None  # (N,) what each row counts, above 0; None: all alike
 
     def gaps(self) -> np.ndarray:
         """(N, columns) which cells are missing, where the column is held."""
@@ -83,7 +84,7 @@ class Pool:
         n, wrong = len(self.x), []
         if n == 0:
             return ["there are no rows"]
-        for name in ("y", "owner", "part"):
+        for name in ("y", "owner", "part", "weight"):
             values = getattr(self, name)
             if values is not None and values.shape != (n,):
                 wrong.append(f"x has {n} rows, and {name} has shape {values.shape}; expected ({n},)")
@@ -103,7 +104,15 @@ class Pool:
         known = self.owner if self.names and self.owner is not None else np.zeros(0)
         if len(known) and not 0 <= known.min() <= known.max() < len(self.names):
             wrong.append(f"owner holds indices outside of the {len(self.names)} names")
-        return wrong + self._problems_of_y()
+        return wrong + self._problems_of_weight() + self._problems_of_y()
+
+    def _problems_of_weight(self) -> list[str]:
+        if self.weight is None:
+            return []
+        if self.x.dtype == np.uint8 or self.kind == "survival":
+            return ["weights of rows are for tables of numbers whose targets are classes or numbers"]
+        sound = self.weight.dtype.kind in "fiu" and np.isfinite(self.weight).all() and (self.weight > 0).all()
+        return [] if sound else ["weight must hold finite numbers above 0.\nhint: leave other rows out"]
 
     def _problems_of_y(self) -> list[str]:
         if self.kind not in ("classes", "numbers", "survival"):
@@ -197,11 +206,20 @@ class FederatedData:
                 values: list[torch.Tensor] = [batch.at]
                 digest.update(self.digest.encode())
             else:
-                values = [batch.x, batch.y]
+                values = [
+                    batch.x,
+                    batch.y,
+                    *([batch.live] if self.weighted and isinstance(batch, Batch) else []),
+                ]
             digest.update(json.dumps([label, *(list(v.shape) for v in values)]).encode())
             for v in values:
                 digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
+
+    @property
+    def weighted(self) -> bool:
+        """Whether rows have weights."""
+        return any(held.weighted for held in (*self.clients_data.values(), *self.unseen.values()))
 
     def _batches(self) -> Iterator[tuple[list[str], Batch | LazyRows]]:
         for role, clients_data in (("home", self.clients_data), ("unseen", self.unseen)):
@@ -219,9 +237,9 @@ class FederatedData:
             batches = [getattr(client_data, part) for client_data in self.clients_data.values()]
             if isinstance(first := batches[0], LazyRows):
                 return LazyRows(first.shared_x, first.shared_y, torch.cat([b.at for b in batches]))
-            return Batch.of(torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]))
+            return Batch(*(torch.cat([getattr(b, name) for b in batches]) for name in ("x", "y", "live")))
 
         augment = any(h.augment for h in self.clients_data.values())
-        everyone = ClientData(join("train"), join("val"), join("test"), self.columns, augment)
+        everyone = ClientData(join("train"), join("val"), join("test"), self.columns, augment, self.weighted)
         notes = [*self.notes, "all clients are pooled into one"]
         return replace(self, clients_data={"everyone": everyone}, unseen={}, notes=notes)

@@ -14,9 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from motet.client import Column
-from motet.data.cell_values import ORIGIN, calendar_parts, dates_of, days_of, numbers_of, truths_of
+from motet.data.cell_values import (
+    ORIGIN,
+    calendar_parts,
+    dates_of,
+    days_of,
+    has_short_year,
+    numbers_of,
+    truths_of,
+)
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
+from motet.data.targets import name_of
 from motet.data.tidy_cells import TextColumn, is_text
 
 if TYPE_CHECKING:
@@ -107,7 +116,9 @@ class FeatureReader:
         if name in self.table.unclear:
             self.problems.append(unclear_decimals(self.table, name, self.how))
             return {}
-        if pd.api.types.is_bool_dtype(column):
+        if name in self.how.categories:
+            found = self._one_hot(name, TextColumn(column.map(name_of, na_action="ignore")))
+        elif pd.api.types.is_bool_dtype(column):
             found = self._numbers(name, column, "flag")
         elif pd.api.types.is_numeric_dtype(column):
             found = {} if self._is_id(name, column) else self._numbers(name, column, "number")
@@ -177,6 +188,8 @@ class FeatureReader:
                 self.notes.append(f"column {name!r} is the same in every row: it says nothing")
             return {name: TableFeature(values[:, None], [Column(name, "flag")])}
         dates = self._dates_by_file(text)
+        if self._has_short_years(name, text, dates):
+            return {}
         if dates and 2 * dates.when.notna().sum() >= text.many.sum():
             return self._text_dates(name, text, dates)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
@@ -197,6 +210,8 @@ class FeatureReader:
     def _report_wrong(self, name: str, what: str, wrong: np.ndarray) -> None:
         rows = np.flatnonzero(wrong)
         known = f"if these are words for a missing value, name them: {self.how.say('missing_values', ['WORD', 'WORD'])}"
+        if not self.how.at_site:
+            known += f"; if all are codes, and no {what}: {self.how.say('categories', [name])}"
         self.problems.append(
             f"column {name!r} is mostly {what}, and {len(rows)} of its values are not: {self.table.where(rows)}.\n"
             f"hint: {known}; or leave the column out: {self.how.say('drop', [name])}"
@@ -204,7 +219,7 @@ class FeatureReader:
 
     def _one_hot(self, name: str, text: TextColumn) -> dict[str, TableFeature]:
         known = sorted(set(text.texts))
-        if len(known) > _MANY and name not in self.how.keep:
+        if len(known) > _MANY and name not in (*self.how.keep, *self.how.categories):
             self.problems.append(
                 f"column {name!r} is text with {len(known)} different values; expected at most {_MANY}.\n"
                 f"hint: leave it out: {self.how.say('drop', [name])}; or make {len(known)} columns of it: "
@@ -271,6 +286,19 @@ class FeatureReader:
             found.unclear += [path] * dates.ambiguous
             found.orders.add(dates.day_first)
         return found
+
+    def _has_short_years(self, name: str, text: TextColumn, dates: RowDates | None) -> bool:
+        """Whether years of dates have two digits; then it is said, because nobody knows the century."""
+        short = np.append([has_short_year(t) for t in text.texts], False)[text.codes]
+        known = 0 if dates is None else int(dates.when.notna().sum())
+        if name in self.how.keep or not short.any() or 2 * (int(short.sum()) + known) < text.many.sum():
+            return False
+        self.problems.append(
+            f"column {name!r} holds dates whose years have two digits, so that their century is not known, in "
+            f"{int(short.sum())} rows: {self.table.where(np.flatnonzero(short))}.\nhint: write years with four digits; "
+            f"or leave the column out: {self.how.say('drop', [name])}"
+        )
+        return True
 
     def _text_dates(self, name: str, text: TextColumn, dates: RowDates) -> dict[str, TableFeature]:
         if dates.unclear and self.how.dates != "leave_out":

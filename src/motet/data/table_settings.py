@@ -44,6 +44,8 @@ class TableSettings:
         False  # one of many: other sites hold other classes, and settings are options of a command
     )
     event: str = ""  # survival: the column that says whether the event was seen
+    weight: str = ""  # the column that says what each row counts
+    categories: tuple[str, ...] = ()  # columns whose cells are names, whatever they look like
 
     @property
     def survival(self) -> bool:
@@ -56,7 +58,8 @@ class TableSettings:
     @property
     def texts(self) -> tuple[str, ...]:
         """Columns of names, whatever they look like."""
-        return tuple(n for n in (self.client, self.target if self.kind == "classes" else "") if n)
+        target = self.target if self.kind == "classes" else ""
+        return tuple(n for n in (self.client, target, *self.categories) if n)
 
     @property
     def fills(self) -> bool:

@@ -1,4 +1,4 @@
-"""The user's own table: which columns are features, and which ones are the target, the client and the part.
+"""The user's own table: which columns are features, and which ones are target, client, part and weight.
 
 Knows the roles of columns. Does not know files (table_files.py), what features are made of cells (table_features.py),
 nor how rows are divided among clients.
@@ -14,9 +14,10 @@ import numpy as np
 
 from motet.client.losses import Kind
 from motet.data import targets
-from motet.data.cell_values import numbers_of
+from motet.data.cell_values import numbers_of, truths_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.left_out import smaller_files
+from motet.data.row_weights import WeightReader
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
@@ -53,12 +54,14 @@ def load(
     day_first: bool | Auto = "auto",  # whether 01/02/2020 is in February; auto: found by column
     decimal: Decimal = "auto",  # comma | point; auto: found by file and column
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
+    weight: str = "",  # the column that says what each row counts: survey weights, say
+    categories: Names = (),  # columns of codes: 01 and 1 are two names, and none is a number
     without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
     how = TableSettings(
         target, client, part, kind, missing, missing_by, tuple(missing_values), tuple(drop), tuple(keep), drop_rows,
-        dates, day_first, decimal, event=event,
+        dates, day_first, decimal, event=event, weight=weight, categories=tuple(categories),
     )  # fmt: skip
     with smaller_files(Path(path), client, without) as (files, gone):
         table = read(files, how.sign, how.missing_values, texts=how.texts)
@@ -74,6 +77,7 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
     reader = Reader(table, how)
     reader.expect()
     reader.leave_rows_out()
+    weight = reader.weight(folder)
     y, kind, classes = reader.survival() if how.survival else reader.target()
     owner, names = reader.owner(folder)
     part = reader.part()
@@ -89,6 +93,7 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
         reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
         | ({"likely_sign": table.sign} if table.sign else {})
         | ({"missing": how.missing} if how.fills else {}),
+        weight=weight,
     )  # fmt: skip
     pool.fill = bool(pool.gaps().any())
     return pool
@@ -115,7 +120,7 @@ class Reader:
     def used(self) -> list[str]:
         """The columns that are learned from."""
         how = self.how
-        roles = {how.target, how.event, how.client, how.part, *how.drop}
+        roles = {how.target, how.event, how.client, how.part, how.weight, *how.drop}
         return [c for c in self.table.frame.columns if c not in roles]
 
     def expect(self) -> None:
@@ -123,16 +128,21 @@ class Reader:
         there, how = list(self.table.frame.columns), self.how
         self.problems += self._unclear_event(there)
         wanted = [("target", how.target), ("event", how.event), ("client", how.client), ("part", how.part)]
-        wanted += [("drop", d) for d in how.drop] + [("keep", k) for k in how.keep]
+        wanted += (
+            [("category", c) for c in how.categories]
+            + [("weight", how.weight)]
+            + [("drop", d) for d in how.drop]
+            + [("keep", k) for k in how.keep]
+        )
         for role, name in wanted:
             if role == "target" and not name:
                 hint = f"{how.say('target', 'COLUMN')}; {nearest('', there)}"
                 self.problems.append(f"no target is named.\nhint: {hint}")
             elif name and name not in there:
                 self.problems.append(f"there is no {role} column {name!r}.\nhint: {nearest(name, there)}")
-        named = [name for name in (how.target, how.event, how.client, how.part) if name]
+        named = [name for name in (how.target, how.event, how.client, how.part, how.weight) if name]
         for name in sorted({n for n in named if named.count(n) > 1}):
-            self.problems.append(f"column {name!r} cannot be two of target, event, client and part")
+            self.problems.append(f"column {name!r} cannot be two of target, event, client, part and weight")
 
     def _unclear_event(self, there: list[str]) -> list[str]:
         kind, event = self.how.kind, self.how.event
@@ -153,12 +163,31 @@ class Reader:
         if not self.how.drop_rows:
             return
         frame = self.table.frame
-        roles = {"a target": self.how.target, "an event": self.how.event, "a client": self.how.client}
+        how = self.how
+        roles = {
+            "a target": how.target,
+            "an event": how.event,
+            "a client": how.client,
+            "a weight": how.weight,
+        }
         for role, name in roles.items():
             if name in frame.columns and (gaps := pd.isna(self.table.frame[name]).to_numpy()).any():
                 places = self.table.where(np.flatnonzero(gaps))
                 self.notes.append(f"{gaps.sum()} rows without {role} are left out: {places}")
                 self.table = self.table.only(~gaps)
+
+    def weight(self, folder: bool) -> np.ndarray | None:
+        """(rows,) what each row counts, above 0: rows that count nothing are left out of the table."""
+        reader = WeightReader(self.table, self.how)
+        found = reader.weights()
+        self.problems += reader.problems
+        if found is None:
+            return None
+        owner, names = self.owner(folder, quiet=True)
+        reader.note_weights(found, np.zeros(0) if owner is None else owner, names)
+        self.notes += reader.notes
+        self.table = self.table.only(found > 0)
+        return found[found > 0]
 
     def _report_rows(self, role: str, name: str, gaps: np.ndarray) -> None:
         self.problems.append(
@@ -263,10 +292,18 @@ class Reader:
             self.problems.append(
                 f"the target {name!r} holds text, and kind is 'numbers'.\nhint: {self.how.say('kind', 'classes')}"
             )
-        return np.asarray(np.array([*text.texts, ""], object)[text.codes])
+        return np.asarray(np.array([*self._class_words(name, text.texts), ""], object)[text.codes])
 
-    def owner(self, folder: bool) -> tuple[np.ndarray | None, tuple[str, ...]]:
-        """Each row's client as an index, and the clients' names."""
+    def _class_words(self, name: str, texts: list[str]) -> list[str]:
+        """The classes that texts name; truth that is written in several ways, yes and y say, is two classes."""
+        truths = truths_of(texts) if len(texts) > 2 else None
+        if truths is None:
+            return texts
+        self.notes.append(f"the target {name!r} writes yes and no in several ways: read as two classes")
+        return ["yes" if t else "no" for t in truths]
+
+    def owner(self, folder: bool, quiet: bool = False) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        """Each row's client as an index, and the clients' names; `quiet`: what is wrong is said elsewhere."""
         name = self.how.client
         if folder and not name:
             return self.table.file, tuple(f.stem for f in self.table.files)
@@ -276,7 +313,8 @@ class Reader:
 
         column = self.table.frame[name]
         if len(gaps := np.flatnonzero(column.isna())):
-            self._report_rows("client column", name, gaps)
+            if not quiet:
+                self._report_rows("client column", name, gaps)
             return None, ()
         codes, names = pd.factorize(column.map(targets.name_of).astype(str), sort=True)
         return codes, tuple(map(str, names))

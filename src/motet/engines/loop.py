@@ -181,7 +181,7 @@ class Loop:
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
-        return float(self.clients_data[client].n if ask.weights is None else ask.weights[client])
+        return float(self.clients_data[client].total if ask.weights is None else ask.weights[client])
 
     # ---- what can go wrong ----
 

@@ -186,10 +186,11 @@ class Vmap(Loop):
 
     def rows(self, clients: list[Client], part: Part | None) -> Data | ClientTest:
         """The chunk's examples, padded and stacked, with the seeds of this turn."""
-        x, y, n, val, tested = self.remembered(clients, part)
+        x, y, n, val, tested, weight = self.remembered(clients, part)
         first = self.clients_data[clients[0]]
         number = torch.full((len(clients),), self.turn.number)
-        data = Data(x, y, n, self.seeds_of(clients), val, first.columns, first.augment, number)
+        seeds = self.seeds_of(clients)
+        data = Data(x, y, n, seeds, val, first.columns, first.augment, number, weight)
         return data if tested is None else ClientTest(data, tested)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:
@@ -206,10 +207,13 @@ class Vmap(Loop):
         if key in self.stacks:
             return self.stacks[key]
         clients_data = [self.clients_data[c] for c in clients]
-        train = pad_all([h.train for h in clients_data])
+        weighted = any(h.weighted for h in clients_data)
+        train = pad_all([h.train for h in clients_data], weighted)
         tested = pad_all([h.val if part == "val" else h.test for h in clients_data]) if part else None
-        val = tested if part == "val" and tested else pad_all([h.val for h in clients_data])
-        made = (train.x, train.y, torch.tensor([h.n for h in clients_data]), val, tested)
+        same = part == "val" and tested and not weighted
+        val = tested if same and tested else pad_all([h.val for h in clients_data], weighted)
+        n = torch.tensor([h.n for h in clients_data])
+        made = (train.x, train.y, n, val, tested, train.live if weighted else None)
         need = sum(t.numel() * t.element_size() for t in leaves(made) if isinstance(t, Tensor))
         if need <= self.free:
             self.stacks[key], self.free = made, self.free - need
@@ -239,10 +243,10 @@ def _shared(views: Mapping[Client, Tree]) -> bool:
     return all(v is first for v in views.values())
 
 
-def pad_all(parts: list[Batch | LazyRows]) -> Batch:
-    """Batches stacked, each padded with zeros to the longest."""
+def pad_all(parts: list[Batch | LazyRows], evened: bool = False) -> Batch:
+    """Batches stacked, each padded with zeros to the longest; `evened`: with weights of mean 1 in each."""
     top = max(1, *map(len, parts))
-    batches = [p.take() for p in parts]
+    batches = [p.take().evened() if evened else p.take() for p in parts]
     first = batches[0]
     x = first.x.new_zeros((len(batches), top, *first.x.shape[1:]))
     y = first.y.new_zeros((len(batches), top))

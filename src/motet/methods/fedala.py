@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -43,7 +42,7 @@ class FedALA(FedAvg):
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         own, a, rounds = keep["own"].pick(self.top()), keep["a"], keep["rounds"]
         order, some = data.order(), torch.ceil(self.mix_share * data.n).long()
-        part = replace(data, x=data.x[order], y=data.y[order], n=some)
+        part = data.some(order, some)
         epochs = torch.where(rounds == 0, 0, torch.where(rounds == 1, self.mix_first, 1))
         how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "step": self.clamp}
         a = self.descend(self.mixed_loss, a, part, given=(w, own), lr=self.mix_lr, epochs=epochs, **how)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -45,8 +44,7 @@ class FedRecon(FedAvg):
     @verb
     def train(self, body: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         order, n = data.order(), data.n
-        support = replace(data, x=data.x[order[0::2]], y=data.y[order[0::2]], n=(n + 1) // 2)
-        query = replace(data, x=data.x[order[1::2]], y=data.y[order[1::2]], n=n // 2)
+        support, query = data.some(order[0::2], (n + 1) // 2), data.some(order[1::2], n // 2)
         head = self.rebuilt(body, support)
         return self.descend(self.with_rest, body, query, given=head), keep
 

@@ -58,7 +58,7 @@ class FedROD(FedAvg):
         if self.task.kind != "classes":
             return torch.zeros(())
         count = torch.zeros(self.task.outputs).scatter_add(0, data.y, data.all.live)
-        return torch.where(count > 0, torch.log(count.clamp(min=1)), _ABSENT)
+        return torch.where(count > 0, torch.log(torch.where(count > 0, count, 1.0)), _ABSENT)
 
     def personal(self, w: Vec, h: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.both_heads, w, h)

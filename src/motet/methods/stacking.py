@@ -57,8 +57,7 @@ class Stacking(Method):
     versions: Count = 1  # of each dp-linear model, each with four times the budget of the one before; who
     # contributes more is served one with more budget (all versions together spend the sum)
 
-    def unfit_loss(self) -> str:
-        return client_stack.unfit_loss(self.task)
+    unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
 
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}}

@@ -49,6 +49,9 @@ class SendsLosses(Method):
     def unfit_loss(self) -> str:
         return unfit_loss(self.task, self.loss, self.clip)
 
+    def unfit_weights(self) -> str:
+        return unfit_weights(self.loss, self.clip)
+
     def most_asks(self) -> int:
         return 2 * self.stretch
 
@@ -118,6 +121,15 @@ def unfit_loss(task: Task, loss: str, clip: float) -> str:
     return ""
 
 
+def unfit_weights(loss: str, clip: float) -> str:
+    """Why the swarm's loss cannot count rows by weights; "" if it can."""
+    if ":" in loss:
+        return f"method.loss is {loss!r}, which is not given them.\nhint: method.loss=task"
+    if clip:
+        return "its bound holds for losses of rows that count alike.\nhint: method.clip=0 method.epsilon=0"
+    return ""
+
+
 def is_linear(task: Task) -> bool:
     """Whether the network is one linear layer; layers that only reshape do not count."""
     kinds = [type(m) for m in task.net.modules() if not isinstance(m, nn.Sequential | nn.Flatten)]
@@ -150,7 +162,7 @@ def best_weights(task: Task, gbest: Tensor, loss: Tensor, per_class: bool) -> Ve
 
 
 def mean_losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip: float = 0.0) -> Tensor:
-    """Mean losses (swarms, particles) over the client's examples, each clipped if `clip` is not 0."""
+    """Mean losses (swarms, particles) over the client's examples by their weights, each clipped if `clip` is not 0."""
     x = inputs(task, data.x)
     real = torch.arange(len(x)) < data.n  # what follows the real rows is padding
     if loss in PER_CLASS:
@@ -161,6 +173,8 @@ def mean_losses(task: Task, theta: Tensor, data: Data, loss: str = "task", clip:
         cost = task.per_example_loss(z, y, live).T  # (examples, particles of all swarms)
     if clip:
         cost = cost.nan_to_num(nan=clip, posinf=clip).clamp(0, clip)
+    if data.weight is not None:
+        cost = cost * data.weight.to(cost)[:, None]
     return (torch.where(real[:, None], cost, 0.0).sum(0) / data.n).reshape(theta.shape[:2])
 
 
@@ -197,13 +211,16 @@ def scores(task: Task, w: Vec, x: Tensor) -> Tensor:
 
 
 def gram_root(task: Task, data: Data) -> Tensor:
-    """R' with R'R = A'A / n, where A = [X 1 -y]: squared errors of a linear network depend on nothing else.
+    """R' with R'R = A'A / n, where A = [X 1 -y]: squared errors of a linear network depend on nothing else. Rows
+    with weights are multiplied by their roots.
 
     |R (theta, 1)|^2 is the mean squared error. It loses fewer digits than X'X, X'y and y'y would.
     """
     x = inputs(task, data.x).flatten(1)
     bias = [torch.ones(len(x), 1, dtype=torch.float64)] * (len(task.w0) - 1)
     a = torch.cat([x, *bias, -data.y.double()[:, None]], 1)
+    if data.weight is not None:
+        a = a * data.weight.double().sqrt()[:, None]
     a = torch.where((torch.arange(len(x)) < data.n)[:, None], a, 0.0)
     wide = a.shape[1]
     square = torch.zeros(wide, wide, dtype=torch.float64)  # so that R is square with few examples too

@@ -72,9 +72,9 @@ def of_examples(task: Task, w: Vec, data: Data, layers: int, channels: int) -> t
 
 
 def real_examples(data: Data) -> Tensor:
-    """1 for every real example of training and validation, 0 for padding."""
+    """1 for every real example of training and validation, whatever its weight; 0 for padding."""
     every: list[Batch] = [data.all, data.val]
-    return torch.cat([b.live for b in every])
+    return torch.cat([(b.live > 0).to(b.live.dtype) for b in every])
 
 
 def zero_shares(masks: list[Tensor], channels: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Whether a single client is better off, the same or worse, by its own test rows.
 
-Accuracy: McNemar's exact test of the client's rows, each counted once (its mean over seeds). Other metrics: a
-bootstrap of the client's rows, paired, with a fixed generator. Without stored predictions: an interval of two
-shares for accuracy, else it is not known. Each client is held to 95 %; where the interval holds zero, it is
+Accuracy: McNemar's exact test of the client's rows, each counted once (its mean over seeds). Other metrics, and rows
+with weights: a bootstrap of the client's rows, paired, with a fixed generator. Without stored predictions: an interval
+of two shares for accuracy, else it is not known. Each client is held to 95 %; where the interval holds zero, it is
 the same. Knows predictions.parquet. Does not know tables.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -35,8 +35,26 @@ FEWEST_OF_CLASS = 5  # of metrics that count classes alike, of the rarest class
 BY_CLASS = ("auc", "balanced", "f1", "cindex")  # what the rarest kind of row decides
 BINS = 15  # of the calibration error, as in the scores
 _NOT_KNOWN = (float("nan"), float("nan"))  # an interval
-Predicted = tuple[Any, Any]  # targets (rows,), and predictions (rows,) or probabilities (rows, classes)
 Measure = Callable[..., Any]  # (targets, predictions, weights (resamples, rows)) -> (resamples,)
+
+
+class Predicted(NamedTuple):
+    """One client's test rows."""
+
+    y: Any  # (rows,) targets
+    p: Any  # (rows,) predictions, or (rows, classes) probabilities
+    weight: Any = None  # (rows,) what each row counts; None: all alike
+
+    @property
+    def rows(self) -> float:
+        """Equal rows whose mean is as sure as that of these (Kish 1965): with uneven weights, fewer."""
+        return float(len(self.y) if self.weight is None else self.weight.sum() ** 2 / (self.weight**2).sum())
+
+    def weighted(self, resamples: Any) -> Any:
+        """How often a row was drawn (resamples, rows), times its weight."""
+        return resamples if self.weight is None else resamples * self.weight
+
+
 Rows = dict[int, list[tuple[Predicted, Predicted]]]  # by split: of each seed, the run's and the other's
 
 
@@ -76,7 +94,7 @@ def compared(some: Sequence[Pair]) -> dict[Any, Compared]:
 def _outcome(one: Compared, run: ReportedRun) -> str:
     if one.rows is None:
         return _by_scores(one.own, one.other, one.tests, run.metric)
-    if run.metric == "accuracy" and len(one.rows) == 1:
+    if run.metric == "accuracy" and len(one.rows) == 1 and not _weighted(one.rows):
         return _by_signs(next(iter(one.rows.values())))
     return _by_bootstrap(one.rows, run.metric, measure_of(run), run.better, one.share)
 
@@ -85,6 +103,10 @@ def _gain_interval(one: Compared, run: ReportedRun) -> tuple[float, float]:
     if one.rows is not None:
         return _bootstrapped(one.rows, run.metric, measure_of(run), run.better, one.share)
     return two_shares(one.own, one.other, one.tests) if run.metric == "accuracy" else _NOT_KNOWN
+
+
+def _weighted(rows: Rows) -> bool:
+    return any(one.weight is not None for seeds in rows.values() for one, _ in seeds)
 
 
 def _called(low: float, high: float) -> str:
@@ -144,7 +166,10 @@ def _read(path: Path, side: str, changed: int, known: str) -> dict[str, Predicte
     clients, starts = np.unique(frame["client"].to_numpy(dtype=str), return_index=True)
     ends = [*starts[1:].tolist(), len(frame)]
     places = zip(clients.tolist(), starts.tolist(), ends, strict=True)
-    return {c: (target[a:b], values[a:b]) for c, a, b in places}
+    weight = frame["weight"].to_numpy(dtype=float) if "weight" in frame else None
+    return {
+        c: Predicted(target[a:b], values[a:b], None if weight is None else weight[a:b]) for c, a, b in places
+    }
 
 
 def _test_shares(some: Sequence[Pair]) -> dict[Any, float]:
@@ -169,7 +194,7 @@ def _by_signs(seeds: Sequence[tuple[Predicted, Predicted]]) -> str:
 
 
 def _right(found: Predicted) -> Floats:
-    return np.asarray(found[1].argmax(-1) == found[0], dtype=float)
+    return np.asarray(found.p.argmax(-1) == found.y, dtype=float)
 
 
 def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
@@ -240,7 +265,10 @@ def _differences(
     many = len(seeds[0][0][0])
     weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = [measure(*one, weights) - measure(*two, weights) for one, two in seeds]
+        each = [
+            measure(one.y, one.p, one.weighted(weights)) - measure(two.y, two.p, two.weighted(weights))
+            for one, two in seeds
+        ]
     return np.asarray(np.mean(each, axis=0), dtype=float)
 
 

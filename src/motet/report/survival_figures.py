@@ -63,7 +63,7 @@ def picture(runs: Sequence[ReportedRun], best: str) -> list[Picture]:
 
 def halved(found: dict[str, Any]) -> RiskHalves | None:
     """Rows above the median risk of their client, and all others; None where either half has too few."""
-    usable = {c: (y, z) for c, (y, z) in found.items() if len(y) > 1 and np.isfinite(z).all()}
+    usable = {c: (y, z) for c, (y, z, *_) in found.items() if len(y) > 1 and np.isfinite(z).all()}
     above = {c: z > np.median(z) for c, (_, z) in usable.items()}
     higher = [y[above[c]] for c, (y, _) in usable.items()]
     lower = [y[~above[c]] for c, (y, _) in usable.items()]

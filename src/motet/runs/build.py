@@ -26,7 +26,7 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
-from motet.runs.choose_loss import check_loss, chosen_loss, criterion_of
+from motet.runs.choose_loss import check_loss, check_row_weights, chosen_loss, criterion_of
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
 from motet.runs.evaluation_interval import rounds_between, steps_in_round
 from motet.runs.identity import Pieces, pieces_of
@@ -69,6 +69,7 @@ def resolve(recipe: Recipe) -> Resolved:
     settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
     settings["train"]["evaluate"] = found.recipe.train.evaluate or evaluation_interval(found)
     check_guard(found.recipe, found.training.clients_data)
+    check_row_weights(found.task, found.method, federated.clients_data)
     check_own(found.task, federated.clients_data)
     check_loss(found.task, found.method, federated.clients_data)
     why = chosen_metric(recipe, federated)[1]

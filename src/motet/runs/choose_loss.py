@@ -160,6 +160,19 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
             )
 
 
+def check_row_weights(task: Task, method: Method, clients_data: Mapping[str, ClientData]) -> None:
+    """Refuse weights of rows that something would not count by: nothing leaves them out without a word."""
+    if not any(held.weighted for held in clients_data.values()):
+        return
+    if why := method.unfit_weights():
+        raise RecipeError(f"method {type(method).__name__.lower()} and data.weight: {why}")
+    if task.own and not task.own.takes_weights:
+        raise RecipeError(
+            f"rows have weights (data.weight), and the metric {task.own.name} is not given them\n"
+            "hint: let it take sample_weight: function(targets, predictions, sample_weight=None)"
+        )
+
+
 def _has_negative(task: Task, held: ClientData) -> bool:
     low = [float(part.y.min()) for part in (held.train, held.val, held.test) if len(part)]
     return min(low) * task.scale + task.offset < -_SMALL * task.scale

@@ -126,8 +126,9 @@ def check_own(task: Task, clients_data: Mapping[str, ClientData]) -> None:
             continue
         y = held.train.y
         always = constant(task, Batch.of(y[:, None], y), len(held.val)).numpy()
+        weights = held.val.take().live.numpy() if held.weighted else None
         try:
-            task.own.one(client, task.in_own_unit(held.val.y.numpy()), task.answers(always))
+            task.own.one(client, task.in_own_unit(held.val.y.numpy()), task.answers(always), weights)
         except MetricFailed as e:
             raise RecipeError(f"{e}\nIt was called with what a constant predicts for validation rows.") from e
 

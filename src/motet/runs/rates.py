@@ -78,7 +78,8 @@ def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
         for at in evenly(list(torch.arange(data.n).split(size)), _BATCHES if fast else 1):
             rows = data.train
             if isinstance(rows, Batch):
-                yield Batch.of(rows.x[at], rows.y[at])
+                live = rows.evened().live if data.weighted else rows.live
+                yield Batch(rows.x[at], rows.y[at], live[at])
             else:
                 yield Batch.of(take(rows.shared_x, rows.at[at]), rows.shared_y[rows.at[at]])
 

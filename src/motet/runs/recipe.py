@@ -119,6 +119,9 @@ class Recipe:
             del what["net"][name]  # as in runs of the version in which the loss could not be chosen
         if not what["data"].get("without"):
             what["data"].pop("without", None)  # nobody is left out, as in runs of the version before it
+        for name in ("weight", "categories"):
+            if not what["data"].get(name):
+                what["data"].pop(name, None)  # as in runs of the version before they could be named
         if what["data"]["seed"] == self.seed:
             del what["data"]["seed"]  # as in runs of the version in which one seed drew both
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()

@@ -30,16 +30,25 @@ def rows_of(data: Data, task: Task, *, val: bool = False) -> StackRows:
     x = held(b.x[live], [c.here for c in data.columns])
     kinds = {c.name: c.kind for c in data.columns if c.here}
     kinds = kinds or {f"x{k}": "number" for k in range(x.shape[1])}
-    return StackRows(x, b.y[live].numpy(), kinds, classes_of(task))
+    weight = None if data.weight is None else b.live[live].numpy()
+    return StackRows(x, b.y[live].numpy(), kinds, classes_of(task), weight)
 
 
-def unfit_loss(task: Task) -> str:
-    """Why models of a stack cannot learn by the task's loss; "" where it is one of the usual."""
+def unfit_loss(method: Any) -> str:
+    """Why models of a stack cannot learn by the loss of the method's task; "" where it is one of the usual."""
+    task: Task = method.task
     if task.kind == "survival":
         return "its models learn classes and numbers, and no times of survival.\nhint: method=fedavg"
     if not task.criterion.usual:
         return "its models are fitted by losses of their own.\nhint: net.loss=auto net.class_weights=none"
     return ""
+
+
+def unfit_weights(method: Any) -> str:
+    """Why public models cannot count rows by weights; "" where they can."""
+    if method.public != "dp-linear":
+        return ""
+    return "its private training bounds what every row counts.\nhint: method.public=linear"
 
 
 def classes_of(task: Task) -> tuple[str, ...]:

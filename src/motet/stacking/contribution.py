@@ -29,20 +29,28 @@ _ORDERS = 30  # random orders of the Shapley game's players, each forwards and b
 
 
 def importances(
-    model: Any, z: Array, y: Array, group: Sequence[int], how: How = "mdi", *, seed: int = 0
+    model: Any,
+    z: Array,
+    y: Array,
+    group: Sequence[int],
+    how: How = "mdi",
+    *,
+    seed: int = 0,
+    weight: Array | None = None,
 ) -> Array:
     """How much a fitted meta-model relies on each group of its columns, summing to 1.
 
     `group[c]` is which model column c of `z` came from. mdi: mean decrease of impurity of trees, or |weight| times
     spread of a linear model; permutation: what the score loses when a group is shuffled; shapley: Shapley
-    values of the score, where absent groups are at their means. The last two use rows (z, y).
+    values of the score, where absent groups are at their means. The last two use rows (z, y) and their weights.
     """
     many = max(group) + 1
     if how == "mdi":
         raw = np.bincount(group, _weights(model, z), minlength=many)
     else:
         f, rng = _permuted if how == "permutation" else _shapley, np.random.Generator(np.random.PCG64(seed))
-        raw = f(lambda x: model.score(x, y), z, np.asarray(group), many, rng)
+        more = {} if weight is None else {"sample_weight": weight}
+        raw = f(lambda x: model.score(x, y, **more), z, np.asarray(group), many, rng)
     raw = np.maximum(raw, 0.0)
     return np.asarray(raw / raw.sum() if raw.sum() > 0 else np.full(many, 1 / many))
 

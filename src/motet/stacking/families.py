@@ -25,6 +25,14 @@ def model_of(what: Any, task: str, seed: int, *, trees: int = 100, cv: int = 3) 
     return families[what or "forest"]()
 
 
+def weights_for(model: Any, weight: Any) -> dict[str, Any]:
+    """What a model's `fit` is given so that rows count by their weights; nothing where they have none."""
+    if weight is None:
+        return {}
+    steps = getattr(model, "steps", None)  # of a pipeline: each must be told
+    return {f"{name}__sample_weight": weight for name, _ in steps} if steps else {"sample_weight": weight}
+
+
 def forest(task: str, seed: int, trees: int = 100, *, plain: bool = False) -> Any:
     """A random forest for one thread: scikit-learn-intelex's where it is installed, or scikit-learn's if `plain`.
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from motet.stacking.contribution import How, importances
-from motet.stacking.families import model_of
+from motet.stacking.families import model_of, weights_for
 from motet.stacking.predictions import Array, features, prediction
 
 OWN = "private"  # the name of a client's own private model among the models of its stack
@@ -33,6 +33,7 @@ class StackRows:
     y: Array  # (rows,) positions of classes, or numbers
     kinds: Mapping[str, Any]  # name of each column: number or flag
     classes: tuple[Any, ...] = ()  # () for numbers
+    weight: Array | None = None  # (rows,) what each row counts; None: all alike
 
     @property
     def names(self) -> list[str]:
@@ -43,12 +44,13 @@ class StackRows:
         return "classes" if self.classes else "numbers"
 
     def at(self, places: Array) -> StackRows:
-        return StackRows(self.x[places], self.y[places], self.kinds, self.classes)
+        weight = None if self.weight is None else self.weight[places]
+        return StackRows(self.x[places], self.y[places], self.kinds, self.classes, weight)
 
     def score(self, predicted: Array) -> float:
         """The score of predictions (rows, classes) or (rows, 1) for these rows."""
         best = predicted.argmax(1) if self.classes else predicted[:, 0]
-        return score(self.y, best, classes=bool(self.classes))
+        return score(self.y, best, classes=bool(self.classes), weight=self.weight)
 
 
 @dataclass(frozen=True)
@@ -113,23 +115,31 @@ def build(
         return Stack(private, None, owners, equal, rows.classes)
     own = prediction(private, at.x, rows.names, rows.classes)
     z = features([own, *(p[meta] for p in predictions.values())])
-    top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed)
+    top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed, at.weight)
     return Stack(private, top, owners, shares, rows.classes)
 
 
 def fitted(what: Any, rows: StackRows, seed: int, trees: int = 100, cv: int = 3) -> Any:
     """The model of these rows. Rows of one class get a forest, because linear models and boosting refuse them."""
     one_class = rows.classes and len(np.unique(rows.y)) < 2
-    return model_of("forest" if one_class else what, rows.task, seed, trees=trees, cv=cv).fit(rows.x, rows.y)
+    model = model_of("forest" if one_class else what, rows.task, seed, trees=trees, cv=cv)
+    return model.fit(rows.x, rows.y, **weights_for(model, rows.weight))
 
 
 def meta_model(
-    how: StackSettings, z: Array, y: Array, models: Sequence[str], task: str, seed: int
+    how: StackSettings,
+    z: Array,
+    y: Array,
+    models: Sequence[str],
+    task: str,
+    seed: int,
+    weight: Array | None = None,
 ) -> tuple[Any, dict[str, float]]:
     """The meta-model of the features z (rows, models x columns), and how much it relies on each of the models."""
-    top = model_of(how.meta, task, seed, trees=how.trees, cv=how.cv).fit(z, y)
+    top = model_of(how.meta, task, seed, trees=how.trees, cv=how.cv)
+    top = top.fit(z, y, **weights_for(top, weight))
     group = [k for k in range(len(models)) for _ in range(z.shape[1] // len(models))]
-    shares = importances(top, z, y, group, how.importance, seed=seed)
+    shares = importances(top, z, y, group, how.importance, seed=seed, weight=weight)
     return top, dict(zip(models, shares.tolist(), strict=True))
 
 
@@ -161,9 +171,10 @@ def held_out(y: Array, share: float, seed: int, *, classes: bool) -> tuple[Array
     return np.flatnonzero(~meta), np.flatnonzero(meta)
 
 
-def score(y: Array, predicted: Array, *, classes: bool) -> float:
-    """Balanced accuracy of predicted classes, or R squared of predicted numbers."""
+def score(y: Array, predicted: Array, *, classes: bool, weight: Array | None = None) -> float:
+    """Balanced accuracy of predicted classes, or R squared of predicted numbers; rows count by their weights."""
     if not classes:
-        return float(1 - ((y - predicted) ** 2).sum() / max(((y - y.mean()) ** 2).sum(), 1e-12))
-    right = y == predicted
-    return float(np.mean([right[y == k].mean() for k in np.unique(y)]))
+        w, middle = 1.0 if weight is None else weight, np.average(y, weights=weight)
+        return float(1 - (w * (y - predicted) ** 2).sum() / max((w * (y - middle) ** 2).sum(), 1e-12))
+    right, w = y == predicted, np.ones(len(y)) if weight is None else weight
+    return float(np.mean([np.average(right[y == k], weights=w[y == k]) for k in np.unique(y)]))

@@ -92,6 +92,11 @@ def source_of(given: Any, kit: Kit) -> SiteTable:
         raise FederationError(f"the split {split} leaves no rows for training\nhint: --val 0.15 --test 0.25")
     if before and not given.data:
         return replace(before, split=split)
+    if given.weight:
+        raise FederationError(
+            "--weight: rows cannot have weights between organisations yet: a row that counts much would show in what "
+            f"leaves\nhint: leave the column out: --drop {given.weight}; every row then counts alike"
+        )
     if not given.target:
         raise FederationError("--data was given, and --target was not\nhint: --target COLUMN")
     how = (tuple(given.drop), given.missing, given.kind, split)
