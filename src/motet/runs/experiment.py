@@ -5,9 +5,9 @@ recipe.toml holds
 - [rows.NAME]: settings of one row. `after = ["OTHER"]` runs it when row OTHER of the same seed is done; {OTHER}
   then stands for that run's folder: `net.weights = "{OTHER}/global.safetensors"`;
 - [scales.quick|desk|full]: settings, seeds and, if not all, rows of a scale; [scales.desk.by_row.NAME] for one row;
-- paper, shows: what a list of experiments says: whose table or figure it is; ran.SCALE: { date, commit, part } of the run
-  that the README reports, where part says what of the scale was run, if not all of it; takes.SCALE: the seconds of
-  one core that a scale would take;
+- paper, shows: what a list of experiments says: whose table or figure it is; ran.SCALE: { date, commit, part } of
+  the run that the README reports, where part says what of the scale was run, if not all of it; takes.SCALE: the
+  seconds of one core that a scale would take;
 - [columns]: the entry of a run's summary that each column shows, `global = "server_test"`, with its unit where
   it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
 expected.json holds the paper's numbers by row and column.
