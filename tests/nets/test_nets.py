@@ -27,7 +27,7 @@ def size(net):
         ("cnn", (1, 28, 28), {"channels": [4, 8], "hidden": 16, "kernel": 3}),
         ("resnet18", (1, 28, 28), {"stem": "imagenet", "groups": 8}),
         ("resnet34", (3, 16, 16), {"stem": "imagenet"}),
-        ("resnet34", (3, 16, 16), {"width": 0.25, "norm": "batch"}),
+        ("resnet34", (3, 16, 16), {"width": 0.25}),
         ("mobilenet_v1", (1, 28, 28), {"width": 0.5, "stem": "imagenet", "groups": 8}),
         ("vgg11", (1, 28, 28), {"norm": "group", "width": 0.25}),
         ("lstm", (80,), {"symbols": 7}),
