@@ -27,6 +27,7 @@ def size(net):
         ("cnn", (1, 28, 28), {"channels": [4, 8], "hidden": 16, "kernel": 3}),
         ("resnet18", (1, 28, 28), {"stem": "imagenet", "groups": 8}),
         ("resnet34", (3, 16, 16), {"stem": "imagenet"}),
+        ("resnet34", (3, 16, 16), {"width": 0.25}),
         ("mobilenet_v1", (1, 28, 28), {"width": 0.5, "stem": "imagenet", "groups": 8}),
         ("vgg11", (1, 28, 28), {"norm": "group", "width": 0.25}),
         ("lstm", (80,), {"symbols": 7}),
@@ -43,6 +44,13 @@ def test_with_other_options_a_net_is_a_task_whose_head_comes_last(name, shape, o
 def test_logistic_starts_from_zero_and_linear_does_not():
     assert all((p == 0).all() for p in build("logistic", {}, (5,), 3, "classes", 0).parameters())
     assert all((p != 0).any() for p in build("linear", {}, (5,), 1, "numbers", 0).parameters())
+
+
+def test_a_resnet_of_a_quarter_of_the_width_has_a_quarter_of_the_channels():
+    narrow, whole = (build("resnet34", {"width": w}, IMAGE, 4, "classes", 0) for w in (0.25, 1.0))
+    for small, large in zip(narrow.parameters(), whole.parameters(), strict=True):
+        assert small.shape[0] in (large.shape[0], large.shape[0] // 4)
+    assert narrow.head.in_features == 128
 
 
 def test_the_cnn_is_mcmahans():

@@ -34,10 +34,13 @@ def net() -> Task:
 @pytest.mark.parametrize(
     ("engine", "how"),
     [
-        *((engine, {"k": 3, "distance": "mahalanobis"}) for engine in ENGINES),
-        (Loop, {"k": 3}),
-        (Loop, {"k": 0}),
-        (Loop, {"grouping": "threshold", "threshold": 1.0}),
+        *((engine, {"k": 3}) for engine in ENGINES),
+        (Loop, {"k": 3, "distance": "euclidean", "extractor_join": "mean"}),
+        (Loop, {"k": 0, "distance": "euclidean"}),
+        (
+            Loop,
+            {"grouping": "threshold", "threshold": 1.0, "distance": "euclidean", "extractor_join": "mean"},
+        ),
     ],
 )
 def test_clients_of_different_kinds_get_different_groups(engine: Any, how: Any, net: Task) -> None:
@@ -50,7 +53,8 @@ def test_enough_noise_hides_the_kinds(net: Task) -> None:
     clients_data, truth = kinds()
     found = {}
     for epsilon in (0.01, 100.0):
-        s = after(PFA(net, warm_up=0, k=3, epsilon=epsilon), Loop(clients_data), 1)
+        as_published = {"distance": "euclidean", "extractor_join": "mean"}
+        s = after(PFA(net, warm_up=0, k=3, epsilon=epsilon, **as_published), Loop(clients_data), 1)
         assert s["centres"].min() >= 0 and s["centres"].max() <= 1
         found[epsilon] = clusters.agreement(np.array(list(s["groups"].values())), np.array(truth))
     assert found[100.0] == 1.0 and found[0.01] < 0.5
@@ -141,7 +145,7 @@ def test_the_summary_holds_groups_and_places_of_vectors(method: Any, how: Any, n
     assert sorted(summary["groups"]) == sorted(clients_data) and ("places" in summary) == ("k" in how)
     if "k" in how:
         assert (
-            summary["silhouette"] > 0.5 and 0.5 < summary["share"] <= 1 and len(summary["places"]["c00"]) == 2
+            summary["silhouette"] > 0.3 and 0.3 < summary["share"] <= 1 and len(summary["places"]["c00"]) == 2
         )
 
 

@@ -208,3 +208,17 @@ def test_second_moments_by_hand() -> None:
         tiny(), tiny().w0, data_of(torch.tensor([[2.0], [-1.0]])), layers=1
     )
     assert found.tolist() == [[0.25, -0.25], [-0.25, 0.25]]
+
+
+def test_layers_side_by_side_keep_what_their_mean_loses() -> None:
+    # One image fires in the first layer alone, the other in the second alone: on average they are the same.
+    first, second = torch.tensor([[[0.0, 0.0]], [[1.0, 1.0]]]), torch.tensor([[[1.0]], [[0.0]]])
+    masks = [first > 0.5, second > 0.5]
+    assert sparsity_vectors.zero_shares(masks, 32, "mean").tolist() == [[0.5], [0.5]]
+    assert sparsity_vectors.zero_shares(masks, 32, "beside").tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_side_by_side_every_layer_has_its_own_channels() -> None:
+    masks = [torch.ones(3, 2, 5) > 0, torch.ones(3, 40) > 0]
+    assert sparsity_vectors.zero_shares(masks, 32, "beside").shape == (3, 2 + 32)
+    assert sparsity_vectors.zero_shares(masks, 32, "mean").shape == (3, 2)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from motet.cli.main import main
-from motet.report import paper_numbers, tables
+from motet.report import experiment_list, paper_numbers, tables
 from motet.report.read import read
 from motet.runs import experiment as experiments
 from motet.runs.recipe import RecipeError
@@ -150,3 +150,44 @@ def test_what_comes_after_a_failure_fails_with_its_name(small):
     done = experiments.perform(planned, small, 1)
     assert [d.planned.row for d in done] == ["Rebuilt", "On"]
     assert done[1].failure == "it comes after Rebuilt, seed 0, which failed"
+
+
+# ---- the list ----
+
+
+def test_the_list_says_paper_and_table_and_what_was_run_when_and_at_which_commit(capfd):
+    assert main(["reproduce", "--list", "--json"]) == 0
+    listed = {e["name"]: e for e in json.loads(capfd.readouterr().out)}
+    assert sorted(listed) == experiments.names()
+    assert all(e["paper"] and e["shows"] and e["scales"] for e in listed.values())
+    assert all(set(e["ran"]) <= set(e["scales"]) for e in listed.values())
+    assert main(["reproduce", "swarm/", "--list"]) == 0
+    out = capfd.readouterr().out
+    assert "swarm/table1" in out and "Table 1" in out and "full ran 2026-11-16 at af4d60b" in out
+    assert "fedperc" not in out
+
+
+@pytest.mark.parametrize("name", experiments.names())
+def test_what_the_list_says_was_run_stands_in_the_readme(name):
+    found = experiments.read(name)
+    commits = [r["commit"] for r in found.listing["ran"].values()]
+    readme = found.folder / "README.md"
+    said = readme.read_text() if readme.exists() else ""
+    if found.name == "swarm/figure7":  # it draws the runs of another experiment
+        said = (found.folder.parent / "table1" / "README.md").read_text()
+    assert all(c in said for c in commits)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_list_fits_the_terminal(width):
+    listed = [e.listing for e in experiments.beginning("")]
+    lines = experiment_list.as_text(listed, width).split("\n")
+    assert max(map(len, lines)) <= width
+    assert all(any(line.startswith(f"  {e['name']}") for line in lines) for e in listed)
+
+
+def test_a_name_that_nothing_begins_with_is_refused_with_what_there_is(small, capfd):
+    assert main(["reproduce", "wime", "--list"]) == 2
+    assert "unknown experiment wime" in capfd.readouterr().err
+    assert main(["reproduce", "--list"]) == 0
+    assert "Two methods on wine" in capfd.readouterr().out  # its title, where nothing says what it shows

@@ -22,7 +22,7 @@ from motet.engines.loop import Loop
 from motet.methods.fedavg import FedAvg
 from motet.parts import clusters, sparsity_vectors
 
-LAYERS, SHORT = 3, 32
+FIRST, SHORT, ALL = 3, 32, 99  # layers and channels of the paper; more layers than any network here has
 VARIANTS = tomllib.loads((Path(__file__).parent / "recipe.toml").read_text())["rows"]
 Shares = list[np.ndarray]  # of each layer, (images, channels)
 
@@ -47,21 +47,26 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
 
 def images(extractor: dict[str, Any], seed: int, out: Path) -> tuple[np.ndarray, Shares]:
     """The client of each image, and its shares of zeros; read from a file if they were measured before."""
-    words = "-".join(str(v) for v in extractor.values())
+    words = "-".join(str(v) for v in extractor.values() if not isinstance(v, dict))
     file = out / f"{words}-seed{seed}.npz"
     if not file.exists():
         task, clients_data, w = trained(extractor, seed)
         found = [measured(task, w, client_data) for client_data in clients_data.values()]
         who = np.repeat(np.arange(len(found)), [len(f[0]) for f in found])
-        layers = {f"layer{i}": np.concatenate([f[i] for f in found]) for i in range(LAYERS)}
+        layers = {f"layer{i}": np.concatenate([f[i] for f in found]) for i in range(len(found[0]))}
         np.savez(file, who=who, **layers)
+    return kept_in(file)
+
+
+def kept_in(file: Path) -> tuple[np.ndarray, Shares]:
     kept = np.load(file)
-    return kept["who"], [kept[f"layer{i}"].astype(np.float64) for i in range(LAYERS)]
+    return kept["who"], [kept[f"layer{i}"].astype(np.float64) for i in range(len(kept.files) - 1)]
 
 
 def trained(extractor: dict[str, Any], seed: int) -> tuple[Task, dict[str, Any], Any]:
     f = load(extractor["data"], {"split": "groups", "unseen": 0.0, "seed": seed})
-    net = nets.build("vgg11", {"width": extractor["width"]}, f.shape, f.outputs, f.kind, seed)
+    name, how = extractor.get("net", "vgg11"), extractor.get("how", {}) or {"width": extractor["width"]}
+    net = nets.build(name, how, f.shape, f.outputs, f.kind, seed)
     task = Task(net, f.kind, f.outputs, f.scale, f.pixels)
     method = FedAvg(task, lr=extractor.get("lr", 0.05), epochs=2, batch=64, momentum=0.5)
     engine, w = Loop(f.clients_data), task.w0
@@ -75,9 +80,10 @@ def measured(task: Task, w: Any, client_data: Any) -> list[np.ndarray]:
     """Of a client's images, validation included: each layer's (images, channels), in half precision."""
     x = torch.cat([client_data.train.take().x, client_data.val.take().x])
     parts = [
-        [s.float().flatten(2).mean(-1) for s in task.zero_masks(w, some, LAYERS)] for some in x.split(128)
+        [s.float().reshape(*s.shape[:2], -1).mean(-1) for s in task.zero_masks(w, some, ALL)]
+        for some in x.split(128)
     ]
-    return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(LAYERS)]
+    return [torch.cat([p[i] for p in parts]).half().numpy() for i in range(len(parts[0]))]
 
 
 # ---- variants ----
@@ -118,10 +124,18 @@ def compared(variant: dict[str, Any], who: np.ndarray, shares: Shares, draw: int
 
 def side_by_side(variant: dict[str, Any], shares: Shares) -> np.ndarray:
     """(images, numbers): the layers and channels that a variant uses."""
-    common = min(s.shape[1] for s in shares)
+    layers = variant.get("layers", "mean")
+    if layers not in ("mean", "each"):
+        return chosen(variant, shares[int(layers)])
+    if layers == "each":
+        return np.concatenate([chosen(variant, s) for s in shares[:FIRST]], 1)
+    common = min(s.shape[1] for s in shares[:FIRST])
+    return np.mean([chosen(variant, s, common) for s in shares[:FIRST]], 0)
+
+
+def chosen(variant: dict[str, Any], share: np.ndarray, most: int = 0) -> np.ndarray:
+    """The channels of one layer that a variant uses, among the first `most`."""
+    common = most or share.shape[1]
     ways = {"first": np.arange(min(SHORT, common)), "all": np.arange(common)}
-    chosen = ways.get(variant.get("channels", ""), sparsity_vectors.common_channels(common, SHORT).numpy())
-    layers, picked = variant.get("layers", "mean"), [s[:, chosen] for s in shares]
-    if layers == "mean":
-        return np.mean(picked, 0)
-    return np.concatenate(picked, 1) if layers == "each" else picked[int(layers)]
+    drawn = sparsity_vectors.common_channels(common, SHORT).numpy()
+    return share[:, ways.get(variant.get("channels", ""), drawn)]

@@ -15,6 +15,12 @@ from motet.cli.command import Add, add_trust, consent_of, say
 def reproduce_command(add: Add) -> None:
     p = add("reproduce", do_reproduce, "run a paper's experiment, and print our numbers and the paper's")
     p.add_argument("name", nargs="?", help="an experiment; without a name, list them all")
+    p.add_argument(
+        "--list",
+        action="store_true",
+        help="list experiments: paper, table or figure, what was run when and at which commit; a name, "
+        "or the beginning of one, lists those alone",
+    )
     p.add_argument("words", nargs="*", metavar="section.name=value", help="settings changed for all rows")
     p.add_argument(
         "--scale",
@@ -32,7 +38,7 @@ def reproduce_command(add: Add) -> None:
         help="for the runs (default: runs/reproduce)",
     )
     p.add_argument("--to", metavar="FILE.md", help="also write the table to this file")
-    p.add_argument("--json", action="store_true", help="the table as JSON on stdout")
+    p.add_argument("--json", action="store_true", help="the table, or the list, as JSON on stdout")
     add_trust(p, "an experiment that is not motet's own")
 
 
@@ -40,10 +46,8 @@ def do_reproduce(args: Any) -> None:
     from motet.report import paper_numbers
     from motet.runs import experiment as experiments
 
-    if args.name is None:
-        for name in experiments.names():
-            print(f"{name}  {experiments.read(name).title}")
-        return
+    if args.list or args.name is None:
+        return show_list(args)
     found = experiments.find(args.name, consent_of(args))
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
@@ -55,6 +59,15 @@ def do_reproduce(args: Any) -> None:
         command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
         Path(args.to).write_text(paper_numbers.as_markdown(table, command, commit(found.folder)))
     say(f"\nruns:   {base}" + (f"\nnext:   motet show {done[0].folder} --clients" if done else ""))
+
+
+def show_list(args: Any) -> None:
+    from motet.report import experiment_list
+    from motet.report.terminal import width_here
+    from motet.runs import experiment as experiments
+
+    listed = [e.listing for e in experiments.beginning(args.name or "")]
+    print(json.dumps(listed) if args.json else experiment_list.as_text(listed, width_here()))
 
 
 def chosen(args: Any) -> tuple[list[str], list[int], list[str]]:

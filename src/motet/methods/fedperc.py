@@ -31,9 +31,11 @@ class FedPerC(Grouping, FedAvg):
     it is the mean). The extractor is W_g itself unless `extractor` names another network; the paper's is VGG-11
     without saying how it is trained: here by FedAvg in the warm-up, like W_g. The paper finds k by "several
     trials with randomly chosen clients" and does not say what decides: choose_k="trials" takes the least
-    validation loss. Euclidean distances, as in the paper, do not find the clusters of its own experiments;
-    distance="mahalanobis" does (experiments/fedperc/grouping). parts/grouping.py lists our additions.
-    The paper's settings: warm_up 50, epochs 4, batch 64, lr 0.01, momentum 0.5, then 30 rounds.
+    validation loss. Euclidean distances of means over layers, as in the paper, do not find the clusters of its own
+    experiments; Mahalanobis distances of layers side by side do (experiments/fedperc/grouping), and are the default.
+    parts/grouping.py lists our additions.
+    The paper's settings: distance "euclidean", extractor_join "mean", warm_up 50, epochs 4, batch 64, lr 0.01,
+    momentum 0.5, then 30 rounds.
     """
 
     def remarks(self) -> list[str]:

@@ -19,7 +19,8 @@ class PFA(Grouping, FedAvg):
 
     Differs from the paper: how PFA makes groups from distances is not public. Here clients are grouped by
     k-means, as in FedPerC, or ("threshold") by links between vectors within a threshold. Vectors cover several
-    layers, as in FedPerC; PFA's code uses 20 random channels of one layer. parts/grouping.py lists our additions.
+    layers, as in FedPerC; PFA's code uses 20 random channels of one layer, and Euclidean distances.
+    parts/grouping.py lists our additions.
     The settings with which FedPerC's authors run it: warm_up 50, epochs 4, batch 64, lr 0.01, momentum 0.5,
     then 30 rounds.
     """

@@ -10,7 +10,9 @@ a site reads from a method's own text which asks it will get.
 Clients of the first round after the warm-up are grouped. A client that comes later gets its vector in its first
 round, and joins the group with the nearest centre; centres stay fixed.
 
-Our own additions, off by default: Mahalanobis distances, k by trials, moves between groups, private vectors.
+Our own additions: Mahalanobis distances and layers side by side, because the paper's Euclidean distances of means over
+layers do not find the groups of its own experiments (experiments/fedperc/grouping); off by default: k by trials, moves
+between groups, private vectors.
 With epsilon > 0, what leaves a client to be grouped is differentially private in single examples. That holds for
 the vector alone, not for models, and epsilon is spent once; a second time only if the reply was lost.
 Knows asks and tensors. Does not know what of a model a group shares.
@@ -54,13 +56,16 @@ class Grouping(Method):
     grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how groups are found
     k: Annotated[int, ">= 0"] = 4  # kmeans, random: number of groups; 0 = found by choose_k
     choose_k: Literal["silhouette", "trials"] = "silhouette"  # k = 0: by silhouettes, or validation loss
-    threshold: NotNegative = 0.1  # threshold: clients whose vectors are within this distance are linked
-    distance: Literal["euclidean", "mahalanobis"] = (
-        "euclidean"  # of vectors; mahalanobis: by examples' covariance
+    threshold: NotNegative = (
+        1.0  # threshold: clients whose vectors are within this distance are linked; unit: distance
+    )
+    distance: Literal["mahalanobis", "euclidean"] = (
+        "mahalanobis"  # of vectors: by examples' covariance, or euclidean as in the paper
     )
     extractor: str = ""  # network that measures sparsity, say "vgg11 width=0.5"; "" = the global model
     extractor_layers: Count = 3  # how many of its first activation layers are measured
     extractor_channels: Count = 32  # how many channels of each layer are measured, the same for all clients
+    extractor_join: sparsity_vectors.Join = "beside"  # layers side by side, or their mean as in the paper
     epsilon: NotNegative = 0.0  # differential privacy of what is sent to be grouped; 0 = no noise
     noise: Literal["gaussian", "laplace"] = "gaussian"  # epsilon > 0: kind of noise; gaussian has delta 1e-5
     vector_clip: NotNegative = 0.0  # epsilon > 0: largest distance of example vectors from 1/2; 0 = any
@@ -204,8 +209,7 @@ class Grouping(Method):
     @verb
     def second_moments(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         noise, n = self.vector_noise, sparsity_vectors.real_examples(data).sum()
-        size = self.extractor_layers, self.extractor_channels, noise.clip
-        m = sparsity_vectors.second_moments(self.measured, sent["extractor"], data, *size)
+        m = sparsity_vectors.second_moments(self.measured, sent["extractor"], data, *self.vector_size)
         return {"moments": noise.on_moments(m, n, data.seed), "noise": noise.variance(n, len(m))}, keep
 
     @verb
@@ -223,8 +227,12 @@ class Grouping(Method):
         if not self.needs_vectors:
             return torch.zeros(0)
         noise, n = self.vector_noise, sparsity_vectors.real_examples(data).sum()
-        size = self.extractor_layers, self.extractor_channels, noise.clip
-        return noise.on_vector(sparsity_vectors.mean_vector(self.measured, w, data, *size), n, data.seed)
+        V = sparsity_vectors.mean_vector(self.measured, w, data, *self.vector_size)
+        return noise.on_vector(V, n, data.seed)
+
+    @property
+    def vector_size(self) -> tuple[int, int, float, sparsity_vectors.Join]:
+        return self.extractor_layers, self.extractor_channels, self.vector_noise.clip, self.extractor_join
 
     @property
     def vector_noise(self) -> sparsity_vectors.VectorNoise:

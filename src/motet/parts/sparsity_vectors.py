@@ -2,11 +2,13 @@
 
 Yang et al. 2022, "A Federated Model Personalisation Method Based on Sparsity Representation and
 Clustering", section III: for each image, the share of zeros after a ReLU, channel by channel, averaged
-over the first layers and over all images of the client, validation images included.
+over the first layers (join="mean") and over all images of the client, validation images included.
 
 Differs from the paper: any network will do. An activation that is no ReLU counts as zero where a ReLU would
 be; a gate of an LSTM where it is less than half open; in a dense layer, a channel is a unit with one position.
-The common channels are drawn once, the same for all clients, from those that all the layers have.
+The common channels are drawn once, the same for all clients, from those that all the layers have. Layers can also
+stand side by side (join="beside"): a channel of one layer has nothing to do with that of another by its number, and
+their mean loses what tells groups apart (experiments/fedperc/grouping).
 The noise is our own addition.
 Knows one client's examples and tensors. Does not know what vectors are compared for.
 """
@@ -27,6 +29,7 @@ from motet.parts.agents import normal, uniform
 from motet.vec import Vec
 
 DELTA = 1e-5  # the probability with which the guarantee of Gaussian noise may fail
+Join = Literal["beside", "mean"]  # how layers become one vector
 _SLICE = 128  # examples in one forward pass
 _DRAW = 102  # seed of the common channels
 _NOISE = 1 << 41  # salt of the noise, far from the salts of batch orders and of methods
@@ -36,18 +39,30 @@ _NOISE = 1 << 41  # salt of the noise, far from the salts of batch orders and of
 
 
 def mean_vector(
-    task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32, clip: float = 0.0
+    task: Task,
+    w: Vec,
+    data: Data,
+    layers: int = 3,
+    channels: int = 32,
+    clip: float = 0.0,
+    join: Join = "mean",
 ) -> Tensor:
-    """The client's sparsity vector V: numbers in [0, 1], at most `channels` of them."""
-    shares, real = of_examples(task, w, data, layers, channels)
+    """The client's sparsity vector V: numbers in [0, 1], at most `channels` of them, or of each layer."""
+    shares, real = of_examples(task, w, data, layers, channels, join)
     return real @ clipped(shares, clip) / real.sum()
 
 
 def second_moments(
-    task: Task, w: Vec, data: Data, layers: int = 3, channels: int = 32, clip: float = 0.0
+    task: Task,
+    w: Vec,
+    data: Data,
+    layers: int = 3,
+    channels: int = 32,
+    clip: float = 0.0,
+    join: Join = "mean",
 ) -> Tensor:
-    """Second moments about 1/2 of the vectors of single examples, (channels, channels)."""
-    shares, real = of_examples(task, w, data, layers, channels)
+    """Second moments about 1/2 of the vectors of single examples, (numbers, numbers)."""
+    shares, real = of_examples(task, w, data, layers, channels, join)
     away = clipped(shares, clip) - 0.5
     return (away * real[:, None]).T @ away / real.sum()
 
@@ -61,13 +76,15 @@ def clipped(shares: Tensor, clip: float) -> Tensor:
     return 0.5 + away * (clip / longest)
 
 
-def of_examples(task: Task, w: Vec, data: Data, layers: int, channels: int) -> tuple[Tensor, Tensor]:
-    """The vector of each example, (examples, channels), and which examples are real, (examples,)."""
+def of_examples(
+    task: Task, w: Vec, data: Data, layers: int, channels: int, join: Join
+) -> tuple[Tensor, Tensor]:
+    """The vector of each example, (examples, numbers), and which examples are real, (examples,)."""
     w = task.at_home(partial(task.predict, w), data).args[0]  # its own statistics, where they are local
     shares = []
     for x in (*torch.split(data.x, _SLICE), *torch.split(data.val.x, _SLICE)):
         if len(x):
-            shares.append(zero_shares(task.zero_masks(w, x, layers), channels))
+            shares.append(zero_shares(task.zero_masks(w, x, layers), channels, join))
     return torch.cat(shares), real_examples(data)
 
 
@@ -77,11 +94,13 @@ def real_examples(data: Data) -> Tensor:
     return torch.cat([(b.live > 0).to(b.live.dtype) for b in every])
 
 
-def zero_shares(masks: list[Tensor], channels: int) -> Tensor:
-    """Shares of zeros (examples, channels): the mean over layers, of channels that all of them have."""
-    common = min(m.shape[1] for m in masks)
-    chosen = common_channels(common, channels)
+def zero_shares(masks: list[Tensor], channels: int, join: Join = "mean") -> Tensor:
+    """Shares of zeros, (examples, numbers): some channels of each layer side by side, or the mean over layers of
+    channels that all of them have."""
     shares = [m.float().reshape(*m.shape[:2], -1).mean(-1) for m in masks]
+    if join == "beside":
+        return torch.cat([s[:, common_channels(s.shape[1], channels)] for s in shares], 1)
+    chosen = common_channels(min(m.shape[1] for m in masks), channels)
     return torch.stack([s[:, chosen] for s in shares]).mean(0)
 
 

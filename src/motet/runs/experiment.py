@@ -5,6 +5,9 @@ recipe.toml holds
 - [rows.NAME]: settings of one row. `after = ["OTHER"]` runs it when row OTHER of the same seed is done; {OTHER}
   then stands for that run's folder: `net.weights = "{OTHER}/global.safetensors"`;
 - [scales.quick|desk|full]: settings, seeds and, if not all, rows of a scale; [scales.desk.by_row.NAME] for one row;
+- paper, shows: what a list of experiments says: whose table or figure it is; ran.SCALE: { date, commit, part } of
+  the run that the README reports, where part says what of the scale was run, if not all of it; takes.SCALE: the
+  seconds of one core that a scale would take;
 - [columns]: the entry of a run's summary that each column shows, `global = "server_test"`, with its unit where
   it is not percent, `mse = { key = "global", unit = "number" }`; `metrics.NAME` is a metric of the last round.
 expected.json holds the paper's numbers by row and column.
@@ -86,6 +89,20 @@ class Experiment:
         given: dict[str, Any] = self.settings["columns"]
         return {
             name: c.get("unit", "percent") if isinstance(c, dict) else "percent" for name, c in given.items()
+        }
+
+    @property
+    def listing(self) -> Settings:
+        """What a list of experiments says of this one, as plain data; `ran` is by scale, `takes` in seconds."""
+        given = self.settings
+        return {
+            "name": self.name,
+            "paper": given.get("paper", ""),
+            "shows": given.get("shows", self.title),
+            "title": self.title,
+            "scales": [s for s in SCALES if s in given["scales"]],
+            "ran": given.get("ran", {}),
+            "takes": given.get("takes", {}),
         }
 
     @property
@@ -205,6 +222,14 @@ def own_folder() -> Path:
 def names() -> list[str]:
     root = experiments_folder()
     return sorted(str(p.parent.relative_to(root)) for p in root.rglob("recipe.toml"))
+
+
+def beginning(start: str) -> list[Experiment]:
+    """All experiments whose names begin so, as they are written down."""
+    found = [name for name in names() if name.startswith(start)]
+    if start and not found:
+        raise RecipeError(unknown("experiment", start, names()))
+    return [read(name) for name in found]
 
 
 def find(name: str, trust: Consent = False) -> Experiment:
