@@ -160,14 +160,14 @@ class PAGE(LocalSGD):
         if self.player not in WITH_NETWORKS:
             return torch.zeros(len(found["f"]))
         some = games.evenly_spaced(turn.proxy, self.proxy_rows)
-        return games.accuracies(self.task, self.alone(state, turn, found), some)
+        return games.accuracies(self.task, self.single_models(state, turn, found), some)
 
-    def alone(self, state: Tree, turn: Turn, found: Tree) -> Vec:
+    def single_models(self, state: Tree, turn: Turn, found: Tree) -> Vec:
         """The model that each client alone would make of W, (clients, …)."""
-        return found["w"]  # type: ignore[no-any-return]
+        return found["w"]
 
     def merged(self, state: Tree, turn: Turn, found: Tree, p: Tensor) -> Vec:
-        return games.weighted_mean(found["w"], p)  # type: ignore[no-any-return]
+        return games.weighted_mean(found["w"], p)
 
     def carried(self, state: Tree, turn: Turn, found: Tree, p: Tensor, w: Vec) -> Tree:
         """What the server carries on besides the game's own."""
@@ -179,10 +179,10 @@ class PAGE(LocalSGD):
     def step(self, state: Tree, turn: Turn, found: Tree, p: Tensor, reward: Reward) -> Tensor:
         """The length of this round's step, and what it will count in the next round: (2,)."""
         if self.step_max == 1:
-            return state["step"]  # type: ignore[no-any-return]
+            return state["step"]
         if self.step_rule == "search":
             return step_lengths.searched(reward, self.step_max).repeat(2)
-        now = step_lengths.extrapolated(self.alone(state, turn, found) - state["w"], p)
+        now = step_lengths.extrapolated(self.single_models(state, turn, found) - state["w"], p)
         return torch.stack([(state["step"][1] + now) / 2, now]).clamp(max=self.step_max)
 
     def compared(self, me: Tree, result: Tree) -> Tree:
@@ -249,7 +249,7 @@ class PAGE(LocalSGD):
         return reply | {"f": f}, keep
 
     def received(self, sent: Tree) -> Vec:
-        return sent  # type: ignore[no-any-return]
+        return sent
 
     def loss_of(self, w: Vec, data: Data) -> Tensor:
         return games.local_loss_and_accuracy(self.task, w, data)[0]

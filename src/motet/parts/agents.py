@@ -174,7 +174,7 @@ def learn(agent: Agent, seed: Tensor | int, spec: AgentSpec) -> Agent:
 
 def is_ready(agent: Agent, spec: AgentSpec) -> Tensor:
     """Whether the warm-up is over and the memory holds a batch."""
-    return (agent["stored"] >= spec.batch_size) & (agent["acted"] >= spec.warm_up)
+    return torch.as_tensor((agent["stored"] >= spec.batch_size) & (agent["acted"] >= spec.warm_up))
 
 
 def sample(agent: Agent, seed: Tensor | int, spec: AgentSpec) -> tuple[Tensor, ...]:

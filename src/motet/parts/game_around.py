@@ -44,7 +44,8 @@ class Chosen(Method):
         return found
 
     def path_length(self, data: ChosenData) -> Tensor:
-        return data.eta * data.alpha * self.steps_taken(data.n)  # type: ignore[attr-defined]
+        in_an_epoch: Tensor = self.steps_taken(data.n)  # type: ignore[attr-defined]
+        return data.eta * data.alpha * in_an_epoch
 
 
 class GameAround(Method):
@@ -111,7 +112,7 @@ class GameAround(Method):
         mean = games.weighted_mean(found["reply"], p)
         return self.inner.global_model(self.answered(state, turn, mean))  # type: ignore[no-any-return]
 
-    def alone(self, state: Tree, turn: Turn, found: Tree) -> Vec:
+    def single_models(self, state: Tree, turn: Turn, found: Tree) -> Vec:
         """The next global models, each of one client's reply: (clients, …)."""
         ones = torch.eye(len(found["f"]), dtype=torch.float64)
         return stack([self.merged(state, turn, found, p) for p in ones])  # type: ignore[no-any-return]

@@ -26,10 +26,10 @@ def searched(reward: Callable[[Tensor], Tensor], most: float) -> Tensor:
     """Of several lengths from 1 to `most`, in equal ratios, the one of the largest reward.
 
     >>> searched(lambda s: -(s - 3).abs(), 8.0).item()  # of 1, 1.35, 1.81, 2.44, 3.28, …
-    3.2813...
+    3.281...
     """
-    lengths = most ** torch.linspace(0, 1, _TRIALS)
-    return max(lengths, key=lambda s: float(reward(s)))
+    lengths: Tensor = most ** torch.linspace(0, 1, _TRIALS)
+    return max(lengths.unbind(), key=lambda s: float(reward(s)))
 
 
 def extrapolated(changes: Vec, p: Tensor) -> Tensor:

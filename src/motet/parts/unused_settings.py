@@ -27,4 +27,4 @@ def refuse_unused(method: Any, unused: Mapping[str, str]) -> None:
 def value(thing: Any, name: str) -> Any:
     for part in name.split("."):
         thing = getattr(thing, part)
-    return thing
+    return list(thing) if isinstance(thing, tuple) else thing  # a recipe has lists
