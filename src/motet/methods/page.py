@@ -25,6 +25,7 @@ from motet.core import (
     Tree,
     Turn,
     collect,
+    is_verb,
     verb,
 )
 from motet.methods.fedavg import FedAvg, LocalSGD
@@ -113,9 +114,10 @@ class PAGE(LocalSGD):
     @classmethod
     def around(cls, base: type[Method]) -> type[Method]:
         """The same game, in which clients choose rate and epochs of another method's training."""
-        if not issubclass(base, FedAvg):
+        verbs = {name for name in dir(base) if is_verb(getattr(base, name))}
+        if not issubclass(base, FedAvg) or verbs != {"train"}:
             raise MethodUnfit(
-                f"clients of {base.__name__} do not train as FedAvg's do, with a rate and epochs that they could "
+                f"clients of {base.__name__} do more than train as FedAvg's do, with a rate and epochs that they could "
                 "choose.\nhint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
             )
         return GameAround.made(cls, base)

@@ -155,7 +155,7 @@ class GameAround(Method):
             "__annotations__": dict.fromkeys(NOT_SET, ClassVar[Any]),
             "made_of": inner,
             "epochs": 0,
-            "lr": None,
+            "lr": 0.0,
         }
         return type(f"{base.__name__}{game.__name__}", (GameAround, game, base), said)
 
