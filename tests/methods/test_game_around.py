@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from motet.client import Batch, ClientData, Task, seed_of
+from motet.client.descent import unrolled
 from motet.core import MethodUnfit
 from motet.engines.driver import play
 from motet.engines.loop import Loop
@@ -178,6 +179,16 @@ def test_scaffolds_client_divides_by_the_steps_and_the_rate_that_it_chose() -> N
         kept = here.keeps.get(client)
         expected = (1 - kept["w"]["weight"].item()) / (3 * 0.05)
         assert kept["inner"]["weight"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_training_steps_are_recorded_once_for_all_rounds(
+    clients_data: dict[str, ClientData], task: Task
+) -> None:
+    method, here = method_class("feddyn+page")(task, epochs_max=2), Vmap(clients_data)
+    after(method, here, 1, server_examples())
+    recorded = unrolled.cache_info().misses
+    after(method, here, 3, server_examples())
+    assert unrolled.cache_info().misses == recorded
 
 
 def test_clients_choose_their_rates_on_a_scale_of_ratios() -> None:

@@ -70,6 +70,10 @@ class PAGE(LocalSGD):
       for what clients earn in the round after its choice, which is the first round that its choice can change.
     - Clients may be absent: the server's agent has a seat for each client, and absent clients have no weight.
     - The server takes the mean itself, so a guard's robust mean has no effect.
+
+    Beyond the paper, off by default: the server may go further than to the mean, W + s (sum p_i w_i - W) with s up to
+    `step_max`; simpler players may take the agents' place (`player`, parts/players.py); and the game may go around
+    another method's training, say method=feddyn+page (parts/game_around.py).
     """
 
     lr_min: TenthRate = 0.03  # smallest learning rate that a client can choose (eta); auto: a tenth of lr_max
@@ -117,8 +121,8 @@ class PAGE(LocalSGD):
         verbs = {name for name in dir(base) if is_verb(getattr(base, name))}
         if not issubclass(base, FedAvg) or verbs != {"train"}:
             raise MethodUnfit(
-                f"clients of {base.__name__} do more than train as FedAvg's do, with a rate and epochs that they could "
-                "choose.\nhint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
+                f"{base.__name__}: the game needs clients that train as FedAvg's do and do nothing else, with a rate "
+                "and epochs that they can choose.\nhint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
             )
         return GameAround.made(cls, base)
 
@@ -155,6 +159,8 @@ class PAGE(LocalSGD):
         step = self.step(state, turn, found, p, partial(reward, p))
         after = led(p, step[0])
         result = self.outcome(after, p, found["f"], proxy) | {"step": step}
+        if self.step_max > 1:
+            result["metrics"]["step"] = step[0]
         return self.compared(me, result) | result | self.carried(state, turn, found, p, after)
 
     def scores(self, state: Tree, turn: Turn, found: Tree) -> Tensor:
@@ -232,7 +238,8 @@ class PAGE(LocalSGD):
         return state["w"]
 
     def metrics(self, state: Tree) -> dict[str, float]:
-        """Rewards of the server and, on average, of clients; how many clients of equal weight p amounts to."""
+        """Rewards of the server and, on average, of clients; how many clients of equal weight p amounts to; how far
+        the server went, where it may go further than to the mean."""
         return {k: float(v) for k, v in state["metrics"].items()}
 
     # ---- a client ----

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch
@@ -53,9 +54,9 @@ class GameAround(Method):
 
     made_of: ClassVar[type[Method]]  # the method around which the game is, trained as clients choose
 
-    @property
+    @cached_property
     def inner(self) -> Any:
-        """The method inside, with its settings."""
+        """The method inside, with its settings: one object, because recorded training steps belong to it."""
         names = [f.name for f in fields(self.made_of) if f.name not in NOT_SET]
         return self.made_of(**{k: getattr(self, k) for k in names})
 
