@@ -26,6 +26,10 @@ class PrivatePAGE(PAGE):
 
     candidates: Count = 1  # must be 1: the server sees no models with which it could compare choices of p
 
+    def unused(self) -> dict[str, str]:
+        blind = "the server sees no models that it could score"
+        return super().unused() | dict.fromkeys(("step_max", "step_rule"), blind)
+
     def start(self, turn: Turn) -> Tree | Talk:
         if self.candidates > 1:
             raise MethodUnfit(

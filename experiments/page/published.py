@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Positive, Tree, verb
+from motet.core import Count, Positive, Share, Tree, verb
 from motet.methods.page import PAGE
 from motet.parts import games
 from motet.parts.agents import AgentSettings
@@ -26,8 +26,14 @@ class PublishedPAGE(PAGE):
     and its batches without remainders are left out.
     """
 
+    candidates: Count = 1  # must be 1: the server compares no choices of p
+    floor: Share = 0.0  # must be 0: a client may have no weight at all
     eps: Positive = 1e-5  # added to every loss before it is inverted to a reward
     agent: AgentSettings = AgentSettings()  # the agents of the server and of the clients (DDPG)
+
+    def unused(self) -> dict[str, str]:
+        fixed = ("candidates", "floor", "epochs_min", "step_max", "step_rule", "lr_scale", "player")
+        return super().unused() | dict.fromkeys(fixed, "PAGE as published has no such choice")
 
     def server(self, many: int) -> Follower:
         return PublishedFollower(self.agent.sized(many, many, sigma=0.0))

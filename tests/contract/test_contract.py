@@ -2,9 +2,10 @@
 
 Runs that nothing disturbs are played once for each method and engine and remembered. A method whose verbs are
 all solo takes the loop's path on the vmap engine, so it is tested on the loop and on threads alone.
-Ways to train (optimisers, steps, schedules) are tested with FedAvg as methods are, because they are there; and servers
-with FedOpt. Every other method must agree on all engines with all of them at once. Losses and weights of rows are
-tested with FedAvg too (loss_ways.py), and every other method with weights of rows.
+Ways to train (optimisers, steps, schedules) are tested with FedAvg as methods are, because they are there; servers
+with FedOpt; players and lengths of the server's step with PAGE. Every other method must agree on all engines with all
+of the ways to train at once. Losses and weights of rows are tested with FedAvg too (loss_ways.py), and every other
+method with weights of rows.
 `pytest tests/contract --method NAME` tests one method; NAME may be `module:Class`.
 """
 
@@ -33,6 +34,7 @@ from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import GatheredMean, robust_mean
+from motet.parts.players import PlayerName
 from motet.parts.rate_schedules import RateSchedule
 from motet.parts.server_optimisers import ServerOptimiserName
 from motet.runs.recipe import method_class, method_names
@@ -60,6 +62,9 @@ WAYS: dict[str, dict[str, Any]] = (
     | {f"fedopt {name}": {"server_optimiser": name} for name in get_args(ServerOptimiserName)}
     | {"fedper+fedopt": {}}
     | {f"fedavg {way}": {} for way in WAYS_TO_COUNT}
+    | {f"page {name}": {"player": name} for name in get_args(PlayerName) if name not in ("ddpg", "constant")}
+    | {f"page {rule}": {"step_max": 4.0, "step_rule": rule} for rule in ("search", "fedexp")}
+    | {"feddyn+page": {}, "scaffold+page": {}}
 )  # labels of tests: a method, and settings that make it another test
 AT_ONCE = {"optimiser": "adamw", "decay": 0.01, "steps": 4, "schedule": RateSchedule("cosine", 1, ROUNDS)}
 QUICK: dict[str, dict[str, Any]] = {"stacking": {"trees": 3}}  # settings that save time and change no path

@@ -111,6 +111,10 @@ class FedAvg(LocalSGD):
         whole = self.epochs * torch.ceil(n / self.batch)
         return torch.full_like(whole, self.steps) if self.steps else whole
 
+    def path_length(self, data: Data) -> Tensor:
+        """Steps of a client in this round, times their rate."""
+        return self.steps_taken(data.n) * self.rate(data)
+
     def rows_trained(self, n: int) -> int:
         rows = super().rows_trained(n)
         return min(rows, self.steps * self.batch) if self.steps else rows

@@ -61,7 +61,7 @@ class Scaffold(FedAvg):
         x, c = s["x"], s["c"]
         how = (self.uncorrected, self.corrected_step) if self.clip else (self.corrected, sgd)
         y = self.descend(how[0], x, data, given=c - ci, step=how[1])
-        fresh = ci - c + (x - y) / (self.steps_taken(data.n) * self.rate(data))  # K eta_l of the paper
+        fresh = ci - c + (x - y) / self.path_length(data)  # K eta_l of the paper
         return (y - x, fresh - ci), fresh
 
     def corrected(self, y: Vec, batch: Batch, drift: Vec) -> Tensor:

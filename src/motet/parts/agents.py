@@ -87,6 +87,7 @@ class AgentSpec(AgentSettings):
 
     states: int  # numbers in a state
     actions: int  # numbers in an action, each in [-1, 1]
+    player: str = "ddpg"  # who acts (parts/players.py)
 
 
 def initial(spec: AgentSpec, seed: Tensor | int) -> Agent:
@@ -95,7 +96,7 @@ def initial(spec: AgentSpec, seed: Tensor | int) -> Agent:
     bias = math.atanh(min(spec.initial_action, _MOST))
     return {
         "actor": _initial_weights(actor_layers(spec), seed, _ACTOR, bias),
-        "critic": _initial_weights(critic_layers(spec), seed, _CRITIC),
+        "critic": initial_critic(spec, seed),
         "memory": torch.zeros(spec.capacity or _CAPACITY, width),  # rows of state, action, reward, next state
         "noise": torch.zeros(spec.actions),
         "level": torch.zeros(()),  # running mean of the rewards
@@ -105,12 +106,16 @@ def initial(spec: AgentSpec, seed: Tensor | int) -> Agent:
     }
 
 
+def initial_critic(spec: AgentSpec, seed: Tensor | int, salt: int = _CRITIC) -> Vec:
+    return _initial_weights(critic_layers(spec), seed, salt)
+
+
 def act(agent: Agent, state: Tensor, seed: Tensor | int, spec: AgentSpec) -> tuple[Tensor, Agent]:
     """An action in [-1, 1]^n: drawn uniformly during the warm-up, then the actor's plus noise."""
     acted, before = agent["acted"], agent["noise"]
     warm = acted < spec.warm_up
     noise = drift(before, seed, spec)
-    chosen = policy(agent["actor"]["now"], state, spec) + _noise_scale(acted, spec) * noise
+    chosen = policy(agent["actor"]["now"], state, spec) + noise_scale(acted, spec) * noise
     action = torch.where(warm, 2 * uniform(seed, _ANY, spec.actions) - 1, chosen.clamp(-1, 1))
     return action, agent | {"acted": acted + 1, "noise": torch.where(warm, before, noise)}
 
@@ -151,12 +156,12 @@ def relative_reward(
 
 def learn(agent: Agent, seed: Tensor | int, spec: AgentSpec) -> Agent:
     """One step of critic, actor and target networks, once the warm-up is over and the memory holds a batch."""
-    ready = (agent["stored"] >= spec.batch_size) & (agent["acted"] >= spec.warm_up)
+    ready = is_ready(agent, spec)
     actor, critic, t = agent["actor"], agent["critic"], agent["learned"] + 1
     s, a, r, then = sample(agent, seed, spec)
     y = r + spec.gamma * value(critic["target"], then, policy(actor["target"], then, spec), spec)
-    new_critic = adam(critic, grad(_critic_loss)(critic["now"], s, a, y, spec), t, spec.critic_lr)
-    new_actor = adam(actor, grad(_actor_loss)(actor["now"], new_critic["now"], s, spec), t, spec.actor_lr)
+    new_critic = adam(critic, grad(critic_loss)(critic["now"], s, a, y, spec), t, spec.critic_lr)
+    new_actor = adam(actor, grad(actor_loss)(actor["now"], new_critic["now"], s, spec), t, spec.actor_lr)
     return agent | {
         "actor": follow(new_actor, spec.tau).where(ready, actor),
         "critic": follow(new_critic, spec.tau).where(ready, critic),
@@ -165,6 +170,11 @@ def learn(agent: Agent, seed: Tensor | int, spec: AgentSpec) -> Agent:
 
 
 # ---- learning ----
+
+
+def is_ready(agent: Agent, spec: AgentSpec) -> Tensor:
+    """Whether the warm-up is over and the memory holds a batch."""
+    return torch.as_tensor((agent["stored"] >= spec.batch_size) & (agent["acted"] >= spec.warm_up))
 
 
 def sample(agent: Agent, seed: Tensor | int, spec: AgentSpec) -> tuple[Tensor, ...]:
@@ -188,11 +198,11 @@ def scaled(r: Tensor, all_rewards: Tensor, held: Tensor) -> Tensor:
     return r / ((all_rewards**2 * real).sum() / held).sqrt().clamp(min=1e-12)
 
 
-def _critic_loss(w: Tensor, s: Tensor, a: Tensor, y: Tensor, spec: AgentSpec) -> Tensor:
+def critic_loss(w: Tensor, s: Tensor, a: Tensor, y: Tensor, spec: AgentSpec) -> Tensor:
     return ((y - value(w, s, a, spec)) ** 2).mean()
 
 
-def _actor_loss(w: Tensor, critic: Tensor, s: Tensor, spec: AgentSpec) -> Tensor:
+def actor_loss(w: Tensor, critic: Tensor, s: Tensor, spec: AgentSpec) -> Tensor:
     return -value(critic, s, policy(w, s, spec), spec).mean()
 
 
@@ -271,7 +281,7 @@ def drift(noise: Tensor, seed: Tensor | int, spec: AgentSpec) -> Tensor:
     return noise + pull + spec.sigma * math.sqrt(spec.noise_rate) * normal(seed, _NOISE, len(noise))
 
 
-def _noise_scale(acted: Tensor, spec: AgentSpec) -> Tensor:
+def noise_scale(acted: Tensor, spec: AgentSpec) -> Tensor:
     """What noise is multiplied by: 1 as the warm-up ends, falling linearly to 0."""
     since = (acted - spec.warm_up).clamp(min=0)
     return (1 - since / spec.noise_decay).clamp(min=0) if spec.noise_decay else torch.ones(())

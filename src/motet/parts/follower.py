@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch
-from motet.parts import agents, games
+from motet.parts import agents, games, players
 from motet.parts.agents import AgentSpec
 
 Me = dict[str, Any]  # what the follower carries from round to round
@@ -41,7 +41,7 @@ class Follower:
     def initial(self, seed: int) -> Me:
         none, one = torch.zeros(self.spec.actions), torch.zeros(())
         tried = {"a": none[None][:0], "r": one[None][:0]}  # not chosen, and their rewards
-        return {"agent": agents.initial(self.spec, seed), "s": none, "a": none, "r": one, "tried": tried}
+        return {"agent": players.initial(self.spec, seed), "s": none, "a": none, "r": one, "tried": tried}
 
     def move(
         self, me: Me, s: Tensor, at: Tensor, reward: Reward, bonus: Tensor, seed: int
@@ -58,11 +58,11 @@ class Follower:
             r = torch.cat([me["r"][None], me["tried"]["r"]]) - me["r"] + chosen
             before, then = (v.expand(len(a), -1) for v in (me["s"], s))
             agent = agents.remember_all(agent, torch.cat([before, a, r[:, None], then], 1))
-        return me | {"agent": agents.learn(agent, seed, self.spec), "s": s}
+        return me | {"agent": players.learn(agent, seed, self.spec), "s": s}
 
     def choose(self, me: Me, at: Tensor, reward: Reward, seed: int) -> tuple[Tensor, Me]:
         """Weights of those present, and the follower that chose them."""
-        a, agent = agents.act(me["agent"], me["s"], seed, self.spec)
+        a, agent = players.act(me["agent"], me["s"], seed, self.spec)
         found = self.search(a, me["a"], at, reward) if self.candidates > 1 else [(a, torch.zeros(()))]
         best = max(range(len(found)), key=lambda k: float(found[k][1]))  # the first of several
         others = [f for k, f in enumerate(found) if k != best]

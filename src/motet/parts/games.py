@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.utils import _pytree as pytree
 
 from motet.client import Batch, Data, Task, slices
-from motet.parts import agents
+from motet.parts import agents, players
 from motet.vec import Vec, unstack
 
 Tree = dict[str, Any]
@@ -76,14 +77,14 @@ def move(
     (state, action, reward), when = last, agent["acted"] > since
     reward, agent = agents.relative_reward(agent, reward, spec, when)
     agent = agents.remember(agent, state, action, reward, now, when)
-    return agents.act(agents.learn(agent, seed, spec), now, seed, spec)
+    return players.act(players.learn(agent, seed, spec), now, seed, spec)
 
 
 def initial_leader(spec: agents.AgentSpec, seed: Tensor) -> Tree:
     """What a leader keeps before its first action: its agent, the last state, action and reward, and the state
     that they led to."""
     s, a, r = torch.zeros(spec.states), torch.zeros(spec.actions), torch.zeros(())
-    return {"agent": agents.initial(spec, seed), "s": s, "a": a, "r": r, "now": s.clone()}
+    return {"agent": players.initial(spec, seed), "s": s, "a": a, "r": r, "now": s.clone()}
 
 
 def lead(me: Tree, bonus: Tensor, seed: Tensor, spec: agents.AgentSpec) -> tuple[Tensor, Tree]:
@@ -122,6 +123,15 @@ def rescale(action: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor
     return low + (action + 1) / 2 * (high - low)
 
 
+def rescale_log(action: Tensor, low: float, high: float) -> Tensor:
+    """[-1, 1] onto low … high, so that equal differences are equal ratios.
+
+    >>> rescale_log(torch.tensor([-1.0, 0.0, 1.0]), 0.001, 0.1).mul(1000).round().tolist()
+    [1.0, 10.0, 100.0]
+    """
+    return low * (high / low) ** ((action + 1) / 2)
+
+
 def shares(action: Tensor, floor: float = 0.0) -> Tensor:
     """An action in [-1, 1]^n as n weights that sum to one: in proportion to the action on the scale floor … 1.
 
@@ -133,6 +143,6 @@ def shares(action: Tensor, floor: float = 0.0) -> Tensor:
     return u / u.sum()
 
 
-def weighted_mean(models: Vec, p: Tensor) -> Vec:
-    """Of stacked models (many, …), sum p_i w_i."""
-    return models.map(lambda v, _: torch.tensordot(p, v.to(p.dtype), dims=1).to(v.dtype))
+def weighted_mean(replies: Any, p: Tensor) -> Any:
+    """Of stacked models, or of any stacked trees of numbers (many, …), sum p_i w_i."""
+    return pytree.tree_map(lambda v: torch.tensordot(p, v.to(p.dtype), dims=1).to(v.dtype), replies)

@@ -43,12 +43,13 @@ def method_class(name: str) -> type[Method]:
 
 @cache
 def around(inner: str, outer: str) -> type[Method]:
-    """A method put around another one: what its server does, with the clients of the inner one."""
+    """A method put around another one: what its server does, or who chooses, with the training of the inner one."""
     base, put = method_class(inner), getattr(method_class(outer), "around", None)
     if put is None or inner == "centralised":
         raise RecipeError(
             f"{outer} cannot be put around {inner}\nhint: fedopt can be put around fedavg, fedprox, fedper, ditto and "
-            "other methods whose server takes the mean, say method=fedper+fedopt"
+            "other methods whose server takes the mean, say method=fedper+fedopt; page around methods that train as "
+            "fedavg does, say method=feddyn+page"
         )
     try:
         found: type[Method] = put(base)
