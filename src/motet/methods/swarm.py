@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import (
     Count,
+    Fuse,
+    Fused,
     MethodUnfit,
     NotNegative,
     Positive,
@@ -23,6 +26,7 @@ from motet.core import (
     verb,
 )
 from motet.parts import particle_losses as losses
+from motet.parts.fused_swarms import advance, pooled_root
 from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, initial_state, with_trail
 
 
@@ -89,9 +93,11 @@ class Swarm(losses.SendsLosses):
 
     def optimise(self, swarms: Swarms, turn: Turn) -> Talk:
         many = self.particles * self.tries
-        for _ in range(self.stretch):
+        while swarms.epochs_left:
             tried = swarms.candidates()  # theta + v of all particles, then gbest
-            new, lost = yield from self.ask(tried, swarms.epoch, turn)
+            new, lost = yield from self.ask(tried, swarms.epoch, turn, partial(self.fuse, swarms))
+            if not swarms.epochs_left:  # the engine has done all epochs of the round at once
+                return
             if not self.epsilon and swarms.others_answered(new[..., many]):
                 both = np.concatenate([tried[..., :many, :], swarms.theta], -2)
                 new, lost = yield from self.ask(both, swarms.epoch, turn)
@@ -99,12 +105,30 @@ class Swarm(losses.SendsLosses):
             swarms.excluded += lost
             swarms.accept(new[..., :many])  # theta + v where the loss falls; then alpha
 
-    def ask(self, theta: Array, epoch: int, turn: Turn) -> Generator[Any, Any, tuple[Array, int]]:
+    def ask(
+        self, theta: Array, epoch: int, turn: Turn, fuse: Fuse | None = None
+    ) -> Generator[Any, Any, tuple[Array, int]]:
         """Mean losses (swarms, particles), infinite where not finite at some client; and how many of these."""
         sent = {"theta": torch.from_numpy(theta)} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
         computed_by = self.loss_by_function if ":" in self.loss else self.loss_of_particles
-        loss, flags = (yield average(computed_by, turn.cohort, send=sent)).numpy()
+        fuse = fuse if self.fused_asks() else None
+        answer = yield average(computed_by, turn.cohort, send=sent, fuse=fuse)
+        if isinstance(answer, Fused):
+            return np.empty(0), 0
+        loss, flags = answer.numpy()
         return np.where(flags > 0, np.inf, loss), int(np.count_nonzero(flags))
+
+    def fuse(self, swarms: Swarms, keeps: Mapping[str, Tree], weights: Mapping[str, float]) -> int:
+        roots = [keeps[c].numpy() for c in weights]
+        return advance(swarms, pooled_root(roots, list(weights.values())))
+
+    def fused_asks(self) -> int:
+        plain = self.rule == "fsi" and self.tries == 1 and not self.epsilon
+        return self.stretch if plain and self.keeps_roots else 0
+
+    def suits(self) -> tuple[str, str]:
+        small = self.task.dense and self.task.stackable
+        return ("loop", "losses of all particles are one product at a client") if small else ("", "")
 
     @verb
     def loss_of_particles(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
@@ -119,8 +143,13 @@ class Swarm(losses.SendsLosses):
         return losses.reply(loss, self.clip, self.epsilon, sent, data), keep
 
     def join(self, data: Data) -> Tree:
+        return losses.gram_root(self.task, data) if self.keeps_roots else ()
+
+    @property
+    def keeps_roots(self) -> bool:
+        """Whether squared errors of a linear network are trained: clients then need their examples only once."""
         plain = self.loss == "task" and not self.clip and self.task.criterion.name == "squared"
-        return losses.gram_root(self.task, data) if plain and losses.is_linear(self.task) else ()
+        return plain and losses.is_linear(self.task)
 
     def with_best(self, s: Tree) -> Tree:
         s = with_trail(s) if self.trail and int(s["epoch"]) % self.trail == 0 else s
