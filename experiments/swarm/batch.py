@@ -57,7 +57,7 @@ class SwarmBatch(Swarm):
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         moving, converged = settings_by_state(s, self.swarms)
         part = {k: s[k].unflatten(0, (-1, self.swarms))[moving] for k in self.stacked}
-        swarms = Swarms(s | part, self.rule_of(moving), self.stretch)
+        swarms: Swarms = Swarms(s | part, self.rule_of(moving), self.stretch)
         yield from self.optimise(swarms, turn)
         after = swarms.state()
         for k in self.stacked:

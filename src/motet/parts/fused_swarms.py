@@ -10,9 +10,11 @@ Knows swarms and roots. Does not know clients, engines or networks; the loops th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from motet.parts.swarms import LONGEST, Array, Swarms
 
@@ -26,7 +28,14 @@ def pooled_root(roots: Sequence[Array], weights: Sequence[float]) -> Array:
     """
     shares = np.sqrt(np.array(weights, float) / sum(weights))
     stacked = np.concatenate([share * root.T for share, root in zip(shares, roots, strict=True)])
-    return np.ascontiguousarray(np.linalg.qr(stacked, mode="r").T)
+    r: Any = np.linalg.qr(stacked, mode="r")
+    return np.ascontiguousarray(r.T)
+
+
+def advance_by_keeps(swarms: Swarms, keeps: Mapping[str, Tensor], weights: Mapping[str, float]) -> int:
+    """As `advance`, from the roots that clients keep."""
+    roots = [keeps[c].numpy() for c in weights]
+    return advance(swarms, pooled_root(roots, list(weights.values())))
 
 
 def advance(swarms: Swarms, root: Array) -> int:

@@ -7,15 +7,18 @@ Knows arrays. Does not know what they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from motet.parts.swarms import LONGEST, ROUNDING, Array
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
 
-    def njit(**options: Any) -> Any: ...
+    def njit(**options: Any) -> Callable[[F], F]: ...
 
 else:
     try:
@@ -142,7 +145,7 @@ def stretch(
             draw(streams[stream], factors, some)
             for k in range(stream, swarms, len(streams)):
                 for epoch in range(some):
-                    best = np.argmin(loss[k])
+                    best = int(np.argmin(loss[k]))
                     propose(theta[k], v[k], best, factors[epoch], alpha[k], shares[:, k], limits[1], tried)
                     lost += squared_errors(tried, root, new, miss)
                     fell = accept(theta[k], loss[k], best, tried, new)

@@ -104,6 +104,10 @@ class UniformDraws:
             one.random(out=into)
         return out
 
+    def normal(self, *shape: int) -> Array:
+        """Draws of the standard normal distribution, (swarms, *shape)."""
+        return np.stack([one.standard_normal(shape) for one in self.generators])
+
     def positions(self) -> Tensor:
         """Where the generators are now, (swarms, 4): `UniformDraws(positions)` goes on from there."""
         return _positions(self.sources)
