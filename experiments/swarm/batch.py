@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from motet.core import MethodUnfit, Positive, Share, Talk, Tree, Turn
+from motet.core import Fuse, MethodUnfit, Positive, Share, Talk, Tree, Turn
 from motet.methods.swarm import Swarm
 from motet.parts.swarms import OF_SWARMS, Array, SwarmRule, Swarms
 
@@ -57,7 +57,7 @@ class SwarmBatch(Swarm):
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         moving, converged = settings_by_state(s, self.swarms)
         part = {k: s[k].unflatten(0, (-1, self.swarms))[moving] for k in self.stacked}
-        swarms = Swarms(s | part, self.rule_of(moving), self.stretch)
+        swarms: Swarms = Swarms(s | part, self.rule_of(moving), self.stretch)
         yield from self.optimise(swarms, turn)
         after = swarms.state()
         for k in self.stacked:
@@ -68,10 +68,12 @@ class SwarmBatch(Swarm):
             after["loss"] = put(after["loss"], torch.from_numpy(loss), converged, self.swarms)
         return self.with_best(after)
 
-    def ask(self, theta: Array, epoch: int, turn: Turn) -> Generator[Any, Any, tuple[Array, int]]:
+    def ask(
+        self, theta: Array, epoch: int, turn: Turn, fuse: Fuse | None = None
+    ) -> Generator[Any, Any, tuple[Array, int]]:
         """The same with settings in front: theta (settings, swarms, particles, numbers)."""
-        loss, lost = yield from super().ask(theta.reshape(-1, *theta.shape[-2:]), epoch, turn)
-        return loss.reshape(theta.shape[:-1]), lost
+        loss, lost = yield from super().ask(theta.reshape(-1, *theta.shape[-2:]), epoch, turn, fuse)
+        return loss.reshape(theta.shape[:-1]) if loss.size else loss, lost
 
     @property
     def stacked(self) -> tuple[str, ...]:

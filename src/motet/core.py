@@ -23,6 +23,9 @@ Part = Literal["val", "test"]  # which of its examples a client is scored on
 SIDES = ("personal", "global")  # whose models are scored; also: constant, alone
 Refusal = tuple[Client, str, int]  # whose reply was left out, to which verb, in which round
 F = TypeVar("F", bound=Callable[..., Any])
+# Does this ask and those that would follow from its answers at once, from what clients keep and their weights in the
+# mean; returns how many asks it stands for, 0 where they must be asked one by one.
+Fuse = Callable[[Mapping[Client, Tree], Mapping[Client, float]], int]
 
 # What a hyper-parameter may be; recipes are checked against these words.
 Positive = Annotated[float, "> 0"]
@@ -46,6 +49,9 @@ class Ask:
     each: Mapping[Client, Tree] | None = None  # a message for each of them
     learn: Literal["mean", "all"] = "mean"
     weights: Mapping[Client, float] | None = None  # of the mean; by default, numbers of examples
+    fuse: Fuse | None = (
+        None  # an engine that compiles, and whose clients live in its process, may answer `Fused`
+    )
 
     def sent_to(self, client: Client) -> Tree:
         return self.send if self.each is None else self.each[client]
@@ -55,6 +61,15 @@ class Ask:
         return {c: self.sent_to(c) for c in sorted(self.to)}
 
 
+@dataclass(frozen=True)
+class Fused:
+    """The answer to an ask that was done at once with those that follow from it."""
+
+    asks: int  # so many asks
+    sent: Tree  # as large as what each of them would have sent to a client
+    reply: Tree  # and as a reply
+
+
 def average(
     verb: Verb,
     to: Sequence[Client],
@@ -62,9 +77,10 @@ def average(
     *,
     each: Mapping[Client, Tree] | None = None,
     weights: Mapping[Client, float] | None = None,
+    fuse: Fuse | None = None,
 ) -> Ask:
     """The server learns only the weighted mean of the replies, so they may be masked or noised."""
-    return Ask(verb, to, send, each, "mean", weights)
+    return Ask(verb, to, send, each, "mean", weights, fuse)
 
 
 def collect(
@@ -196,6 +212,14 @@ class Method(Frozen):
         """A model of the method's own kind that this client trains alone, to compare with; None where training
         alone is the method Local. As `personal`."""
         return None
+
+    def suits(self) -> tuple[str, str]:
+        """The engine that suits what its verbs do, and why; ("", "") where the network decides."""
+        return "", ""
+
+    def fused_asks(self) -> int:
+        """How many asks of a round a compiled call may do at once; 0 = it has none."""
+        return 0
 
     def epochs_at_evaluation(self) -> int:
         """Epochs that `personal` trains at each client: what a score costs besides predicting."""

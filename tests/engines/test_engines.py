@@ -38,6 +38,14 @@ def test_auto_picks_by_the_network_and_says_why(task: Task, clients_data: dict[s
     assert choose("auto", task, one, steps=10).name == "loop"
 
 
+def test_methods_of_ordinary_python_run_on_threads(task: Task, clients_data: dict[str, ClientData]) -> None:
+    from motet.methods.fedavg import FedAvg
+    from motet.methods.stacking import Stacking
+
+    chosen = [choose("auto", task, clients_data, steps=10, method=m(task)) for m in (Stacking, FedAvg)]
+    assert [c.name for c in chosen] == ["threads", "vmap"] and "ordinary Python" in chosen[0].why
+
+
 def test_long_runs_are_compiled_if_there_is_a_compiler(
     task: Task, clients_data: dict[str, ClientData], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
-"""Which engine, and why. `auto` goes by the network, the number of clients and the length of the run.
+"""Which engine, and why. `auto` goes by what the method's verbs are, the network, the number of clients
+and the length of the run.
 
 The choice is made once, at a run's first start, and written into its recipe: resuming and verifying follow it.
-Knows engines by name. Does not know methods.
+Knows engines by name. Does not know methods, which say themselves what suits them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from motet.client import ClientData, Task
-from motet.core import Client
+from motet.core import Client, Method, is_solo, is_verb
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
+from motet.errors import UsageError
 
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
+_WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 _CHUNK_BYTES = 256 << 20  # what the clients of one chunk may take together
 _CHUNK_MOST = 128  # larger chunks gain nothing
 
@@ -40,7 +44,12 @@ class Choice:
             return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled)
         if self.name == "threads":
             return Threads(clients_data, keeps, workers=workers or None)
-        return Loop(clients_data, keeps)
+        if self.compiled and find_spec("numba") is None:
+            raise UsageError(
+                "engine.compile is yes, which on the engine loop needs numba, and it is not installed.\n"
+                "hint: pip install 'motet[speed]'; a new run may have engine.compile=no"
+            )
+        return Loop(clients_data, keeps, fuses=self.compiled)
 
 
 def choose(
@@ -50,11 +59,20 @@ def choose(
     steps: int,
     chunk: int = 0,
     compiled: str = "auto",
+    method: Method | None = None,
+    rounds: int = 1,
 ) -> Choice:
     """`steps` is how many batched steps the whole run will take; `compiled` is auto, yes or no."""
     why = f"engine.name={name}"
     if name == "auto":
-        name, why = pick(task, len(clients_data))
+        name, why = pick(task, len(clients_data), method)
+    if name == "loop" and method and method.fused_asks():
+        yes, reason = (
+            worth_fusing(method.fused_asks() * rounds)
+            if compiled == "auto"
+            else (compiled == "yes", f"engine.compile={compiled}")
+        )
+        return Choice("loop", 0, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
     if name != "vmap":
         return Choice(name, why=why)
     chunk = chunk or min(_CHUNK_MOST, fitting(task, clients_data))
@@ -63,7 +81,12 @@ def choose(
     return Choice("vmap", chunk, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
 
 
-def pick(task: Task, clients: int) -> tuple[str, str]:
+def pick(task: Task, clients: int, method: Method | None = None) -> tuple[str, str]:
+    name, why = method.suits() if method else ("", "")
+    if name:
+        return name, why
+    if method and clients > 1 and all_solo(method):
+        return "threads", "what clients do is ordinary Python, and runs best with one client per thread"
     if not task.stackable:
         return "threads", "batch statistics want one client at a time"
     if not task.dense:
@@ -71,6 +94,21 @@ def pick(task: Task, clients: int) -> tuple[str, str]:
     if clients < 2:
         return "loop", "one client leaves nothing to batch"
     return "vmap", "a dense network: clients run stacked as one tensor program"
+
+
+def all_solo(method: Method) -> bool:
+    """Whether no verb of the method can be stacked."""
+    members = (getattr(type(method), name, None) for name in dir(type(method)))
+    verbs = [f for f in members if callable(f) and is_verb(f)]
+    return bool(verbs) and all(map(is_solo, verbs))
+
+
+def worth_fusing(asks: int) -> tuple[bool, str]:
+    if asks < _WORTH_FUSING:
+        return False, f"{asks:,} asks are too few to pay for it"
+    if find_spec("numba") is None:
+        return False, "numba is not installed (pip install 'motet[speed]')"
+    return True, f"{asks:,} asks in all, a round of them in one call"
 
 
 def worth(steps: int) -> tuple[bool, str]:

@@ -16,7 +16,21 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data
 from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
-from motet.core import SIDES, Ask, Client, Method, NoReply, Part, Refusal, Tree, Turn, Verb, is_verb
+from motet.core import (
+    SIDES,
+    Ask,
+    Client,
+    Fuse,
+    Fused,
+    Method,
+    NoReply,
+    Part,
+    Refusal,
+    Tree,
+    Turn,
+    Verb,
+    is_verb,
+)
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import (
     See,
@@ -41,10 +55,17 @@ class Loop:
 
     name = "loop"
 
-    def __init__(self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None = None) -> None:
+    def __init__(
+        self,
+        clients_data: Mapping[Client, ClientData],
+        keeps: ClientStates | None = None,
+        *,
+        fuses: bool = False,
+    ) -> None:
         self.clients_data = dict(clients_data)
         self.clients = sorted(clients_data)
         self.keeps = keeps or ClientStates()
+        self.fuses = fuses  # whether asks that can be done at once are
         self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
         self.refused: list[Refusal] = []
         self.refused_before = 0  # how many there were when the ask that is under way began
@@ -64,6 +85,8 @@ class Loop:
         if not is_verb(ask.verb):
             raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
         self.refused_before = len(self.refused)
+        if ask.fuse and self.fuses and self.fold is RunningMean and (done := self.fused(ask, ask.fuse)):
+            return done
         return self.mean(ask) if ask.learn == "mean" else self.everything(ask)
 
     def mean(self, ask: Ask) -> Tree:
@@ -71,6 +94,18 @@ class Loop:
         for client, reply in self.replies(ask):
             fold.add(reply, self.weight(ask, client))
         return self.folded(ask, fold)
+
+    def fused(self, ask: Ask, fuse: Fuse) -> Fused | None:
+        """This ask and those that follow from it, at once; None if they must be asked one by one."""
+        to = sorted(ask.to)
+        keeps = {c: self.keep(c) for c in to}
+        done = fuse(keeps, {c: self.weight(ask, c) for c in to})
+        if not done:
+            return None
+        for c in to:
+            self.keeps.put(c, keeps[c])
+        reply, _ = self.perform(ask.verb, to[0], ask.sent_to(to[0]), keeps[to[0]], self.data(to[0]))
+        return Fused(done, ask.sent_to(to[0]), reply)
 
     def everything(self, ask: Ask) -> dict[Client, Tree]:
         found = dict(self.replies(ask))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import (
     Count,
+    Fuse,
+    Fused,
     MethodUnfit,
     NotNegative,
     Positive,
@@ -23,7 +26,18 @@ from motet.core import (
     verb,
 )
 from motet.parts import particle_losses as losses
+from motet.parts.fused_swarms import advance_by_keeps
+from motet.parts.searches import CovarianceAdaptation, NaturalStrategy, Search, initial_search
+from motet.parts.surrogates import MOST, Surrogate, coefficients
 from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, initial_state, with_trail
+
+SEARCHES: dict[str, type[Search]] = {
+    "cma": CovarianceAdaptation,
+    "nes": NaturalStrategy,
+    "surrogate": Surrogate,
+}
+_FEWEST = 5  # candidates of a search in a message
+_MOST_CMA = 1000  # numbers: a matrix of a million
 
 
 class Swarm(losses.SendsLosses):
@@ -57,7 +71,8 @@ class Swarm(losses.SendsLosses):
     swarms: Count = 1  # independent swarms side by side; the best one is the model
     tries: Count = 1  # candidates of a particle in each message; the best one counts
     stretch: Count = 10  # epochs in a round
-    rule: Literal["fsi", "pso"] = "fsi"  # mutation as in the paper, or attraction to each particle's own best
+    # The paper's; conventional PSO; CMA-ES; natural evolution strategies; the minimum of a fitted quadratic.
+    rule: Literal["fsi", "pso", "cma", "nes", "surrogate"] = "fsi"
     w1: Share = 0.0  # share of the previous velocity
     w2: Share = 0.3  # share of the attraction to the best particle; 1 - w1 - w2 is the share of the mutation
     alpha: Positive = 0.1  # initial step length
@@ -76,6 +91,12 @@ class Swarm(losses.SendsLosses):
         self.check()
         w0 = losses.initial_particle(self.task, self.per_class)  # (classes or 1, numbers)
         draws = UniformDraws.seeded(turn.seed, len(w0) if self.per_class else self.swarms)
+        if self.rule in SEARCHES:
+            u = torch.from_numpy(draws.draw(1, w0.shape[1]))
+            mean = u if self.first == "unit" else w0[:, None].expand_as(u).clone()
+            loss, lost = yield from self.ask(mean.numpy(), 0, turn)
+            s = initial_search(turn.seed, mean, loss, lost, draws.positions(), self.alpha)
+            return self.with_best(self.working_copy(s).state())
         u = torch.from_numpy(draws.draw(self.particles, w0.shape[1]))
         theta = u if self.first == "unit" else w0[:, None] + self.spread * (2 * u - 1)
         loss, lost = yield from self.ask(theta.numpy(), 0, turn)
@@ -83,15 +104,22 @@ class Swarm(losses.SendsLosses):
         return self.with_best(s)
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        swarms = Swarms(s, SwarmRule.of(self), self.stretch)
+        swarms = self.working_copy(s)
         yield from self.optimise(swarms, turn)
         return self.with_best(swarms.state())
 
-    def optimise(self, swarms: Swarms, turn: Turn) -> Talk:
+    def working_copy(self, s: Tree) -> Swarms | Search:
+        if search := SEARCHES.get(self.rule):
+            return search(s, self.particles * self.tries, self.stretch, self.bound, bool(self.epsilon))
+        return Swarms(s, SwarmRule.of(self), self.stretch)
+
+    def optimise(self, swarms: Swarms | Search, turn: Turn) -> Talk:
         many = self.particles * self.tries
-        for _ in range(self.stretch):
+        while swarms.epochs_left:
             tried = swarms.candidates()  # theta + v of all particles, then gbest
-            new, lost = yield from self.ask(tried, swarms.epoch, turn)
+            new, lost = yield from self.ask(tried, swarms.epoch, turn, self.fuse(swarms))
+            if not swarms.epochs_left:  # the engine has done all epochs of the round at once
+                return
             if not self.epsilon and swarms.others_answered(new[..., many]):
                 both = np.concatenate([tried[..., :many, :], swarms.theta], -2)
                 new, lost = yield from self.ask(both, swarms.epoch, turn)
@@ -99,12 +127,28 @@ class Swarm(losses.SendsLosses):
             swarms.excluded += lost
             swarms.accept(new[..., :many])  # theta + v where the loss falls; then alpha
 
-    def ask(self, theta: Array, epoch: int, turn: Turn) -> Generator[Any, Any, tuple[Array, int]]:
+    def ask(
+        self, theta: Array, epoch: int, turn: Turn, fuse: Fuse | None = None
+    ) -> Generator[Any, Any, tuple[Array, int]]:
         """Mean losses (swarms, particles), infinite where not finite at some client; and how many of these."""
         sent = {"theta": torch.from_numpy(theta)} | ({"epoch": torch.tensor(epoch)} if self.epsilon else {})
         computed_by = self.loss_by_function if ":" in self.loss else self.loss_of_particles
-        loss, flags = (yield average(computed_by, turn.cohort, send=sent)).numpy()
+        answer = yield average(computed_by, turn.cohort, send=sent, fuse=fuse)
+        if isinstance(answer, Fused):
+            return np.empty(0), 0
+        loss, flags = answer.numpy()
         return np.where(flags > 0, np.inf, loss), int(np.count_nonzero(flags))
+
+    def fuse(self, swarms: Swarms | Search) -> Fuse | None:
+        return partial(advance_by_keeps, swarms) if self.fused_asks() and isinstance(swarms, Swarms) else None
+
+    def fused_asks(self) -> int:
+        plain = self.rule == "fsi" and self.tries == 1 and not self.epsilon
+        return self.stretch if plain and self.keeps_roots else 0
+
+    def suits(self) -> tuple[str, str]:
+        small = self.task.dense and self.task.stackable
+        return ("loop", "losses of all particles are one product at a client") if small else ("", "")
 
     @verb
     def loss_of_particles(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
@@ -119,8 +163,13 @@ class Swarm(losses.SendsLosses):
         return losses.reply(loss, self.clip, self.epsilon, sent, data), keep
 
     def join(self, data: Data) -> Tree:
+        return losses.gram_root(self.task, data) if self.keeps_roots else ()
+
+    @property
+    def keeps_roots(self) -> bool:
+        """Whether squared errors of a linear network are trained: clients then need their examples only once."""
         plain = self.loss == "task" and not self.clip and self.task.criterion.name == "squared"
-        return losses.gram_root(self.task, data) if plain and losses.is_linear(self.task) else ()
+        return plain and losses.is_linear(self.task)
 
     def with_best(self, s: Tree) -> Tree:
         s = with_trail(s) if self.trail and int(s["epoch"]) % self.trail == 0 else s
@@ -150,10 +199,32 @@ class Swarm(losses.SendsLosses):
     def per_class(self) -> bool:
         return self.loss in losses.PER_CLASS
 
+    def unfit_rule(self) -> list[str]:
+        """Why the rule cannot search as many numbers, or with as few candidates."""
+        wrong, many = [], self.particles * self.tries
+        p = losses.initial_particle(self.task, self.per_class).shape[1]
+        if self.rule == "surrogate" and p > MOST:
+            wrong.append(
+                f"rule surrogate fits a quadratic function, which has {coefficients(p):,} coefficients for {p:,} "
+                f"weights; it takes at most {MOST} weights.\nhint: method.rule=cma or nes, or a smaller network"
+            )
+        if self.rule == "cma" and p > _MOST_CMA:
+            wrong.append(
+                f"rule cma learns a matrix of {p:,} x {p:,} numbers; it takes at most {_MOST_CMA:,} weights.\n"
+                "hint: method.rule=nes"
+            )
+        if self.rule in SEARCHES and many < _FEWEST:
+            wrong.append(
+                f"rule {self.rule} needs {_FEWEST} candidates in a message, and has {many}.\n"
+                "hint: raise method.particles"
+            )
+        return wrong
+
     def check(self) -> None:
         wrong = losses.unfit(self.task, self.loss, self.swarms, self.clip, self.epsilon)
         if self.w1 + self.w2 > 1 + 1e-9:
             wrong.append(f"w1 + w2 is {self.w1 + self.w2:g}.\nhint: 1 at most; the rest is mutation's share")
+        wrong += self.unfit_rule()
         if self.trail % self.stretch:
             wrong.append(f"trail is {self.trail}.\nhint: a multiple of stretch, which is {self.stretch}")
         if wrong:

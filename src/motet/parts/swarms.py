@@ -23,9 +23,9 @@ from torch import Tensor
 State = dict[str, Any]
 Array = np.ndarray[Any, Any]
 OF_SWARMS = ("theta", "v", "loss", "alpha", "failures")  # parts of the state whose first axis is the swarms
-_LONGEST = 1e30  # longest step of a number: a rejected v is kept and may grow, and must not overflow
-_CHANGED = 1e-7  # a larger relative change of gbest's loss means that other clients have answered
-_ROUNDING = 1e-9  # a smaller relative gain may be an error of rounding
+LONGEST = 1e30  # longest step of a number: a rejected v is kept and may grow, and must not overflow
+CHANGED = 1e-7  # a larger relative change of gbest's loss means that other clients have answered
+ROUNDING = 1e-9  # a smaller relative gain may be an error of rounding
 _BUFFER = 1 << 15  # numbers drawn at once
 
 
@@ -104,6 +104,10 @@ class UniformDraws:
             one.random(out=into)
         return out
 
+    def normal(self, *shape: int) -> Array:
+        """Draws of the standard normal distribution, (swarms, *shape)."""
+        return np.stack([one.standard_normal(shape) for one in self.generators])
+
     def positions(self) -> Tensor:
         """Where the generators are now, (swarms, 4): `UniformDraws(positions)` goes on from there."""
         return _positions(self.sources)
@@ -175,7 +179,7 @@ class Swarms:
             self.step += v
         self.step += r2 * (w3 if self.rule.rule == "fsi" else w3 * (theta - x))
         if self.alpha.max() > 1:  # otherwise a step is bounded by v and by the distance to gbest
-            np.clip(self.step, -_LONGEST, _LONGEST, out=self.step)
+            np.clip(self.step, -LONGEST, LONGEST, out=self.step)
         every = np.empty((*x.shape[:-2], x.shape[-2] + 1, x.shape[-1]))
         self.tried = every[..., :-1, :]
         np.add(x, self.step, out=self.tried)
@@ -208,7 +212,7 @@ class Swarms:
         return chosen
 
     def _move(self, at: tuple[Array, ...], theta: Array, loss: Array) -> None:
-        small = self.loss[at] - loss <= _ROUNDING * np.abs(loss)
+        small = self.loss[at] - loss <= ROUNDING * np.abs(loss)
         if small.any():  # a particle that stays where it is may seem to gain by rounding: that is no success
             real = ~small | (theta != self.theta[at]).any(-1)
             at, theta, loss = tuple(i[real] for i in at), theta[real], loss[real]
@@ -219,11 +223,22 @@ class Swarms:
         """Whether gbest's loss has changed, so that losses of earlier epochs are those of other clients."""
         pairs = zip(loss.ravel().tolist(), self.gbest_loss.ravel().tolist(), strict=True)
         # There are few: faster than NumPy. inf - inf is nan: no change.
-        return any(abs(now - then) > _CHANGED * abs(then) for now, then in pairs)
+        return any(abs(now - then) > CHANGED * abs(then) for now, then in pairs)
 
     def replace_losses(self, loss: Array) -> None:
         """Losses of all particles at the clients that answer now."""
         self.loss, self.clients_changed = loss.copy(), True
+        self._find_gbest()
+
+    def advanced(self, theta: Array, v: Array, source: Array, epochs: int, lost: int) -> None:
+        """Epochs that were computed elsewhere: particles, velocities and the generators' positions after them; loss,
+        alpha and failures were changed in place."""
+        self.theta, self.v = theta, v
+        self.draws = UniformDraws(torch.from_numpy(source.view(np.int64)))
+        self.used = self.drawn.shape[1]  # what was drawn ahead is used up
+        self.epoch, self.epochs_left = self.epoch + epochs, self.epochs_left - epochs
+        self.excluded += lost
+        self.x = self.theta
         self._find_gbest()
 
     def state(self) -> State:
@@ -243,4 +258,4 @@ def adapt_alpha(alpha: Array, failures: Array, fell: Array, rule: SwarmRule) -> 
     if rule.adapt is not True:
         fell, enough = fell & rule.adapt, enough & rule.adapt
     np.ldexp(alpha, np.subtract(fell, enough, dtype=np.int8), out=alpha)
-    np.minimum(alpha, rule.alpha_cap or _LONGEST, out=alpha)
+    np.minimum(alpha, rule.alpha_cap or LONGEST, out=alpha)

@@ -94,7 +94,16 @@ def choose_engine(found: Resolved) -> Choice:
     method, e = found.method, found.recipe.engine
     most = max(h.n for h in found.federated.clients_data.values())
     steps = steps_in_round(method, most) * found.recipe.train.rounds
-    return choose(e.name, found.task, found.training.clients_data, steps, e.chunk, e.compile)
+    return choose(
+        e.name,
+        found.task,
+        found.training.clients_data,
+        steps,
+        e.chunk,
+        e.compile,
+        method,
+        found.recipe.train.rounds,
+    )
 
 
 def evaluation_interval(found: Resolved) -> int:

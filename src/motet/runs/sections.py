@@ -91,7 +91,7 @@ class EngineSettings:
     name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto = what suits the network
     chunk: int = 0  # vmap only: clients that are stacked at once; 0 = as memory allows
     compile: Literal["auto", "yes", "no"] = (
-        "auto"  # vmap only; auto = if the run is long enough to gain by it
+        "auto"  # vmap, and swarms on loop; auto = if the run is long enough to gain by it
     )
     workers: int = 0  # threads only: number of threads; 0 = one for each core; changes no result
     keep: Literal["memory", "disk"] = "memory"  # where clients' states are between rounds

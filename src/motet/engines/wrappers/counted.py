@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from motet.client.visit import name_of
-from motet.core import Ask, Client, Engine, Tree
+from motet.core import Ask, Client, Engine, Fused, Tree
 from motet.engines.letters import LEARN
 from motet.engines.wrappers.wrapper import Wrapper
 from motet.wire import size
@@ -30,6 +30,9 @@ class Counted(Wrapper):
 
     def ask(self, ask: Ask) -> Tree:
         answer = self.engine.ask(ask)
+        if isinstance(answer, Fused):
+            self.count_fused(ask, answer)
+            return answer
         letter = self.size(ask.send) if ask.each is None else 0
         reply = self.size(answer) if ask.learn == "mean" else 0
         verb, learn = name_of(ask.verb), LEARN[ask.learn]
@@ -39,6 +42,13 @@ class Counted(Wrapper):
             counts[1] += reply if ask.learn == "mean" else size(answer[c]) if c in answer else 0
             counts[2] += letter if ask.each is None else size(ask.each[c])
         return answer
+
+    def count_fused(self, ask: Ask, done: Fused) -> None:
+        """As many messages as would have been sent one by one, all of them as large."""
+        up, down = self.size(done.reply), self.size(done.sent)
+        for c in ask.to:
+            counts = self.asked.setdefault((c, name_of(ask.verb), LEARN[ask.learn]), [0, 0, 0])
+            counts[:] = (n + done.asks * more for n, more in zip(counts, (1, up, down), strict=True))
 
     def size(self, tree: Tree) -> int:
         """As `wire.size`, which takes longer than a small verb; tensors of the same shape are as large."""

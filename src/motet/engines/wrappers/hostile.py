@@ -46,7 +46,7 @@ class Hostile(Wrapper):
         super().begin(method, turn)
 
     def ask(self, ask: Ask) -> Tree:
-        return super().ask(replace(ask, verb=attacked(ask.verb, self.seeds, self.how)))
+        return super().ask(replace(ask, verb=attacked(ask.verb, self.seeds, self.how), fuse=None))
 
 
 def attacked(asked: Verb, seeds: Tensor, how: How) -> Verb:
