@@ -55,7 +55,7 @@ def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list
         caption += ". Lines are means over runs, bands reach from the lowest run to the highest"
         caption += _ends(past)
     caption += ". A marker is on each round whose models are reported" * bool(marked)
-    caption += ". Rounds are counted from 0, and early ones may lie outside."
+    caption += ". Early rounds may lie outside."
     caption += " Lines that are equal (=) or look so (≈) lie on each other, thin on thick." * alike
     return [Picture("validation-over-rounds", "Validation over rounds", caption, draw, size, past, True)]
 
