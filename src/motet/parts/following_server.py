@@ -53,6 +53,9 @@ class FollowingServer(Method):
         found = {}
         if self.candidates == 1:
             found["stride"] = "the server compares no candidates"
+        if self.floor == 1:
+            found["stride"] = "all weights are equal, method.floor is 1"
+            found |= {"candidates": found["stride"]} if self.candidates > 1 else {}
         if self.step_max == 1:
             found["step_rule"] = "the server takes the mean, method.step_max is 1"
         if self.agent.normalise_rewards:
