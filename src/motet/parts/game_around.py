@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
@@ -56,6 +56,9 @@ class GameAround(Method):
     player: PlayerName = "bandit"  # who chooses eta and alpha (parts/players.py), and with networks p too
     lr_scale: Literal["linear", "log"] = "log"  # of eta between lr_min and lr_max
     floor: Share = 1.0  # smallest weight of a client, as a share of the largest; 1 = all weights are equal
+    step_max: Annotated[float, ">= 1"] = (
+        4.0  # largest length s of the server's step; 1 = the inner method's own
+    )
     made_of: ClassVar[type[Method]]  # the method around which the game is, trained as clients choose
 
     @cached_property
