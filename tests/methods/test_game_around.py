@@ -249,6 +249,7 @@ def test_settings_of_networks_are_refused_where_no_networks_play() -> None:
 def test_a_scale_is_refused_where_rewards_are_normalised_and_nothing_is_mixed() -> None:
     assert "method.client_scale is 10.0" in refused("method.name=page", "method.client_scale=10")
     assert "method.stride" in refused("method.name=page", "method.candidates=1", "method.stride=0.3")
+    assert "method.candidates is 3" in refused("method.name=page", "method.floor=1", "method.candidates=3")
 
 
 # ---- mistakes that tests must find ----

@@ -13,14 +13,15 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Ask, Method, MethodUnfit, NoReply, Talk, Tree, Turn, collect
+from motet.core import Ask, Method, MethodUnfit, NoReply, Share, Talk, Tree, Turn, collect
 from motet.parts import games
+from motet.parts.players import PlayerName
 from motet.vec import Vec, stack
 
 NOT_SET = ("lr", "epochs", "schedule", "steps")  # settings of the inner method that clients choose instead
@@ -52,6 +53,12 @@ class Chosen(Method):
 class GameAround(Method):
     """The parts of a game that differ where another method trains."""
 
+    player: PlayerName = "bandit"  # who chooses eta and alpha (parts/players.py), and with networks p too
+    lr_scale: Literal["linear", "log"] = "log"  # of eta between lr_min and lr_max
+    floor: Share = 1.0  # smallest weight of a client, as a share of the largest; 1 = all weights are equal
+    step_max: Annotated[float, ">= 1"] = (
+        4.0  # largest length s of the server's step; 1 = the inner method's own
+    )
     made_of: ClassVar[type[Method]]  # the method around which the game is, trained as clients choose
 
     @cached_property
