@@ -18,7 +18,7 @@ QUICK = ("wide", "diabetes", "wine", "breast_cancer")
 # Not centralised, stacking and swarm: the first is FedAvg on one client, the others do not descend.
 DESCENDING = (
     "dapfl", "ditto", "fedala", "fedavg", "feddyn", "fedper", "fedperc", "fedprox", "fedrecon", "fedrod", "finetune",
-    "local", "page", "pfa", "pfedme", "scaffold",
+    "grouptune", "local", "page", "pfa", "pfedme", "scaffold",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_no_method_that_descends_diverges_on_wide_tables(method: str, tmp_path: 
     frame = tables.regression(6, 30, 120, 11, mixed=100)
     more = {"server_test": 0.1, "proxy": 0.5} if method == "page" else {}
     more |= (
-        {"net": "mlp"} if method in ("fedperc", "fedrecon", "pfa") else {}
+        {"net": "mlp"} if method in ("fedperc", "fedrecon", "grouptune", "pfa") else {}
     )  # they want more than one layer
     done = motet.run(
         method=method, data=frame, target="target", client="client", rounds=12, out=tmp_path, **more

@@ -22,7 +22,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("swarm", {"particles": 5, "stretch": 3, "bound": 30.0}),
     ("swarm", {"particles": 4, "stretch": 2, "tries": 3, "swarms": 2, "bound": 30.0}),
     ("pfa", {}),
-    ("pfa", {"distance": "mahalanobis"}),
+    ("pfa", {"distance": "euclidean"}),
     ("pfa", {"regroup_every": 1}),
     ("pfa", {"k": 0, "choose_k": "trials"}),
     ("fedperc", {"regroup_every": 2}),
