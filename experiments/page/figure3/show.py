@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from motet.report import figures
 from motet.report.read import read
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import paired
+
 
 def show(done: list[Any], table: dict[str, Any], out: Path) -> list[str]:
     runs = {one.planned.row: read([one.folder])[0] for one in done if not one.failure}
     path = out / "figure3.png"
     path.write_bytes(figures.png(lambda figure: draw(figure, runs), (9.8, 3.6)))
-    return [f"figure: {path}"]
+    return [f"figure: {path}", *paired.lines(done), *paired.lines(done, "nothing")]
 
 
 def draw(figure: Any, runs: dict[str, Any]) -> None:
