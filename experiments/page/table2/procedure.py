@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import paired
 import sets
+
+COMPILED = 150  # rounds from which compiling the training pays for itself
 
 
 def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     words = [f"train.rounds={settings['rounds']}", "train.evaluate=5", f"data.clients={settings['clients']}"]
+    words += ["engine.compile=yes"] if settings["rounds"] >= COMPILED else []
     done = sets.ran(
         "page/table1-synthetic", "desk", settings["rows"], settings["seeds"], words, out, jobs, say
     )
+    for line in paired.lines(done):
+        say(line)
     rows = sets.scores(done, str, {"global": "server_test", "local": "after_training"})
     for one in done:
         if not one.failure:
@@ -32,4 +38,4 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
 def sides(row: str) -> list[str]:
     """Whose accuracy counts: PAGE's equilibrium is where neither rises."""
     local = "after_training"
-    return ["global", local] if row == "PAGE" else ["global"] if row in sets.GLOBAL else [local]
+    return ["global", local] if row.startswith("PAGE") else ["global"] if row in sets.GLOBAL else [local]

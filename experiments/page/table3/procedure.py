@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+import paired
 import sets
 
 
@@ -22,6 +23,8 @@ def perform(settings: dict[str, Any], out: Path, jobs: int, say: Callable[[str],
         done = sets.ran(
             "page/table1-cifar100", settings["scale"], wanted, settings["seeds"], split, out / skew, jobs, say
         )
+        for line in paired.lines(done):
+            say(f"{skew}: {line}")
         rows |= sets.scores(
             done,
             lambda row, skew=skew: f"{skew}: {row}",
