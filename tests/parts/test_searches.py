@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from motet.parts.searches import (
     CovarianceAdaptation,
     NaturalStrategy,
+    PointSearch,
     Rates,
-    Search,
     initial_search,
     utilities,
 )
@@ -25,7 +25,7 @@ RULES = [CovarianceAdaptation, NaturalStrategy, Surrogate]
 
 
 def begun(
-    rule: type[Search], mean: Any, alpha: float = 0.5, searches: int = 1, loss: Any = None
+    rule: type[PointSearch], mean: Any, alpha: float = 0.5, searches: int = 1, loss: Any = None
 ) -> dict[str, Any]:
     at = torch.tensor(mean, dtype=torch.float64).expand(searches, 1, len(mean)).clone()
     draws = UniformDraws.seeded(3, searches)
@@ -39,7 +39,9 @@ def bowl(x: Any) -> Any:
     return a**2 + 100 * b**2 + np.square(x[..., 2:] - 1).sum(-1)
 
 
-def after(rule: type[Search], s: Any, epochs: int, loss: Any = bowl, many: int = 12, rounds: int = 1) -> Any:
+def after(
+    rule: type[PointSearch], s: Any, epochs: int, loss: Any = bowl, many: int = 12, rounds: int = 1
+) -> Any:
     for _ in range(rounds):
         search = rule(s, many, epochs)
         for _ in range(epochs):
@@ -50,21 +52,21 @@ def after(rule: type[Search], s: Any, epochs: int, loss: Any = bowl, many: int =
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_bottom_of_a_long_bowl_is_found(rule: type[Search]) -> None:
+def test_the_bottom_of_a_long_bowl_is_found(rule: type[PointSearch]) -> None:
     s = after(rule, begun(rule, [3.0, -1.0, 0.0]), 150 if rule is not NaturalStrategy else 400)
     assert float(s["loss"]) < 1e-6
     assert s["theta"][0, 0].tolist() == pytest.approx([0, 0, 1], abs=1e-2)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_ends_of_rounds_change_no_bit(rule: type[Search]) -> None:
+def test_the_ends_of_rounds_change_no_bit(rule: type[PointSearch]) -> None:
     """The state is all there is: a search goes on from it as if it had not stopped."""
     one, many = (after(rule, begun(rule, [3.0, -1.0]), n, rounds=24 // n) for n in (24, 3))
     assert one.keys() == many.keys() and all(torch.equal(one[k], many[k]) for k in one)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_searches_side_by_side_know_nothing_of_each_other(rule: type[Search]) -> None:
+def test_searches_side_by_side_know_nothing_of_each_other(rule: type[PointSearch]) -> None:
     both = after(rule, begun(rule, [3.0, -1.0], searches=2), 12)
     alone = after(rule, begun(rule, [3.0, -1.0]), 12)
     assert all(
@@ -76,7 +78,7 @@ def test_searches_side_by_side_know_nothing_of_each_other(rule: type[Search]) ->
 @pytest.mark.parametrize("rule", [CovarianceAdaptation, NaturalStrategy])
 @settings(max_examples=10, deadline=None)
 @given(shift=st.floats(-100, 100), power=st.sampled_from([0.5, 1.0, 3.0]))
-def test_only_the_order_of_losses_counts(rule: type[Search], shift: float, power: float) -> None:
+def test_only_the_order_of_losses_counts(rule: type[PointSearch], shift: float, power: float) -> None:
     def other(x: Any) -> Any:
         return 50 * bowl(x) ** power + shift
 
@@ -130,7 +132,7 @@ def test_an_epoch_of_natural_strategies_by_hand() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_losses_that_are_not_finite_come_last(rule: type[Search]) -> None:
+def test_losses_that_are_not_finite_come_last(rule: type[PointSearch]) -> None:
     def cliff(x: Any) -> Any:
         return np.where(x[..., 0] > 3.2, np.inf, bowl(x))
 
@@ -139,7 +141,7 @@ def test_losses_that_are_not_finite_come_last(rule: type[Search]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_other_clients_are_found_out(rule: type[Search]) -> None:
+def test_other_clients_are_found_out(rule: type[PointSearch]) -> None:
     search = rule(begun(rule, [3.0, -1.0]), 6, 2)
     search.candidates()
     assert not search.others_answered(search.loss[:, 0]) and search.others_answered(search.loss[:, 0] + 1)

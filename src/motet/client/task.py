@@ -23,6 +23,7 @@ from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
 from motet.client.losses import USUAL, Criterion, Kind
 from motet.client.metrics import OwnMetric, metrics, probabilities
+from motet.client.own_loss import OwnLoss
 from motet.errors import UsageError
 from motet.vec import Vec
 
@@ -143,13 +144,22 @@ class Task:
         """The loss of each example; those of survival depend on the others, of which `live` are real."""
         return self.criterion.of_rows(scores, y, live)
 
-    def measured(self, clients: Sequence[str], scores: Tensor, y: Tensor, live: Tensor) -> dict[str, Tensor]:
-        """Every metric of stacked predictions (clients, rows, ...) by name, each (clients,), with `n`."""
+    def measured(
+        self, clients: Sequence[str], scores: Tensor, y: Tensor, live: Tensor, x: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Every metric of stacked predictions (clients, rows, ...) by name, each (clients,), with `n`. `x` are the
+        features, which a loss of the user's own may need."""
         z, truth, rows = scores.numpy(), y.numpy(), live.numpy()
         found = metrics(self.kind, z, truth, rows, self.scale, self.criterion)
-        if self.own:
+        if isinstance(self.own, OwnLoss):
+            found["own"] = self.own.of_scores(clients, scores, y, live, x)
+        elif self.own:
             found["own"] = self.own.of(clients, self.in_own_unit(truth), self.answers(z), rows)
         return {k: torch.from_numpy(v) for k, v in found.items()}
+
+    @property
+    def scores_need_inputs(self) -> bool:
+        return isinstance(self.own, OwnLoss) and self.own.takes_inputs
 
     def answers(self, scores: Array) -> Array:
         """Predictions as people read them: probabilities, numbers in the target's own unit, or logarithms of risks."""

@@ -22,7 +22,7 @@ from motet.vec import leaves
 See = Callable[[list[Client], Tree], None]  # is shown the predictions of some clients
 _AT_ONCE = 64  # clients that are measured together, unless
 _CELLS = 1 << 22  # they have more numbers than this
-_TRUTH = ("y", "live")
+_TRUTH = ("y", "live", "x")
 
 
 def evaluation_request(method: Method, state: Tree, download: Tree, sides: Sequence[str] = SIDES) -> Tree:
@@ -42,7 +42,7 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
     """What the models of the sides that are asked for predict for the examples, and the truth; () for a
     personal model that is the global one."""
     task: Task = method.task
-    found: Tree = {"y": who.examples.y, "live": who.examples.live}
+    found: Tree = truth(task, who.examples)
 
     def add(side: str, own: Any) -> None:
         if own is not None:
@@ -61,6 +61,12 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
     return found, keep
 
 
+def truth(task: Task, examples: Batch) -> Tree:
+    """What predictions are compared with; features too if the metric needs them."""
+    more = {"x": examples.x} if task.scores_need_inputs else {}
+    return {"y": examples.y, "live": examples.live} | more
+
+
 def constant(task: Task, train: Batch, rows: int) -> Tensor:
     """What a client would predict that knows its own training targets alone: the frequencies of the classes, each
     counted once more so that none is 0, or the number that costs least (the mean)."""
@@ -77,7 +83,7 @@ def predictions_trained(
     reply, fresh = train(sent, keep, who.data)
     own = method.task.at_home(method.trained_model(sent, reply, fresh, who.data), who.data)
     parts = (("val", who.data.val), ("test", who.examples))
-    return {p: {"y": b.y, "live": b.live, "trained": predicted(own, b)} for p, b in parts}, keep
+    return {p: truth(method.task, b) | {"trained": predicted(own, b)} for p, b in parts}, keep
 
 
 def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
@@ -100,7 +106,7 @@ def measured(task: Task, clients: list[Client], found: Tree) -> Tree:
         return {part: measured(task, clients, inside)["trained"] for part, inside in found.items()}
     sides = {side: z for side, z in found.items() if side not in _TRUTH}
     scores = {
-        side: task.measured(clients, z, found["y"], found["live"])
+        side: task.measured(clients, z, found["y"], found["live"], found.get("x"))
         for side, z in sides.items()
         if isinstance(z, Tensor)
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -11,36 +10,14 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import (
-    Count,
-    Fuse,
-    Fused,
-    MethodUnfit,
-    NotNegative,
-    Positive,
-    Share,
-    Talk,
-    Tree,
-    Turn,
-    average,
-    verb,
-)
+from motet.core import Count, Fuse, Fused, NotNegative, Positive, Share, Talk, Tree, Turn, average, verb
 from motet.parts import particle_losses as losses
-from motet.parts.fused_swarms import advance_by_keeps
-from motet.parts.searches import CovarianceAdaptation, NaturalStrategy, Search, initial_search
-from motet.parts.surrogates import MOST, Surrogate, coefficients
-from motet.parts.swarms import Array, SwarmRule, Swarms, UniformDraws, gbest, initial_state, with_trail
-
-SEARCHES: dict[str, type[Search]] = {
-    "cma": CovarianceAdaptation,
-    "nes": NaturalStrategy,
-    "surrogate": Surrogate,
-}
-_FEWEST = 5  # candidates of a search in a message
-_MOST_CMA = 1000  # numbers: a matrix of a million
+from motet.parts.searches import PointSearch
+from motet.parts.swarm_rules import SearchesByLosses
+from motet.parts.swarms import Array, Swarms, UniformDraws
 
 
-class Swarm(losses.SendsLosses):
+class Swarm(SearchesByLosses):
     """Swarm: particle swarm optimisation of a network's weights, without gradients.
 
     D. Zeng, "Self-adaptive Federated Swarm Intelligence" (undated; its references end in 2021), Algorithms 1 and 2.
@@ -58,6 +35,10 @@ class Swarm(losses.SendsLosses):
     - Particles start around the network's initial weights, unless `first` is "unit".
     - A particle may try several candidates in a message. Several swarms may run side by side, each as it would alone.
     As in the author's code: a success does not set the number of failures back, and v is kept where a step is rejected.
+    Other rules: conventional PSO ("pso"); CMA-ES ("cma", up to 1,000 weights) and separable natural evolution
+    strategies ("nes"), which sample around a mean with step length alpha; and "surrogate" (up to 40 weights), which
+    fits a quadratic function to the losses so far and goes to its minimum: for squared errors of a linear network that is
+    least squares, since (p + 1)(p + 2) / 2 losses tell all of X'X, X'y and y'y of p weights.
     Conventional PSO with inertia 0.73 and attractions 1.5 is rule "pso", alpha 3.72, w1 0.2, w2 0.4, adapt false.
 
     A particle whose loss is not finite at some client does not move. A client without any finite loss is left out.
@@ -71,8 +52,7 @@ class Swarm(losses.SendsLosses):
     swarms: Count = 1  # independent swarms side by side; the best one is the model
     tries: Count = 1  # candidates of a particle in each message; the best one counts
     stretch: Count = 10  # epochs in a round
-    # The paper's; conventional PSO; CMA-ES; natural evolution strategies; the minimum of a fitted quadratic.
-    rule: Literal["fsi", "pso", "cma", "nes", "surrogate"] = "fsi"
+    rule: Literal["fsi", "pso", "cma", "nes", "surrogate"] = "fsi"  # see above; fsi is the paper's
     w1: Share = 0.0  # share of the previous velocity
     w2: Share = 0.3  # share of the attraction to the best particle; 1 - w1 - w2 is the share of the mutation
     alpha: Positive = 0.1  # initial step length
@@ -91,29 +71,16 @@ class Swarm(losses.SendsLosses):
         self.check()
         w0 = losses.initial_particle(self.task, self.per_class)  # (classes or 1, numbers)
         draws = UniformDraws.seeded(turn.seed, len(w0) if self.per_class else self.swarms)
-        if self.rule in SEARCHES:
-            u = torch.from_numpy(draws.draw(1, w0.shape[1]))
-            mean = u if self.first == "unit" else w0[:, None].expand_as(u).clone()
-            loss, lost = yield from self.ask(mean.numpy(), 0, turn)
-            s = initial_search(turn.seed, mean, loss, lost, draws.positions(), self.alpha)
-            return self.with_best(self.working_copy(s).state())
-        u = torch.from_numpy(draws.draw(self.particles, w0.shape[1]))
-        theta = u if self.first == "unit" else w0[:, None] + self.spread * (2 * u - 1)
+        theta = self.first_points(w0, draws)
         loss, lost = yield from self.ask(theta.numpy(), 0, turn)
-        s = initial_state(turn.seed, theta, loss, lost, draws.positions(), self.alpha, self.rule)
-        return self.with_best(s)
+        return self.with_best(self.begun(turn.seed, theta, loss, lost, draws))
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        swarms = self.working_copy(s)
-        yield from self.optimise(swarms, turn)
-        return self.with_best(swarms.state())
+        moving = self.moving(s)
+        yield from self.optimise(moving, turn)
+        return self.with_best(moving.state())
 
-    def working_copy(self, s: Tree) -> Swarms | Search:
-        if search := SEARCHES.get(self.rule):
-            return search(s, self.particles * self.tries, self.stretch, self.bound, bool(self.epsilon))
-        return Swarms(s, SwarmRule.of(self), self.stretch)
-
-    def optimise(self, swarms: Swarms | Search, turn: Turn) -> Talk:
+    def optimise(self, swarms: Swarms | PointSearch, turn: Turn) -> Talk:
         many = self.particles * self.tries
         while swarms.epochs_left:
             tried = swarms.candidates()  # theta + v of all particles, then gbest
@@ -139,17 +106,6 @@ class Swarm(losses.SendsLosses):
         loss, flags = answer.numpy()
         return np.where(flags > 0, np.inf, loss), int(np.count_nonzero(flags))
 
-    def fuse(self, swarms: Swarms | Search) -> Fuse | None:
-        return partial(advance_by_keeps, swarms) if self.fused_asks() and isinstance(swarms, Swarms) else None
-
-    def fused_asks(self) -> int:
-        plain = self.rule == "fsi" and self.tries == 1 and not self.epsilon
-        return self.stretch if plain and self.keeps_roots else 0
-
-    def suits(self) -> tuple[str, str]:
-        small = self.task.dense and self.task.stackable
-        return ("loop", "losses of all particles are one product at a client") if small else ("", "")
-
     @verb
     def loss_of_particles(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         if isinstance(keep, Tensor):
@@ -162,70 +118,8 @@ class Swarm(losses.SendsLosses):
         loss = losses.function_losses(self.task, sent["theta"], data, self.loss, self.clip)
         return losses.reply(loss, self.clip, self.epsilon, sent, data), keep
 
-    def join(self, data: Data) -> Tree:
-        return losses.gram_root(self.task, data) if self.keeps_roots else ()
-
-    @property
-    def keeps_roots(self) -> bool:
-        """Whether squared errors of a linear network are trained: clients then need their examples only once."""
-        plain = self.loss == "task" and not self.clip and self.task.criterion.name == "squared"
-        return plain and losses.is_linear(self.task)
-
-    def with_best(self, s: Tree) -> Tree:
-        s = with_trail(s) if self.trail and int(s["epoch"]) % self.trail == 0 else s
-        return s | {"best": losses.best_weights(self.task, gbest(s), s["loss"].amin(1), self.per_class)}
-
     def global_model(self, s: Tree) -> Tree:
         return s["best"]
 
     def download(self, s: Tree, client: str) -> Tree:
         return s["best"]
-
-    def metrics(self, s: Tree) -> dict[str, float]:
-        best = s["loss"].amin(1)  # of each swarm; the swarms of classes are one model together
-        loss = best.mean() if self.per_class else best.min()
-        return {"loss": float(loss), "alpha": float(s["alpha"].median())}
-
-    def summary(self, s: Tree) -> dict[str, Any]:
-        """Of each swarm: the loss of its best particle, alpha and, if recorded, the trail."""
-        found = {"epochs": int(s["epoch"]), "loss": s["loss"].amin(1).tolist(), "alpha": s["alpha"].tolist()}
-        return found | ({"trail": s["trail"].tolist(), "every": self.trail} if self.trail else {})
-
-    def log(self, before: Tree, after: Tree) -> str:
-        lost = int(after["excluded"]) - int(before["excluded"] if before else 0)
-        return f"{lost} losses were not finite at some client; those particles stayed" if lost else ""
-
-    @property
-    def per_class(self) -> bool:
-        return self.loss in losses.PER_CLASS
-
-    def unfit_rule(self) -> list[str]:
-        """Why the rule cannot search as many numbers, or with as few candidates."""
-        wrong, many = [], self.particles * self.tries
-        p = losses.initial_particle(self.task, self.per_class).shape[1]
-        if self.rule == "surrogate" and p > MOST:
-            wrong.append(
-                f"rule surrogate fits a quadratic function, which has {coefficients(p):,} coefficients for {p:,} "
-                f"weights; it takes at most {MOST} weights.\nhint: method.rule=cma or nes, or a smaller network"
-            )
-        if self.rule == "cma" and p > _MOST_CMA:
-            wrong.append(
-                f"rule cma learns a matrix of {p:,} x {p:,} numbers; it takes at most {_MOST_CMA:,} weights.\n"
-                "hint: method.rule=nes"
-            )
-        if self.rule in SEARCHES and many < _FEWEST:
-            wrong.append(
-                f"rule {self.rule} needs {_FEWEST} candidates in a message, and has {many}.\n"
-                "hint: raise method.particles"
-            )
-        return wrong
-
-    def check(self) -> None:
-        wrong = losses.unfit(self.task, self.loss, self.swarms, self.clip, self.epsilon)
-        if self.w1 + self.w2 > 1 + 1e-9:
-            wrong.append(f"w1 + w2 is {self.w1 + self.w2:g}.\nhint: 1 at most; the rest is mutation's share")
-        wrong += self.unfit_rule()
-        if self.trail % self.stretch:
-            wrong.append(f"trail is {self.trail}.\nhint: a multiple of stretch, which is {self.stretch}")
-        if wrong:
-            raise MethodUnfit("swarm: " + "\n".join(wrong))

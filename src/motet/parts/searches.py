@@ -39,7 +39,7 @@ def initial_search(seed: int, mean: Tensor, loss: Array, lost: int, source: Tens
     }
 
 
-class Search:
+class PointSearch:
     """A working copy of a state for the epochs of one round. Subclasses say how points are drawn and learned from."""
 
     own: ClassVar[tuple[str, ...]] = ()  # arrays of the state that a subclass adds
@@ -108,7 +108,7 @@ class Search:
         return self.before | arrays | counts | {"source": self.draws.positions()}
 
 
-class NaturalStrategy(Search):
+class NaturalStrategy(PointSearch):
     """Separable natural evolution strategies: T. Schaul, T. Glasmachers, J. Schmidhuber, "High dimensions and heavy
     tails for natural evolution strategies" (2011), with the utilities of Wierstra et al. (2014)."""
 
@@ -145,7 +145,7 @@ def utilities(many: int) -> Array:
     return found
 
 
-class CovarianceAdaptation(Search):
+class CovarianceAdaptation(PointSearch):
     """CMA-ES with negative weights: N. Hansen, "The CMA evolution strategy: a tutorial" (2016), Appendix A."""
 
     own = ("covariance", "axes", "scales", "path", "step_path")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from motet.parts.searches import Search
+from motet.parts.searches import PointSearch
 from motet.parts.swarms import Array
 
 MOST = 40  # numbers: 861 coefficients, whose fit takes about a second
@@ -46,8 +46,8 @@ class Quadratic:
     def steps(self, dampings: Array) -> Array:
         """From the centre: to the minimum, and shorter ways to it; (1 + dampings, numbers).
 
-        Directions are scaled first, so that numbers of different units count alike. Along a direction that bends
-        downwards, the way is as long as if it bent upwards.
+        Directions are scaled first, so that numbers of different units count alike. Along a direction whose curvature
+        is negative, the way is as long as if it were positive.
         """
         scale, values, axes = self._scaled()
         along = axes.T @ (self.slope / scale)
@@ -118,7 +118,7 @@ def ridge(a: Array, y: Array) -> tuple[Array, float]:
     return found, float(np.sqrt(noise))
 
 
-class Surrogate(Search):
+class Surrogate(PointSearch):
     """The search that goes to the minimum of a fitted quadratic function."""
 
     own = ("seen",)

@@ -162,7 +162,7 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
         return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
-    own = own_metric(recipe.train.metric)
+    own = own_metric(recipe.train.metric, recipe)
     loss = criterion_of(recipe, f)
     return Task(net, f.kind, f.outputs, f.scale, f.pixels, network, f.offset, own, loss)
 

@@ -1,7 +1,8 @@
 """The metric that a run goes by: it chooses the round, and tables and verdicts show it.
 
 `train.metric` names it, or leaves it open: then it is what fits the targets. Accuracy rewards a model that
-never predicts a rare class, so a federation with a rare class goes by AUC.
+never predicts a rare class, so a federation with a rare class goes by AUC. A method that minimises a loss of the
+user's own goes by that loss, on validation and test rows.
 Knows settings, targets and users' own functions. Does not know how anything is measured.
 """
 
@@ -14,6 +15,7 @@ import torch
 
 from motet.client import Batch, ClientData, Task
 from motet.client.metrics import LARGER, NAMES, OF_LOSSES, OWN, MetricFailed, OwnMetric, fitting
+from motet.client.own_loss import OwnLoss
 from motet.data.federated import FederatedData
 from motet.engines.evaluate import constant
 from motet.runs.recipe import Recipe, RecipeError
@@ -30,11 +32,13 @@ def chosen_metric(recipe: Recipe, federated: FederatedData, counts: Counts | Non
     """The metric's name, and why in a sentence: "" if it was given. `counts` are what a server knows of rows that
     are elsewhere."""
     given = recipe["train"].get("metric", "")  # runs of earlier versions have none, and went by the first
+    if given == "auto" and ":" in (trained := trained_loss(recipe)):
+        return trained, f"{trained}, because it is the loss that is trained"
     if given == "auto":
         known = class_counts(federated) if counts is None else counts
         return auto_metric(federated.kind, known, recipe.loss.loss)
     if ":" in given:
-        own_metric(given)
+        own_metric(given, recipe)
     elif given:
         check_fits(given, federated.kind, recipe.loss.loss)
     return given or fitting(federated.kind)[0], ""
@@ -112,14 +116,23 @@ def check_fits(metric: str, kind: str, loss: str = "auto") -> None:
 # ---- a user's own ----
 
 
-def own_metric(metric: str) -> OwnMetric | None:
-    """The function that `module:function` names; None for motet's own metrics."""
-    return OwnMetric(metric, import_named(metric, RecipeError)) if ":" in metric else None
+def trained_loss(recipe: Recipe) -> str:
+    """The loss that the method is told to minimise, if it has such a setting; "" otherwise."""
+    return str(recipe["method"].get("loss", ""))
+
+
+def own_metric(metric: str, recipe: Recipe) -> OwnMetric | None:
+    """The function that `module:function` names; None for motet's own metrics. A loss that the method minimises is
+    called as in training."""
+    if ":" not in metric:
+        return None
+    made = OwnLoss if metric == trained_loss(recipe) else OwnMetric
+    return made(metric, import_named(metric, RecipeError))
 
 
 def check_own(task: Task, clients_data: Mapping[str, ClientData]) -> None:
     """Refuse, before anything is written, an own metric that cannot score what a client's constant predicts."""
-    if task.own is None:
+    if task.own is None or isinstance(task.own, OwnLoss):  # training shows at once whether a loss works
         return
     for client, held in clients_data.items():
         if not len(held.val):
@@ -136,6 +149,6 @@ def check_own(task: Task, clients_data: Mapping[str, ClientData]) -> None:
 def metric_facts(recipe: Recipe) -> dict[str, Any]:
     """What a store says of a resolved recipe's metric: the column of scores, its name, and which way is better."""
     name = recipe.train.metric
-    own = own_metric(name)
+    own = own_metric(name, recipe)
     better = own.better if own else 1 if name in LARGER else -1
     return {"metric": OWN if own else name, "metric_name": name, "better": better}

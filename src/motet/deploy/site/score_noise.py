@@ -44,15 +44,19 @@ class ScoreNoise:
 
     def by_side(self, task: Task, client: Client, found: Tree) -> Tree:
         """One draw for each model: a personal model that is the global one has its scores."""
-        sides = {side: z for side, z in found.items() if side not in ("y", "live")}
-        made = {s: self.of(task, client, z, found["y"]) for s, z in sides.items() if isinstance(z, Tensor)}
+        sides = {side: z for side, z in found.items() if side not in ("y", "live", "x")}
+        y, x = found["y"], found.get("x")
+        made = {s: self.of(task, client, z, y, x) for s, z in sides.items() if isinstance(z, Tensor)}
         return {side: made[side if side in made else "global"] for side in sides}
 
-    def of(self, task: Task, client: Client, z: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def of(
+        self, task: Task, client: Client, z: Tensor, y: Tensor, x: Tensor | None = None
+    ) -> dict[str, Tensor]:
         if task.kind == "numbers":
             z = y + (z - y).clamp(-_DEVIATIONS, _DEVIATIONS)
         live = torch.ones(1, len(y))
-        exact = {k: float(v[0]) for k, v in task.measured([client], z[None], y[None], live).items()}
+        inputs = None if x is None else x[None]
+        exact = {k: float(v[0]) for k, v in task.measured([client], z[None], y[None], live, inputs).items()}
         noised = self.of_classes if task.kind == "classes" else self.of_numbers
         return {k: torch.tensor(v, dtype=torch.float64) for k, v in noised(task, exact, z, y).items()}
 
