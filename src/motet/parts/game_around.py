@@ -57,7 +57,7 @@ class GameAround(Method):
     lr_scale: Literal["linear", "log"] = "log"  # of eta between lr_min and lr_max
     floor: Share = 1.0  # smallest weight of a client, as a share of the largest; 1 = all weights are equal
     step_max: Annotated[float, ">= 1"] = (
-        4.0  # largest length s of the server's step; 1 = the inner method's own
+        8.0  # largest length s of the server's step; 1 = it makes none longer
     )
     made_of: ClassVar[type[Method]]  # the method around which the game is, trained as clients choose
 
