@@ -54,6 +54,11 @@ def test_a_method_without_a_global_model_has_no_global_difference() -> None:
     assert paired.shown(None) == "–"
 
 
+def test_every_reading_of_page_converges_where_both_sides_have() -> None:
+    sides = experiments.module_of(experiments.find("page/table2"), "procedure").sides
+    assert sides("PAGE as published") == sides("PAGE") == ["global", "after_training"]
+
+
 def test_filters_have_no_mean_and_are_always_the_same() -> None:
     filters = features.random_filters()
     assert filters.mean((2, 3)).abs().max() < 1e-6
