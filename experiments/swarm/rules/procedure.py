@@ -79,7 +79,7 @@ def least_squares(made: build.Resolved) -> float:
 
 
 def tested(made: build.Resolved, engine: Any, state: Any, turn: Turn) -> float:
-    """The mean of the clients' test scores: accuracy in percent, RMSE, or the loss of the user's own; nan without test rows."""
+    """The mean of clients' test scores: accuracy in percent, RMSE, or the user's own loss; nan without test rows."""
     if not all(len(c.test) for c in made.federated.clients_data.values()):
         return float("nan")
     _, found = engine.evaluate(made.method, state, turn, "test", ("global",))
