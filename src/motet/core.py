@@ -138,6 +138,7 @@ class Method(Frozen):
 
     strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
     measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
+    few_weights: ClassVar[bool] = False  # a network that a recipe leaves open is one linear layer
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     @classmethod

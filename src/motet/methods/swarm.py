@@ -37,8 +37,8 @@ class Swarm(SearchesByLosses):
     As in the author's code: a success does not set the number of failures back, and v is kept where a step is rejected.
     Other rules: conventional PSO ("pso"); CMA-ES ("cma", up to 1,000 weights) and separable natural evolution
     strategies ("nes"), which sample around a mean with step length alpha; and "surrogate" (up to 40 weights), which
-    fits a quadratic function to the losses so far and goes to its minimum: for squared errors of a linear network that is
-    least squares, since (p + 1)(p + 2) / 2 losses tell all of X'X, X'y and y'y of p weights.
+    fits a quadratic function to the losses so far and goes to its minimum: for squared errors of a linear network that
+    is least squares, since (p + 1)(p + 2) / 2 losses tell all of X'X, X'y and y'y of p weights.
     Conventional PSO with inertia 0.73 and attractions 1.5 is rule "pso", alpha 3.72, w1 0.2, w2 0.4, adapt false.
 
     A particle whose loss is not finite at some client does not move. A client without any finite loss is left out.

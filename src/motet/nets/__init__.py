@@ -62,11 +62,12 @@ def build(
     return net  # type: ignore[no-any-return]
 
 
-def default_net(kind: Kind, shape: Shape, symbols: bool = False) -> str:
-    """A net that suits the examples; `symbols` says that they are rows of codes of a text."""
+def default_net(kind: Kind, shape: Shape, symbols: bool = False, few: bool = False) -> str:
+    """A net that suits the examples; `symbols` says that they are rows of codes of a text, `few` that the method wants
+    few weights."""
     if symbols:
         return "lstm"
-    if len(shape) == 3:
+    if len(shape) == 3 and not few:
         return "mlp" if max(shape[1:]) <= 16 else "cnn"
     return "logistic" if kind == "classes" else "regression"
 

@@ -32,6 +32,8 @@ _MOST_CMA = 1000  # numbers: a matrix of a million
 class SearchesByLosses(losses.SendsLosses):
     """What a method with such a rule says of itself."""
 
+    few_weights = True  # the number of epochs grows with the number of weights
+
     if TYPE_CHECKING:  # these are the method's
         rule: str
         swarms: int

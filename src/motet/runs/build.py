@@ -197,7 +197,8 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
     if settings["data"].get("unseen") == "auto":
         settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":
-        name = nets.default_net(federated.kind, federated.shape, federated.symbols)
+        few = method_class(settings["method"]["name"]).few_weights
+        name = nets.default_net(federated.kind, federated.shape, federated.symbols, few)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         common = {k: v for k, v in settings["net"].items() if k in OF_ANY_NET}
         settings["net"] = {"name": name} | options | common
