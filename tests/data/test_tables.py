@@ -98,7 +98,10 @@ def test_missing_values_can_be_filled_with_the_training_mean(tmp_path):
 def test_text_in_a_column_of_numbers_is_shown_with_its_lines(tmp_path):
     said = refusal(write(tmp_path, "a,y\n1,u\n12.5?,v\n3,u\nmany,v\n4,u\n"))
     assert "column 'a' is mostly numbers, and 2 of its values are not: data.csv (2: line 3, 5)" in said
-    assert "data.missing_values=WORD,WORD; or leave the column out: data.drop=a" in said
+    assert (
+        "data.missing_values=WORD,WORD; if all are codes, and no numbers: data.categories=a; or leave the"
+        in said
+    )
     assert "many" not in said  # cells stay out of messages
 
 

@@ -18,6 +18,7 @@ from motet.deploy.site.policy import Policy
 from motet.deploy.site.row_shares import StepWeights, largest_share, with_even_batches
 from motet.deploy.site.service import SiteService
 from motet.engines.letters import Letter, Reply
+from motet.methods.ditto import Ditto
 from motet.methods.fedala import FedALA
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedprox import FedProx
@@ -187,3 +188,9 @@ def test_one_row_at_the_end_of_an_epoch_is_not_told_from_two_replies(tmp_path: P
     miss, guess = errors(service, alone)
     print(f"error {miss:.3f}, of guessing {guess:.3f}")
     assert miss > 0.95 * guess if secret else miss < 0.5 * guess
+
+
+def test_a_pull_of_a_model_that_stays_at_home_is_no_share_of_a_reply() -> None:
+    ditto, fedavg = Ditto(None, lr=0.8, lam=1.2), FedAvg(None, lr=0.8)
+    assert largest_share(ditto, 60) == largest_share(fedavg, 60)
+    assert largest_share(FedProx(None, lr=0.8, mu=1.2), 60) > largest_share(fedavg, 60)

@@ -298,5 +298,5 @@ def test_a_personal_model_stays_at_the_site_and_is_used_there(tmp_path: Path) ->
     assert Reply.read(services["a"].answer(save.pack())).tree == {"saved": True}
     model = tmp_path / "a" / "models" / "care%201.safetensors"
     table, _ = predict(model, tmp_path / "tables" / "a.csv")
-    assert len(table) == 40 and list(table) == ["prediction", "p(0)", "p(1)", "p(2)"]
+    assert len(table) == 40 and list(table) == ["row", "prediction", "p(0)", "p(1)", "p(2)"]
     assert "personal model of client a" in model.with_suffix(".md").read_text()

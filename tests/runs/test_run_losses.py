@@ -190,7 +190,7 @@ def test_a_model_of_survival_gives_the_log_risk(tmp_path: Path, capsys: pytest.C
     assert (done.test.query("side == 'constant'")["cindex"].dropna() == 0.5).all()
     assert main(["predict", str(path), "--model", str(tmp_path / "r" / "models" / "north.safetensors")]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "log_risk" and len(out) == 1 + len(survivors())
+    assert out[0] == "row,log_risk" and len(out) == 1 + len(survivors())
     assert "logarithm of a relative risk" in (tmp_path / "r" / "models" / "north.md").read_text()
     assert done.test.query("side == 'personal'")["cindex"].mean() > 0.6
 

@@ -220,19 +220,20 @@ def test_the_constant_predicts_a_clients_own_majority(tmp_path: Path) -> None:
 
 def test_predictions_are_those_that_were_scored(tmp_path: Path) -> None:
     done = run(read(words=[*WINE, "method=finetune"]), tmp_path / "r")
-    rows = pd.read_parquet(done.folder / "predictions.parquet")
+    kept = pd.read_parquet(done.folder / "predictions.parquet")
+    rows = kept.query("side == 'personal'")
     p = rows[["p0", "p1", "p2"]].to_numpy()
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-5)
-    right = pd.Series(p.argmax(1) == rows["target"]).groupby(rows["client"]).mean()
+    right = pd.Series(p.argmax(1) == rows["target"], index=rows.index).groupby(rows["client"]).mean()
     test = done.test.query("side == 'personal'").set_index("client")["accuracy"]
     pd.testing.assert_series_equal(right, test, check_names=False, check_index_type=False)
-    assert set(rows["side"]) == {"personal"} and rows.groupby("client")["row"].min().eq(0).all()
+    assert set(kept["side"]) == {"personal", "constant"} and rows.groupby("client")["row"].min().eq(0).all()
 
 
 def test_predicted_numbers_are_in_the_targets_own_unit(tmp_path: Path) -> None:
     words = ["data=diabetes", "data.clients=3", "data.unseen=0.3", "train.rounds=2", "save.models=none"]
     done = run(read(words=words), tmp_path / "r")
-    rows = pd.read_parquet(done.folder / "predictions.parquet")
+    rows = pd.read_parquet(done.folder / "predictions.parquet").query("side == 'personal'")
     mse = ((rows["target"] - rows["value"]) ** 2).groupby(rows["client"]).mean()
     test = done.test.query("side == 'personal'").set_index("client")["rmse"]
     np.testing.assert_allclose(np.sqrt(mse), test[mse.index], rtol=1e-4)

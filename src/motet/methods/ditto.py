@@ -24,8 +24,8 @@ class Ditto(FedAvg):
     strength = "lam"
     lam: NotNegative = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
 
-    def penalty(self) -> float:
-        return super().penalty() + self.lam
+    def penalty_at_home(self) -> float:
+        return self.lam
 
     def join(self, data: Data) -> Tree:
         return self.task.w0

@@ -46,8 +46,13 @@ class LocalSGD(Method):
             )
 
     def penalty(self) -> float:
-        """The curvature that terms beside the task's loss add; safe learning rates take it into account."""
+        """The curvature that terms beside the task's loss add; safe learning rates take it into account, and sites
+        that a step of what leaves forgets those before it."""
         return 0.0 if self.optimiser == "adamw" else self.decay
+
+    def penalty_at_home(self) -> float:
+        """The same of a training whose result stays with the client."""
+        return 0.0
 
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """The one training loop, with this method's settings unless `how` says otherwise."""

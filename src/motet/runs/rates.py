@@ -65,9 +65,9 @@ def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
     """The largest learning rate that is safe for this method's local training."""
     size = int(getattr(method, "batch", 16))
     rows = batches(federated, size, task) if federated.clients_data else [made_rows(federated, size)]
-    penalty = getattr(method, "penalty", None)
+    penalty = sum(float(getattr(method, name, float)()) for name in ("penalty", "penalty_at_home"))
     safe = safe_rate if getattr(method, "optimiser", "sgd") == "sgd" else safe_adam_rate
-    return safe(task.curved_loss, task.w0, rows, penalty() if penalty else 0.0)
+    return safe(task.curved_loss, task.w0, rows, penalty)
 
 
 def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
