@@ -45,8 +45,8 @@ def test_methods_between_real_processes_are_as_on_the_loop_engine(names: list[st
     found = {}
     policy = tmp_path / "policy.toml"
     policy.write_text(
-        'learn = "collect"\nnoise = 0.0\nsecret_orders = false\nleast_rows = 5\n'
-    )  # as on the loop
+        'learn = "collect"\nnoise = 0.0\nsecret_orders = false\nleast_rows = 5\nlargest_share = 1.0\n'
+    )  # as on the loop, whose last batch of 33 rows has one
     table(7).to_csv(own := tmp_path / "own.csv", index=False)  # what page's server scores models on
     with living(tmp_path / "care") as federation:
         federation.start("server")
