@@ -3,7 +3,8 @@
 Epochs of Boston's regression in a second of processor time, on one core, of:
 - the paper's algorithm as a loop in plain NumPy: two evaluations of every particle in an epoch, all examples each time,
   no clients and no messages (the author's own notebook does 2,270 epochs/s);
-- one swarm, and the 105 swarms of Table 1 side by side, both through an engine and with traffic counted, as in a run.
+- one swarm, and the 105 swarms of Table 1 side by side, both through an engine and with traffic counted, as in a run;
+- the same, a round of epochs in one compiled call, if numba is installed.
 Then the time of an ask, and how much of it the verbs take. On a shared machine compare the ratios.
 """
 
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -71,12 +73,13 @@ class Notebook:
 class Ours:
     """One swarm, or all settings of Table 1 with five swarms each."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray, grid: bool) -> None:
+    def __init__(self, x: np.ndarray, y: np.ndarray, grid: bool, fuses: bool = False) -> None:
         tensors = [
             (torch.tensor(x[i : i + BLOCK]), torch.tensor(y[i : i + BLOCK])) for i in range(0, len(x), BLOCK)
         ]
         batches = [Batch.of(*pair) for pair in tensors]
-        self.engine = Counted(Loop({f"block-{i}": ClientData(b, b, b) for i, b in enumerate(batches)}))
+        clients = {f"block-{i}": ClientData(b, b, b) for i, b in enumerate(batches)}
+        self.engine = Counted(Loop(clients, fuses=fuses))
         self.task = Task(nn.Sequential(nn.Flatten(), nn.Linear(13, 1)), "numbers", 1)
         w1s, w2s = zip(*SHARES, strict=True)
         one = partial(Swarm, w1=0.2, w2=0.6)
@@ -129,7 +132,18 @@ def main() -> None:
     swarms = 5 * len(SHARES) * best["table"]
     print(f"{5 * len(SHARES)} swarms              {swarms:>9,.0f} swarm-epochs/s: Table 1 takes "
           f"{5 * len(SHARES) * 1e6 / swarms / 60:.1f} core minutes")  # fmt: skip
+    if find_spec("numba"):
+        compiled(x, y)
     parts(sides["one"][0])
+
+
+def compiled(x: np.ndarray, y: np.ndarray) -> None:
+    """A round of 1,000 epochs as one call; the first round compiles."""
+    for name, grid, many in (("one swarm", False, 1), ("105 swarms", True, 105)):
+        ours = Ours(x, y, grid, fuses=True)
+        ours.go(1000)
+        best = max(rate(ours.go, 1000) for _ in range(TURNS))
+        print(f"{name + ', compiled':<24}{many * best:>9,.0f} swarm-epochs/s")
 
 
 def parts(ours: Ours) -> None:

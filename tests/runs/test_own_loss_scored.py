@@ -72,7 +72,7 @@ def test_a_metric_that_is_named_is_the_metric(tmp_path: Path) -> None:
 
 
 def test_a_network_that_is_left_open_is_one_layer_for_a_method_without_gradients() -> None:
-    """64.6 % of the digits became 95 %: a swarm moves few weights well, and many badly."""
+    """A swarm moves few weights well, and many badly."""
     short = ["data=digits", "train.rounds=1"]
     nets = {
         m: resolve(read(words=[*short, f"method={m}"])).recipe["net"]["name"] for m in ("swarm", "fedavg")
