@@ -27,11 +27,13 @@ def defaults(
     epsilon: float = 0.0,
     seed: int = 0,
     bounds: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    simulated: bool = False,
 ) -> tuple[Feature, ...]:
     """A Feature for each column of `table` (rows, features), with names and kinds from `kinds`, in order.
 
     Only "dp" needs `bounds`, publicly known ranges of numbers. It spends `epsilon` in all, and draws its noise
-    from the machine's secure source, not from the `seed`.
+    from the machine's secure source, not from the `seed`; `simulated` draws it from the `seed`, and protects nobody.
 
     >>> defaults(np.array([[1.0, 0], [2.0, 1], [9.0, 1]]), {"age": "number", "sex": "flag"})
     (Feature(name='age', kind='number', default=2.0), Feature(name='sex', kind='flag', default=1.0))
@@ -42,7 +44,9 @@ def defaults(
     if mechanism == "dp":
         from motet.published.private_medians import private_middles
 
-        middles: Sequence[float] = private_middles(columns, epsilon, bounds or {})
+        middles: Sequence[float] = private_middles(
+            columns, epsilon, bounds or {}, seed if simulated else None
+        )
     else:
         rng = np.random.default_rng(seed)
         spread = epsilon if mechanism == "noise" else 0.0
