@@ -123,7 +123,9 @@ class Method(Frozen):
 
     strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
     measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
-    publishes: ClassVar[bool] = False  # whether clients publish models, which everyone sees as they are
+    has_public_models: ClassVar[bool] = (
+        False  # whether clients publish models, which everyone sees as they are
+    )
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     @classmethod

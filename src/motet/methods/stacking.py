@@ -34,11 +34,12 @@ from motet.stacking.catalogue import (
     check_published,
     check_stack_reply,
     digest,
+    of_present,
     reasons,
     seen,
 )
+from motet.stacking.client_choices import models_of_client, wishes
 from motet.stacking.contribution import How
-from motet.stacking.public_models import public_models
 from motet.stacking.stack import Stack, StackSettings, Variant
 
 
@@ -58,8 +59,14 @@ class Stacking(Method):
     fewer than eight rows or one class predicts the mean of all models.
     """
 
-    publishes = True
+    has_public_models = True
     public: Family = "forest"  # the family of published models
+    public_of: tuple[
+        str, ...
+    ] = ()  # who publishes something else: "client-3: dp-linear epsilon=1 columns=age"
+    outbox: str = (
+        ""  # in a simulation: a folder with CLIENT.onnx and .json, which these clients publish instead
+    )
     private: Literal["forest", "boosting", "linear"] = "forest"  # the family of models that are never sent
     meta: Literal["forest", "linear"] = "forest"  # the model that combines predictions; linear is WrapperFL's
     trees: Count = 10  # of every forest, and rounds of boosting; the paper has 100
@@ -85,12 +92,10 @@ class Stacking(Method):
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        here = set(turn.clients)
-        models, trust, stacked = (
-            {c: v for c, v in s[key].items() if c in here} for key in ("catalogue", "trust", "stacked")
-        )
+        models, trust, stacked = of_present(s, turn.clients)
         if new := [c for c in turn.cohort if c not in models]:
-            replies = yield collect(self.publish, new)  # public models: everyone may see them
+            wished = wishes(self.public_of, self.outbox, new)
+            replies = yield collect(self.publish, new, each=wished)  # public models: everyone may see them
             good, refused = admitted(replies)
             models, s = models | good, s | {"refused": s["refused"] | refused}
         s = s | {"catalogue": models, "trust": trust}
@@ -128,20 +133,12 @@ class Stacking(Method):
 
     @verb(solo=True, check=check_published)
     def publish(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        return [m.tree() for m in self.public_models(data)], keep
+        return [m.tree() for m in self.public_models(data, sent)], keep
 
-    def public_models(self, data: Data) -> Sequence[Published]:
+    def public_models(self, data: Data, wish: Tree = ()) -> Sequence[Published]:
         """What a client publishes: as the recipe says, unless an organisation chose something of its own."""
-        rows, seed = client_stack.rows_of(data, self.task), int(data.seed)
-        make = partial(public_models, rows=rows, seed=seed, secret=self.own is not None)
-        models: Sequence[Published] = (
-            self.own.models(self.chosen(), make) if self.own else make(self.chosen())
-        )
-        return models
-
-    def chosen(self) -> PublicChoice:
-        """What the recipe has clients publish."""
-        return PublicChoice(self.public, self.epsilon, self.trees, self.versions, noise=self.noise)
+        usual = PublicChoice(self.public, self.epsilon, self.trees, self.versions, noise=self.noise)
+        return models_of_client(usual, self.own, wish, client_stack.rows_of(data, self.task), int(data.seed))
 
     @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:

@@ -6,7 +6,7 @@ Knows trees and manifests. Does not know who fetches the models, or what they pr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -48,6 +48,12 @@ def admitted(replies: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
         else:
             good[owner] = list(versions)
     return good, refused
+
+
+def of_present(state: Tree, clients: Collection[str]) -> Iterator[dict[str, Tree]]:
+    """Models, trust and checksums of those who are still in the federation."""
+    here = set(clients)
+    return ({c: v for c, v in state[key].items() if c in here} for key in ("catalogue", "trust", "stacked"))
 
 
 # ---- what clients say of their stacks ----

@@ -24,8 +24,8 @@ _HIDDEN = (32,)  # of a private network
 ARITHMETIC = "the noise is arithmetic: it follows from the run's seed and protects nobody"
 
 
-def public_models(choice: PublicChoice, rows: StackRows, seed: int, *, secret: Any) -> list[Published]:
-    """All versions of what a client publishes; if `secret` is true, nobody can draw their noise again."""
+def public_models(choice: PublicChoice, rows: StackRows, seed: int, *, secret: bool) -> list[Published]:
+    """All versions of what a client publishes; `secret` draws noise that nobody can draw again."""
     rows = _of_columns(rows, choice.held(rows.names))
     if not choice.is_private:
         mechanism: Any = "noise" if choice.noise else "plain"

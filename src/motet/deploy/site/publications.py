@@ -20,7 +20,9 @@ from motet.data.federated import FederatedData
 from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedState
+from motet.errors import UsageError
 from motet.published import Published
+from motet.published.outbox import Terms, from_outbox, in_terms
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice, in_words
 from motet.wire import pack, unpack
 
@@ -55,7 +57,7 @@ class SitePublisher:
         """What this site publishes where a recipe would have it publish `wanted`."""
         self.choice = choice = chosen(self.policy, wanted)
         if self.folder is None:
-            return self.made(choice, make)
+            return [] if choice.family == OUTBOX and self.objections() else self.made(choice, make)
         store = self.store(self.folder, choice)
         if (known := store.get(_LABEL)) is None:
             if wrong := choice_objections(self.policy, choice, self.spent):
@@ -70,21 +72,42 @@ class SitePublisher:
 
     def objections(self) -> list[Objection]:
         """Why what was asked for in a trial may not be published here."""
-        return choice_objections(self.policy, self.choice, self.spent) if self.choice else []
+        if self.choice is None:
+            return []
+        wrong = choice_objections(self.policy, self.choice, self.spent)
+        return wrong or (self.of_outbox() if self.choice.family == OUTBOX else [])
+
+    def of_outbox(self) -> list[Objection]:
+        """Why the model in the outbox may not be published."""
+        try:
+            model = self.own_model()
+        except RefusedByPolicy as e:
+            return [Objection("publish", str(e))]
+        claimed = budget_objections(self.policy, model.manifest.privacy.epsilon, self.spent)
+        return (claimed if self.policy.epsilon else []) + size_objections(self.policy, [model])
 
     def made(self, choice: PublicChoice, make: Make) -> list[Published]:
         if choice.family == NOTHING:
             return []
-        return make(choice)
+        return [self.own_model()] if choice.family == OUTBOX else make(choice)
+
+    def own_model(self) -> Published:
+        """The model in the outbox, in the federation's terms; whatever is wrong with it is said at home."""
+        try:
+            return in_terms(from_outbox(self.outbox), terms_of(self.federated))
+        except UsageError as e:
+            raise RefusedByPolicy(str(e), "publish") from e
 
     def store(self, folder: Path, choice: PublicChoice) -> EncryptedState:
-        about = json.dumps([asdict(choice), self.rows], sort_keys=True)
+        own = self.own_model().manifest.sha256 if choice.family == OUTBOX else ""
+        about = json.dumps([asdict(choice), self.rows, own], sort_keys=True)
         label = sha256(about.encode()).hexdigest()[:32]
         return EncryptedState(folder / FOLDER / label, f"published {label}", self.key)
 
     def check(self, models: Sequence[Published]) -> None:
-        """Refuse a model that is larger than the policy allows."""
-        if wrong := size_objections(self.policy, models):
+        """Refuse a model that is larger than the policy allows, or whose budget is."""
+        own = self.choice is not None and self.choice.family == OUTBOX
+        if wrong := self.of_outbox() if own else size_objections(self.policy, models):
             raise RefusedByPolicy(wrong[0].text, wrong[0].clause)
 
 
@@ -143,6 +166,18 @@ def size_objections(policy: Policy, models: Sequence[Published]) -> list[Objecti
             "publish", f"{what} is larger than this site's policy has as model_bytes, {policy.model_bytes:,}"
         )
     ]
+
+
+def terms_of(federated: FederatedData) -> Terms:
+    """How a run has columns and target; what standardises a site's own numbers is the same at all sites, unless each
+    uses its own."""
+    scaler = next(iter(federated.rulers.values()), None)
+    middle = scaler.middle if scaler else [0.0] * len(federated.columns)
+    spread = scaler.spread if scaler else [1.0] * len(federated.columns)
+    scaling = {
+        c.name: (float(m), float(s)) for c, m, s in zip(federated.columns, middle, spread, strict=True)
+    }
+    return Terms(scaling, federated.classes, (federated.offset, federated.scale))
 
 
 def budget_of(models: Sequence[Published], choice: PublicChoice) -> float:

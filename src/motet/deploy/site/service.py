@@ -241,7 +241,7 @@ class SiteService:
             return self.sent_again(bytes(known["reply"]))
         self.within_budget(letter, contract)
         method, own = self.method(letter), None
-        if method.publishes:
+        if method.has_public_models:
             own = self.publications.of(self.rows.of(letter.run), contract.layout)
             method = method.at_site(own)
         verb, visit = find_verb(method, letter.verb), self.visit(letter, method)
