@@ -174,8 +174,8 @@ def do_show(args: Any) -> None:
     if args.graphml:
         print(graphml_of(summary["contributions"], args.run))
         return
-    text = [terminal.summary_text(summary), *contributions_text(summary["contributions"])]
-    print(json.dumps(summary, default=str) if args.json else "\n".join(text))
+    lines = [terminal.summary_text(summary), *contributions_text(summary["contributions"])]
+    print(json.dumps(summary, default=str) if args.json else "\n".join(lines))
 
 
 def graphml_of(found: dict[str, Any] | None, run: str) -> str:

@@ -40,6 +40,7 @@ from motet.stacking.catalogue import (
 )
 from motet.stacking.client_choices import models_of_client, wishes
 from motet.stacking.contribution import How
+from motet.stacking.judged_rows import Findings
 from motet.stacking.stack import Stack, StackSettings, Variant
 
 
@@ -145,7 +146,7 @@ class Stacking(Method):
         stack, findings = self.build(served, data)
         return {"trust": stack.importances, **findings}, client_stack.to_tree(stack, served)
 
-    def build(self, served: Tree, data: Data) -> tuple[Stack, client_stack.Findings]:
+    def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
         """A stack of the private model and the served models that may run, and what was found out about these."""
         how = StackSettings(self.private, self.meta, self.trees, self.variant, self.share, self.importance)
         return client_stack.stack_of(how, data, self.task, served)

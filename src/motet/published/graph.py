@@ -122,7 +122,8 @@ def rescaled(raw: bytes, scaling: list[tuple[float, float]], target: tuple[float
         outside = graph.output[0].name
         rename(graph, outside, "motet_own")
         ends = [
-            numpy_helper.from_array(np.float32([v]), f"motet_{n}") for n, v in zip("os", target, strict=True)
+            numpy_helper.from_array(np.array([v], np.float32), f"motet_{n}")
+            for n, v in zip("os", target, strict=True)
         ]
         graph.initializer.extend(ends)
         graph.node.append(helper.make_node("Sub", ["motet_own", "motet_o"], ["motet_off"]))

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from motet.errors import UsageError
@@ -80,7 +81,7 @@ def in_terms(model: Published, terms: Terms, client: str = "public") -> Publishe
         Feature(f.name, f.kind, (f.default - middle) / spread)
         for f, (middle, spread) in zip(said.features, scaling, strict=True)
     )
-    about = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
+    about: Any = {"size": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
     return Published(replace(said, client=client, features=features, classes=classes, **about), raw)
 
 

@@ -96,7 +96,7 @@ def seen(state: Tree, replies: Catalogue) -> dict[str, Tree]:
     told = {
         c: {"skill": dict(r["skill"]), "alike": [sorted(p) for p in r["alike"]]} for c, r in replies.items()
     }
-    return state.get("seen", {}) | told
+    return {**state.get("seen", {}), **told}
 
 
 # ---- what a client is served ----

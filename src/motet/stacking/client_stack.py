@@ -17,9 +17,10 @@ from torch import Tensor
 from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
+from motet.stacking.contribution import OWN
 from motet.stacking.judged_rows import Findings, Judged, enough_to_judge
 from motet.stacking.predictions import Array, predictions
-from motet.stacking.stack import ALONE, OWN, Stack, StackRows, StackSettings, build, columns
+from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
 
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
@@ -67,9 +68,9 @@ def stack_of(how: StackSettings, data: Data, task: Task, served: Catalogue) -> t
     models, unreadable = fetched(served)
     found, refused = predictions(models, rows.x, rows.names, rows.classes)
     shown = predictions({k: models[k] for k in found}, val.x, val.names, val.classes)[0] if len(val.y) else {}
-    variants = (how.variant,)
+    variants = [how.variant]
     if how.variant == "auto":
-        variants = ("held-out", "pooled", ALONE) if len(val.y) else ("held-out",)
+        variants = [ALONE, "held-out", "pooled"] if len(val.y) else ["held-out"]  # of equals, the simplest
     judged = Judged(val, shown) if enough_to_judge(val) else None
     seed = int(data.seed)
     stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed, judged) for v in variants]
@@ -86,10 +87,11 @@ def _onnx_stack(
     stack = build(how, rows, found, seed, prepare=lambda model: published(model, rows, OWN))
     if stack.meta is None:
         return stack
+    shares = stack.importances
     if judged and how.importance != "mdi":
-        stack = replace(stack, importances=judged.importances(stack, how, seed))
+        shares = judged.importances(stack, how, seed)
     features = [Feature(name) for name in columns(stack.owners, stack.meta.n_features_in_)]
-    return replace(stack, meta=published(stack.meta, rows, "meta", features))
+    return replace(stack, meta=published(stack.meta, rows, "meta", features), importances=shares)
 
 
 def to_tree(stack: Stack, models: Catalogue) -> Tree:

@@ -259,7 +259,7 @@ def _is_nonsense(parts: Sequence[float]) -> bool:
 def _duplicates(seen: Mapping[str, Any]) -> dict[str, str]:
     """Models that most clients which were served both found to be the same."""
     said = Counter(tuple(pair) for s in seen.values() for pair in s["alike"])
-    found = {}
+    found = dict[str, str]()
     for (a, b), many in said.items():
         if 2 * many > sum(a in s["skill"] and b in s["skill"] for s in seen.values()):
             found |= {
