@@ -40,8 +40,8 @@ from motet.stacking.catalogue import (
 )
 from motet.stacking.client_choices import models_of_client, wishes
 from motet.stacking.contribution import How
-from motet.stacking.judged_rows import Findings
 from motet.stacking.stack import Stack, StackSettings, Variant
+from motet.stacking.validation_findings import Findings
 
 
 class Stacking(Method):

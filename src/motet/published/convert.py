@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.published import trees
-from motet.published.frames import named_rows, of_arrays
+from motet.published.framed_models import named_rows, of_arrays
 from motet.published.graph import OPSET, OPSET_ML, one_output, spread
 
 KEEPS_ROWS = frozenset(

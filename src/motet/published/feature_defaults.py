@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from motet.published.frames import numbers_of
+from motet.published.framed_models import numbers_of
 from motet.published.manifest import Feature, Kind
 
 Mechanism = Literal["plain", "noise", "dp"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from motet.errors import UsageError
 from motet.published.convert import as_onnx, at_home, convert, keeps_rows, steps
-from motet.published.frames import numbers_of
+from motet.published.framed_models import numbers_of
 from motet.published.manifest import (
     Feature,
     Manifest,
@@ -46,21 +46,16 @@ def publish(
     `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, on arrays or on a data frame
     with these features; a torch network (rows to scores of classes, or to numbers); ONNX as bytes or the path of a
     file, of which `maker` is the model that it was made of, if that is there; or has a method `to_onnx()`.
-    `classes` are the names of all classes; a
-    model that saw only some of them gives the others probability 0. Models that contain training rows are
-    refused unless `rows_may_leave`. Converters have faults, so the published model must predict the rows of
-    `sample` as the original does (random rows if there is no sample); no row of it leaves.
+    `classes` are the names of all classes; a model that saw only some of them gives the others probability 0.
+    Models that contain training rows are refused unless `rows_may_leave`. Converters have faults, so the published
+    model must predict the rows of `sample` as the original does (random rows without one); no row of it leaves.
     """
     if not rows_may_leave:
         _check_rows_stay(model, client)
     onnx_model, made_with = _converted(model, len(features), task, tuple(classes))
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
-        client=client,
-        task=task,
-        features=tuple(features),
-        classes=tuple(classes),
-        privacy=privacy or Privacy(),
+        *(client, task, tuple(features), tuple(classes), privacy or Privacy()),
         family=family or _family(model if maker is None else maker),
         size=len(raw),
         sha256=hashlib.sha256(raw).hexdigest(),
@@ -68,9 +63,7 @@ def publish(
         made_with=made_with,
     )
     made = _checked(Published(manifest, raw))
-    x = random_rows(manifest) if sample is None else numbers_of(sample, manifest.names).astype(np.float32)
-    if maker is not None or as_onnx(model) is None:
-        _same(model if maker is None else maker, made, x)
+    _same(model if maker is None else maker, made, sample)
     return made
 
 
@@ -121,7 +114,12 @@ def random_rows(manifest: Manifest, rows: int = 64) -> np.ndarray:
     return np.asarray(np.where(flags, x > middle, x), np.float32)
 
 
-def _same(model: Any, made: Published, x: np.ndarray) -> None:
+def _same(model: Any, made: Published, sample: Any) -> None:
+    """Refuse a published model that predicts otherwise than the model that it was made of, where that is there."""
+    if as_onnx(model) is not None:
+        return
+    names = made.manifest.names
+    x = random_rows(made.manifest) if sample is None else numbers_of(sample, names).astype(np.float32)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
     import onnxruntime as ort
 

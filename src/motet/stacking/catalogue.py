@@ -93,10 +93,10 @@ def reasons(replies: Catalogue, owners: Mapping[str, Any]) -> dict[str, str]:
 
 def seen(state: Tree, replies: Catalogue) -> dict[str, Tree]:
     """What clients found out about the models that they were served; who stacked again found out anew."""
-    told = {
+    found_out = {
         c: {"skill": dict(r["skill"]), "alike": [sorted(p) for p in r["alike"]]} for c, r in replies.items()
     }
-    return {**state.get("seen", {}), **told}
+    return {**state.get("seen", {}), **found_out}
 
 
 # ---- what a client is served ----

@@ -18,9 +18,9 @@ from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
 from motet.stacking.contribution import OWN
-from motet.stacking.judged_rows import Findings, Judged, enough_to_judge
 from motet.stacking.predictions import Array, predictions
 from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
+from motet.stacking.validation_findings import Findings, ValidationRows, has_enough_rows
 
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
@@ -71,25 +71,29 @@ def stack_of(how: StackSettings, data: Data, task: Task, served: Catalogue) -> t
     variants = [how.variant]
     if how.variant == "auto":
         variants = [ALONE, "held-out", "pooled"] if len(val.y) else ["held-out"]  # of equals, the simplest
-    judged = Judged(val, shown) if enough_to_judge(val) else None
+    measured = ValidationRows(val, shown) if has_enough_rows(val) else None
     seed = int(data.seed)
-    stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed, judged) for v in variants]
+    stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed, measured) for v in variants]
     best = stacks[0]
     if len(stacks) > 1:
         best = max(stacks, key=lambda s: val.score(s.predict(val.x, val.names, shown)))
-    told = judged.findings(best) if judged else {"skill": {}, "alike": []}
-    return best, {"refused": unreadable | refused, **told}
+    found_out = measured.findings(best) if measured else {"skill": {}, "alike": []}
+    return best, {"refused": unreadable | refused, **found_out}
 
 
 def _onnx_stack(
-    how: StackSettings, rows: StackRows, found: Mapping[str, Array], seed: int, judged: Judged | None = None
+    how: StackSettings,
+    rows: StackRows,
+    found: Mapping[str, Array],
+    seed: int,
+    measured: ValidationRows | None = None,
 ) -> Stack:
     stack = build(how, rows, found, seed, prepare=lambda model: published(model, rows, OWN))
     if stack.meta is None:
         return stack
     shares = stack.importances
-    if judged and how.importance != "mdi":
-        shares = judged.importances(stack, how, seed)
+    if measured and how.importance != "mdi":
+        shares = measured.importances(stack, how, seed)
     features = [Feature(name) for name in columns(stack.owners, stack.meta.n_features_in_)]
     return replace(stack, meta=published(stack.meta, rows, "meta", features), importances=shares)
 

@@ -245,10 +245,10 @@ def named(state: Mapping[str, Any]) -> dict[str, str]:
 def relative_skills(seen: Mapping[str, Any], owner: str) -> list[float]:
     """How well an owner's model orders the rows of each other client, beside that client's own private model, where
     that one has learned anything: 1 is as well, 0 is chance."""
-    told = [
+    found_out = [
         s["skill"] for s in seen.values() if owner in s["skill"] and s["skill"].get(OWN, 0.5) > 0.5 + _LEARNED
     ]
-    return [(skill[owner] - 0.5) / (skill[OWN] - 0.5) for skill in told]
+    return [(skill[owner] - 0.5) / (skill[OWN] - 0.5) for skill in found_out]
 
 
 def _is_nonsense(parts: Sequence[float]) -> bool:

@@ -28,7 +28,7 @@ _FLAT = 1e-2  # spread of probabilities below which a model is constant, and is 
 
 
 @dataclass(frozen=True)
-class Judged:
+class ValidationRows:
     """Validation rows, and the predictions of the served models for them."""
 
     rows: StackRows
@@ -52,7 +52,7 @@ class Judged:
         return {"skill": {k: skill(self.rows, p) for k, p in known.items()}, "alike": alike(self.shown)}
 
 
-def enough_to_judge(rows: StackRows) -> bool:
+def has_enough_rows(rows: StackRows) -> bool:
     return len(rows.y) >= _LEAST and len(np.unique(rows.y)) > 1
 
 
