@@ -75,7 +75,7 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         "runs know methods by name only, and neither the web nor the command line",
     ),
     "deploy": (
-        {"core", "vec", "client", "wire", "guard", "engines", "data", "nets", "runs"},
+        {"core", "vec", "client", "wire", "guard", "engines", "data", "nets", "runs", "published"},
         {"ray"},
         "a deployment knows methods by name only, and not the command line",
     ),

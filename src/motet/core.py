@@ -37,6 +37,7 @@ Share = Annotated[float, "0 to 1"]
 Rate = Annotated[float, "> 0", "auto"]
 TenthRate = Annotated[float, "> 0", "auto", 0.1]
 Epochs = Annotated[int, ">= 1", "auto"]
+NOT_A_SETTING = {"setting": False}  # metadata of a field that no recipe can set
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Method(Frozen):
     strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
     measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
     few_weights: ClassVar[bool] = False  # a network that a recipe leaves open is one linear layer
+    has_public_models: ClassVar[bool] = False  # whether clients publish models, which everyone sees
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     @classmethod
@@ -247,6 +249,15 @@ class Method(Frozen):
     def rows_trained(self, n: int) -> int:
         """How many of a client's n examples a reply that was trained rests on, at least."""
         return min(self.parts_trained(n))
+
+    def at_site(self, own: Any) -> Method:
+        """The method as an organisation runs it. `own` has its choice of what it publishes, and stores that; noise
+        of published models is then drawn so that nobody can draw it again."""
+        return self
+
+    def public_models(self, data: Any) -> Sequence[Any]:
+        """The models that a client with these examples would publish, with manifests; none for most methods."""
+        return ()
 
     def bounded(self, most: float) -> Method:
         """The same method, in whose measuring verbs one example counts at most this much."""

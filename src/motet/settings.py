@@ -105,7 +105,8 @@ def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:
         owners = [c for c in reversed(thing.__mro__) if dataclasses.is_dataclass(c)]
         comments = {k: v for c in owners for k, v in _comments(c).items()}
         hints = get_type_hints(thing, include_extras=True)
-        found = [(f.name, _default(f)) for f in dataclasses.fields(thing) if f.init]
+        settable = [f for f in dataclasses.fields(thing) if f.init and f.metadata.get("setting", True)]
+        found = [(f.name, _default(f)) for f in settable]
     else:
         function = thing.__init__ if inspect.isclass(thing) else thing
         comments, hints = _comments(function), get_type_hints(function, include_extras=True)

@@ -6,19 +6,24 @@ from __future__ import annotations
 import json
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from motet.cli.main import main
+from motet.deploy.agreement.column_sums import pooled
+from motet.deploy.agreement.schema import merge
 from motet.deploy.demo import free_port
 from motet.deploy.flare.all_kits import create
 from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.run_files import make_order
 from motet.deploy.site.config import open_service
+from motet.deploy.site.contract import turn_seed
 from motet.deploy.site.ledger import Ledger, LedgerLine
 from motet.engines.letters import Letter, Reply
+from motet.published import Published
 
 ROWS = 120
 
@@ -185,3 +190,66 @@ def test_a_dry_run_of_a_new_split_says_if_too_few_rows_are_new(owner: Owner, tmp
     frame.loc[:2, "age"] += 1.0
     frame.to_csv(tmp_path / "a.csv", index=False)
     assert "training rows differ from a table of this site" in owner.dry("--new-split", code=1)
+
+
+# ---- what is published ----
+
+
+def published(kit: Path, classes: tuple[str, ...] = ("no", "yes")) -> None:
+    """A model that the site's owner trained on its own table, in its outbox."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    from motet import feature_defaults, publish, save_published
+
+    frame = patients(0)
+    x, kinds = frame[["age", "bp"]], {"age": "number", "bp": "number"}
+    labels = np.array(classes)[(frame["ill"] == "yes").astype(int)]
+    model = RandomForestClassifier(4, random_state=0).fit(x, labels)
+    about: Any = {"client": "a", "task": "classes", "classes": classes, "family": "forest of my own"}
+    save_published(publish(model, feature_defaults(x, kinds), **about), kit / "outbox")
+
+
+def test_a_dry_run_names_the_model_that_would_be_published(owner: Owner) -> None:
+    pytest.importorskip("onnxruntime")
+    policy = owner.policy('learn = "collect"\npublish = "forest trees=7 columns=age"\n')
+    said = owner.dry(*policy, "--method", "stacking")
+    assert "published: a forest of 7 trees on 1 column, epsilon –, " in said
+    private = owner.policy('learn = "collect"\npublish = "dp-linear epsilon=2"\nepsilon = 1\n')
+    said = owner.dry(*private, "--method", "stacking", code=1)
+    assert "refused: models of epsilon 2 would be published, and this site's policy has epsilon = 1" in said
+
+
+def test_a_dry_run_names_the_model_of_the_outbox_or_says_why_it_may_not_be_published(owner: Owner) -> None:
+    pytest.importorskip("onnxruntime")
+    policy = [*owner.policy('learn = "collect"\npublish = "outbox"\n'), "--method", "stacking"]
+    assert "outbox holds 0 models" in owner.dry(*policy, code=1)
+    published(owner.kit)
+    assert "published: a forest of my own on 2 columns, epsilon –, " in owner.dry(*policy)
+    published(owner.kit, ("healthy", "sick"))
+    assert "knows the class 'healthy', and this federation's are ['no', 'yes']" in owner.dry(*policy, code=1)
+    (owner.kit / "outbox" / "model.pkl").write_bytes(b"\x80\x04")
+    assert "is a pickle" in owner.dry(*policy, code=1)
+
+
+def test_a_site_publishes_the_model_of_its_outbox_and_the_ledger_names_it(owner: Owner) -> None:
+    pytest.importorskip("onnxruntime")
+    from motet.runs.build import completed
+    from motet.runs.recipe import read
+
+    owner.join(*owner.data, *owner.policy('learn = "collect"\npublish = "outbox"\nsecret_orders = false\n'))
+    published(owner.kit)
+    service = open_service(owner.kit)
+    source, policy = service.rows.source, service.policy
+    measured = Reply.read(service.answer(Letter("measure", "r", send={"kind": "classes"}).pack())).tree
+    layout = merge({"a": source.describe(policy)}, "stacking").layout("auto")
+    layout = pooled(layout, {"a": source.own_layout("classes").columns}, {"a": measured})
+    assert not Reply.read(service.answer(Letter("layout", "r", send=layout.tree()).pack())).refusal
+    recipe = completed(read(more={"method": {"name": "stacking"}}), source.build_clients(layout))
+    held = {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+    offered = Reply.read(service.answer(Letter("offer", "r", recipe=held, send={"rounds": 1}).pack()))
+    assert offered.tree == {"accepted": True}, offered
+    ask = Letter("verb", "r", 0, verb="publish", learn="all", seed=turn_seed(recipe.seed, 0), recipe=held)
+    reply = Reply.read(service.answer(ask.pack()))
+    manifest = Published.from_tree(reply.tree[0]).manifest
+    assert manifest.classes == ("0", "1") and abs(manifest.features[0].default) < 1  # standardised
+    assert "a forest of my own on 2 columns" in service.ledger.path.read_text()

@@ -118,6 +118,7 @@ def reading(add: Add) -> None:
     p = add("show", do_show, "show the results of a run")
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
+    p.add_argument("--graphml", action="store_true", help="who relies on whom, as GraphML (method=stacking)")
     p.add_argument("--json", action="store_true", help="as JSON")
 
     p = add("export", do_export, "write a client's personal model to a file")
@@ -160,6 +161,7 @@ def do_run(args: Any) -> None:
 
 def do_show(args: Any) -> None:
     from motet.report import tables, terminal
+    from motet.report.contributions import contributions_of, contributions_text
     from motet.report.read import read
 
     found = read([Path(args.run)])
@@ -168,8 +170,22 @@ def do_show(args: Any) -> None:
         text = terminal.clients_text(frame, found[0].metric)
         print(frame.to_json(orient="records") if args.json else text)
         return
-    summary = tables.summary(found[0])
-    print(json.dumps(summary, default=str) if args.json else terminal.summary_text(summary))
+    summary = tables.summary(found[0]) | {"contributions": contributions_of(found[0].facts)}
+    if args.graphml:
+        print(graphml_of(summary["contributions"], args.run))
+        return
+    lines = [terminal.summary_text(summary), *contributions_text(summary["contributions"])]
+    print(json.dumps(summary, default=str) if args.json else "\n".join(lines))
+
+
+def graphml_of(found: dict[str, Any] | None, run: str) -> str:
+    """Who relies on whom, for programs that draw graphs."""
+    from motet.errors import UsageError
+    from motet.stacking.contribution import to_graphml
+
+    if not found:
+        raise UsageError(f"{run} recorded no contributions\nhint: method=stacking does")
+    return to_graphml(found["trust"])
 
 
 def do_verify(args: Any) -> int:

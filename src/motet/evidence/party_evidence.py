@@ -242,8 +242,18 @@ def guards(policy: Policy, contract: Contract | None, left: list[LedgerLine]) ->
         "losses and numbers of sketches": f"{spent:,} of {policy.losses:,} left in this run",
         "rounds": f"{rounds} of {policy.rounds:,}",
         "secret order of rows": "yes" if policy.secret_orders else "no",
-        "clipping": "none", "secure aggregation": "none", "privacy budget": "none",
+        "clipping": "none", "secure aggregation": "none", "privacy budget": privacy_budget(policy, left),
     }  # fmt: skip
+
+
+def privacy_budget(policy: Policy, left: list[LedgerLine]) -> str:
+    """What published models spent in this run, model by model."""
+    models = {line.sha256: line for line in left if line.model}
+    if not models:
+        return "none"
+    most = f" of {policy.epsilon:g}" if policy.epsilon else ""
+    spent = sum(line.epsilon for line in models.values())
+    return f"epsilon {spent:g}{most} for {'; '.join(line.model for line in models.values())}"
 
 
 def site_versions(contract: Contract | None) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def guards(facts: Mapping[str, Any]) -> dict[str, str]:
     settings = facts.get("settings", {})
     section, method = settings.get("guard", {}), settings.get("method", {})
     mean, attack = section.get("mean", "mean"), section.get("attack", "none")
-    unused = {"epsilon"} if method.get("public", "dp-linear") != "dp-linear" else set()
+    unused = set() if method.get("public", "dp-").startswith("dp-") else {"epsilon"}
     own = {
         k: f"method.{k} = {method[k]:g}"
         for k in ("clip", "noise", "epsilon")
@@ -200,11 +200,20 @@ def guards(facts: Mapping[str, Any]) -> dict[str, str]:
         "secure aggregation": "masked sums" if section.get("masked") else "none",
         "clipping": own.get("clip", "none"),
         "noise": ", ".join(own[k] for k in ("noise", "epsilon") if k in own) or "none",
-        "privacy budget": own.get("epsilon", "none"),
+        "privacy budget": published_budget(facts) or own.get("epsilon", "none"),
         "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}"
         if attack != "none"
         else "none",
     }
+
+
+def published_budget(facts: Mapping[str, Any]) -> str:
+    """What published models claim of privacy, client by client; "" where none claims anything."""
+    published = (facts.get("record") or {}).get("published") or {}
+    private = {c: p for c, p in sorted(published.items()) if p["epsilon"]}
+    arithmetic = any("arithmetic" in p["note"] for p in private.values())
+    said = "; ".join(f"{c}: {p['what']}" for c, p in private.items())
+    return said + ("; simulated: the noise is arithmetic and protects nobody" if arithmetic else "")
 
 
 def versions(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -10,21 +11,37 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Count, Method, NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
-from motet.published import defaults
+from motet.core import (
+    NOT_A_SETTING,
+    Count,
+    Method,
+    NotNegative,
+    Positive,
+    Share,
+    Talk,
+    Tree,
+    Turn,
+    collect,
+    verb,
+)
+from motet.published import Published
+from motet.published.public_choice import Family, PublicChoice
 from motet.stacking import client_stack, contribution
 from motet.stacking.catalogue import (
     admitted,
     affordable,
+    announced,
     check_published,
     check_stack_reply,
     digest,
-    fetched,
+    of_present,
     reasons,
+    seen,
 )
-from motet.stacking.stack import OWN, Stack, StackSettings, fitted
-
-_HISTORY = 3  # rounds of contributions that are remembered
+from motet.stacking.client_choices import models_of_client, wishes
+from motet.stacking.contribution import How
+from motet.stacking.stack import Stack, StackSettings, Variant
+from motet.stacking.validation_findings import Findings
 
 
 class Stacking(Method):
@@ -43,91 +60,95 @@ class Stacking(Method):
     fewer than eight rows or one class predicts the mean of all models.
     """
 
-    public: Literal["forest", "boosting", "linear", "dp-linear"] = "forest"  # the family of published models
+    has_public_models = True
+    public: Family = "forest"  # the family of published models
+    public_of: tuple[
+        str, ...
+    ] = ()  # who publishes something else: "client-3: dp-linear epsilon=1 columns=age"
+    outbox: str = (
+        ""  # in a simulation: a folder with CLIENT.onnx and .json, which these clients publish instead
+    )
     private: Literal["forest", "boosting", "linear"] = "forest"  # the family of models that are never sent
     meta: Literal["forest", "linear"] = "forest"  # the model that combines predictions; linear is WrapperFL's
     trees: Count = 10  # of every forest, and rounds of boosting; the paper has 100
-    variant: Literal["held-out", "pooled", "auto"] = "held-out"  # rows of the meta-model: Meta Train, or all
+    variant: Variant = "held-out"  # rows of the meta-model: Meta Train, or all; auto may also choose alone
     share: Share = 0.25  # of the rows that are Meta Train, if held out
-    importance: Literal["mdi", "permutation", "shapley"] = "mdi"  # how contributions are measured
+    importance: How = (
+        "permutation"  # of contributions, on validation rows; mdi is the paper's, on rows that taught
+    )
     noise: NotNegative = 0.0  # in published defaults of columns, in deviations (the paper's epsilon)
     budget: NotNegative = 0.0  # megabytes of models that a client fetches; 0: no limit
     threshold: NotNegative = 0.0  # contribution below which a client is served nothing; 1: an equal part
-    epsilon: Positive = 1.0  # privacy budget of a dp-linear model
-    versions: Count = 1  # of each dp-linear model, each with four times the budget of the one before; who
-    # contributes more is served one with more budget (all versions together spend the sum)
+    epsilon: Positive = 1.0  # privacy budget of a dp model, the defaults of its columns included
+    versions: Count = 1  # of a dp model, each with four times the budget: more for who contributes more
+    own: Any = field(default=None, metadata=NOT_A_SETTING)  # what an organisation chose, and its store
+
+    def at_site(self, own: Any) -> Stacking:
+        return replace(self, own=own)
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
 
     def start(self, turn: Turn) -> Tree:
-        return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}}
+        return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        here = set(turn.clients)
-        models, trust, stacked = (
-            {c: v for c, v in s[key].items() if c in here} for key in ("catalogue", "trust", "stacked")
-        )
+        models, trust, stacked = of_present(s, turn.clients)
         if new := [c for c in turn.cohort if c not in models]:
-            replies = yield collect(self.publish, new)  # public models: everyone may see them
+            wished = wishes(self.public_of, self.outbox, new)
+            replies = yield collect(self.publish, new, each=wished)  # public models: everyone may see them
             good, refused = admitted(replies)
             models, s = models | good, s | {"refused": s["refused"] | refused}
         s = s | {"catalogue": models, "trust": trust}
         served = {c: self.download(s, c) for c in turn.cohort}
         if changed := {c: served[c] for c in turn.cohort if stacked.get(c) != digest(served[c])}:
             replies = yield collect(self.stack, list(changed), each=changed)  # contribution scores of each
-            trust |= {c: trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
+            trust |= {c: contribution.trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
             stacked |= {c: digest(served[c]) for c in replies}
-            s = s | {"refused": s["refused"] | reasons(replies, models)}
-        history = [*s["history"], contribution.in_strength(trust)][-_HISTORY:]
-        return s | {"trust": trust, "stacked": stacked, "history": history}
+            s = s | {"refused": s["refused"] | reasons(replies, models), "seen": seen(s, replies)}
+        return s | {
+            "trust": trust,
+            "stacked": stacked,
+            "history": contribution.remembered(s["history"], trust),
+        }
 
     def download(self, s: Tree, client: str) -> Tree:
         """The models that a client is served: those of others, as far as its contribution and budget allow."""
         if not contribution.served(s["trust"], [client], self.threshold):
             return {}
         earned = contribution.tier(s["trust"], client, self.versions)
-        others = {c: m[min(earned, len(m) - 1)] for c, m in s["catalogue"].items() if c != client}
-        mine, trust = s["catalogue"].get(client, [None])[0], s["trust"].get(client)
+        others = {c: m[min(earned, len(m) - 1)] for c, m in s["catalogue"].items() if m and c != client}
+        mine, trust = (s["catalogue"].get(client) or [None])[0], s["trust"].get(client)
         return affordable(others, mine, self.budget, trust)
 
     def global_model(self, s: Tree) -> None:
         return None
 
     def metrics(self, s: Tree) -> dict[str, float]:
-        own = contribution.self_importance(s["trust"])
-        riders = contribution.free_riders(s["history"], list(s["trust"]))
-        mean = sum(own.values()) / max(len(own), 1)
-        return {"models": len(s["catalogue"]), "self_importance": mean, "free_riders": len(riders)}
+        return contribution.metrics(s)
 
     def summary(self, s: Tree) -> dict[str, Any]:
-        riders = contribution.free_riders(s["history"], list(s["trust"]))
-        return {"trust": s["trust"], "free_riders": riders, "refused": s["refused"]}
+        return contribution.summary(s) | {"published": {c: announced(m) for c, m in s["catalogue"].items()}}
 
     # ---- clients ----
 
     @verb(solo=True, check=check_published)
     def publish(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        rows, seed = client_stack.rows_of(data, self.task), int(data.seed)
-        features = defaults(rows.x, rows.kinds, "noise" if self.noise else "plain", self.noise, seed)
-        if self.public == "dp-linear":
-            budgets = [self.epsilon * 4**k for k in range(self.versions)]
-            models = [client_stack.dp_linear(rows, e, seed + k) for k, e in enumerate(budgets)]
-        else:
-            models = [fitted(self.public, rows, seed + 1, self.trees)]
-        return [client_stack.published(m, rows, "public", features).tree() for m in models], keep
+        return [m.tree() for m in self.public_models(data, sent)], keep
+
+    def public_models(self, data: Data, wish: Tree = ()) -> Sequence[Published]:
+        """What a client publishes: as the recipe says, unless an organisation chose something of its own."""
+        usual = PublicChoice(self.public, self.epsilon, self.trees, self.versions, noise=self.noise)
+        return models_of_client(usual, self.own, wish, client_stack.rows_of(data, self.task), int(data.seed))
 
     @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        stack, refused = self.build(served, data)
-        return {"trust": stack.importances, "refused": refused}, client_stack.to_tree(stack, served)
+        stack, findings = self.build(served, data)
+        return {"trust": stack.importances, **findings}, client_stack.to_tree(stack, served)
 
-    def build(self, served: Tree, data: Data) -> tuple[Stack, dict[str, str]]:
-        """A stack of the private model and the served models that may run, and why others may not."""
-        rows, val = (client_stack.rows_of(data, self.task, val=val) for val in (False, True))
-        models, unreadable = fetched(served)
+    def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
+        """A stack of the private model and the served models that may run, and what was found out about these."""
         how = StackSettings(self.private, self.meta, self.trees, self.variant, self.share, self.importance)
-        stack, refused = client_stack.stack_of(how, rows, val, models, int(data.seed))
-        return stack, unreadable | refused
+        return client_stack.stack_of(how, data, self.task, served)
 
     @verb(solo=True)
     def personal(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
@@ -150,9 +171,3 @@ class Stacking(Method):
     def parts_trained(self, n: int) -> tuple[int, ...]:
         """All examples are behind a public model; Train and Meta rows are behind contribution scores."""
         return (n,) if self.variant == "pooled" else (meta := round(self.share * n), n - meta)
-
-
-def trust_of(client: str, shares: Tree, served: Tree) -> dict[str, float]:
-    """Contribution scores by client: the private model's are the client's own; models not served count nothing."""
-    others = {owner: float(v) for owner, v in shares.items() if owner in served}
-    return contribution.normalised({client: float(shares.get(OWN, 0.0)), **others})

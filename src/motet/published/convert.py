@@ -10,9 +10,11 @@ import copy
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from motet.published import trees
+from motet.published.framed_models import named_rows, of_arrays
 from motet.published.graph import OPSET, OPSET_ML, one_output, spread
 
 KEEPS_ROWS = frozenset(
@@ -37,13 +39,20 @@ KEEPS_ROWS = frozenset(
 
 def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> tuple[Any, str]:
     """The model as an ONNX ModelProto, and what it was made with."""
+    if (given := as_onnx(model)) is not None:
+        which = (
+            len(given.graph.output) - 1 if classes else 0
+        )  # a converter's labels come before its probabilities
+        return one_output(given, which, len(classes) or 1), "ONNX as given"
     if hasattr(model, "to_onnx"):
         return model.to_onnx(), "motet"
     if _is_torch(model):
         from motet.published.networks import to_onnx
 
         return to_onnx(model, features, task), _with("torch")
-    root = type(model).__module__.partition(".")[0]
+    model, root = of_arrays(model), type(model).__module__.partition(".")[0]
+    if classes and not hasattr(model, "predict_proba"):
+        raise ValueError("it predicts classes without probabilities (it has no predict_proba)")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # converters warn of versions that are newer than themselves
         if trees.writes(model):
@@ -54,6 +63,23 @@ def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> t
             made, used = _sklearn(model, features), _with("sklearn", "skl2onnx")
     made = one_output(made, 1 if len(made.graph.output) > 1 and classes else 0, len(classes) or 1)
     return (spread(made, places(model, classes), len(classes)) if classes else made), used
+
+
+def as_onnx(model: Any) -> Any:
+    """The ModelProto that a model is, or that its bytes or its file hold; None for a fitted model."""
+    if type(model).__name__ == "ModelProto":
+        return model
+    if isinstance(model, str | Path):
+        model = Path(model).read_bytes()
+    if not isinstance(model, bytes):
+        return None
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        return onnx.ModelProto.FromString(model)
+    except DecodeError as e:
+        raise ValueError(f"it is not ONNX, or cut off: {e}") from e
 
 
 def steps(model: Any) -> list[Any]:
@@ -76,7 +102,7 @@ def places(model: Any, classes: Sequence[str]) -> list[int]:
     if all(not isinstance(k, str) and int(k) == k and 0 <= k < len(classes) for k in known):
         return [int(k) for k in known]
     raise ValueError(
-        f"the model knows the classes {known[:5]}, which are not among {list(classes)[:5]}"
+        f"the model knows the classes {[str(k) for k in known[:5]]}, which are not among {list(classes)[:5]}"
         "\nhint: classes are the names of all classes; train the model on names, or on their positions 0, 1, 2 …"
     )
 
@@ -143,7 +169,7 @@ def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
         with torch.no_grad():
             return Answer(model, task).eval()(torch.as_tensor(x)).numpy()
     if task == "numbers":
-        return np.asarray(model.predict(x)).reshape(len(x), -1)
+        return np.asarray(model.predict(named_rows(model, x))).reshape(len(x), -1)
     p = np.zeros((len(x), len(classes)))
-    p[:, places(model, classes)] = model.predict_proba(x)
+    p[:, places(model, classes)] = model.predict_proba(named_rows(model, x))
     return p

@@ -91,3 +91,41 @@ def two_classes(p: str, to: str) -> list[Any]:
         helper.make_node("Sub", ["one", p], ["other"]),
         helper.make_node("Concat", ["other", p], [to], axis=1),
     ]
+
+
+def rescaled(raw: bytes, scaling: list[tuple[float, float]], target: tuple[float, float]) -> bytes:
+    """A model that reads standardised columns, from one that reads them in their own units; `scaling` has the middle
+    and spread of each column, `target` those of what is predicted. What is as it was gets no operator."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.ModelProto.FromString(raw)
+    graph, constants = model.graph, {c.name for c in model.graph.initializer}
+    (inside,) = [i.name for i in graph.input if i.name not in constants]
+    middle, spread = np.array(scaling, np.float32).T
+    if (middle != 0).any() or (spread != 1).any():
+        names = ["motet_spread", "motet_middle"]
+        graph.initializer.extend(
+            numpy_helper.from_array(v, n) for n, v in zip(names, (spread, middle), strict=True)
+        )
+        before = [
+            helper.make_node("Mul", ["motet_x", names[0]], ["motet_wide"]),
+            helper.make_node("Add", ["motet_wide", names[1]], [inside]),
+        ]
+        nodes = [*before, *graph.node]
+        del graph.node[:], graph.input[:]
+        graph.node.extend(nodes)
+        shape = [None, len(scaling)]
+        graph.input.append(helper.make_tensor_value_info("motet_x", TensorProto.FLOAT, shape))
+    if target != (0.0, 1.0):
+        outside = graph.output[0].name
+        rename(graph, outside, "motet_own")
+        ends = [
+            numpy_helper.from_array(np.array([v], np.float32), f"motet_{n}")
+            for n, v in zip("os", target, strict=True)
+        ]
+        graph.initializer.extend(ends)
+        graph.node.append(helper.make_node("Sub", ["motet_own", "motet_o"], ["motet_off"]))
+        graph.node.append(helper.make_node("Div", ["motet_off", "motet_s"], [outside]))
+    return bytes(model.SerializeToString(deterministic=True))

@@ -3,8 +3,9 @@
 Each is a private median (Smith 2011): chosen among candidates by how evenly they divide the column, with noise.
 A row is in every column, so each of d columns gets epsilon / d, and one row more or less changes the
 probability of all published values together by a factor of at most e^epsilon. Candidates come from public bounds;
-taking bounds from the data would not be private. Noise comes from the machine's secure source and not from a
-seed, because anyone who knows the seed could remove it.
+taking bounds from the data would not be private. Noise comes from the machine's secure source, because anyone who
+knows a seed could remove it. A simulation, which is to be repeated, gives a seed: its medians are drawn from the same
+kind of distribution, and protect nobody.
 
 Knows columns; does not know models.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from motet.errors import UsageError
 from motet.published.manifest import Kind
 
 _CANDIDATES = 101  # values within the bounds that a number's default may take
@@ -23,7 +25,10 @@ Column = tuple[str, Kind, np.ndarray]
 
 
 def private_middles(
-    columns: Sequence[Column], epsilon: float, bounds: Mapping[str, tuple[float, float]]
+    columns: Sequence[Column],
+    epsilon: float,
+    bounds: Mapping[str, tuple[float, float]],
+    seed: int | None = None,
 ) -> list[float]:
     """A private median of each number within its bounds, and a private most frequent value of each flag."""
     if not epsilon > 0:
@@ -34,7 +39,8 @@ def private_middles(
             f"no bounds are given for {', '.join(unknown[:5])}"
             "\nhint: pass bounds={name: (lowest, highest)} from public knowledge, not from these rows"
         )
-    release = _medians(epsilon / len(columns))
+    each = epsilon / len(columns)
+    release = _medians(each) if seed is None else _simulated(each, np.random.default_rng(seed))
     return [release(c, _candidates(kind, bounds.get(name))) for name, kind, c in columns]
 
 
@@ -47,10 +53,24 @@ def _candidates(kind: Kind, bounds: tuple[float, float] | None) -> list[float]:
     return [float(v) for v in np.linspace(low, high, _CANDIDATES)]
 
 
+def _simulated(epsilon: float, rng: np.random.Generator) -> Callable[[np.ndarray, list[float]], float]:
+    """As `_medians`, from a seed: the exponential mechanism (McSherry and Talwar 2007), where one row changes how
+    evenly a candidate divides the others by a half."""
+
+    def release(column: np.ndarray, candidates: list[float]) -> float:
+        known = np.clip(column[~np.isnan(column)], candidates[0], candidates[-1])
+        uneven = [abs(int((known < c).sum()) - int((known > c).sum())) / 2 for c in candidates]
+        return candidates[int(np.argmax(rng.gumbel(size=len(candidates)) - epsilon * np.array(uneven)))]
+
+    return release
+
+
 def _medians(epsilon: float) -> Callable[[np.ndarray, list[float]], float]:
     """(column, candidates) -> a median that is private with `epsilon`."""
-    import opendp.prelude as dp
-
+    try:
+        import opendp.prelude as dp
+    except ImportError as e:
+        raise UsageError("private medians need OpenDP\nhint: pip install 'motet[privacy]'") from e
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
 

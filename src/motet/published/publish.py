@@ -8,12 +8,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from motet.errors import UsageError
-from motet.published.convert import at_home, convert, keeps_rows, steps
+from motet.published.convert import as_onnx, at_home, convert, keeps_rows, steps
+from motet.published.framed_models import numbers_of
 from motet.published.manifest import (
     Feature,
     Manifest,
@@ -36,35 +38,63 @@ def publish(
     privacy: Privacy | None = None,
     family: str = "",
     rows_may_leave: bool = False,
-    sample: np.ndarray | None = None,
+    sample: Any = None,
+    maker: Any = None,
 ) -> Published:
     """The model, which reads `features` in this order, as ONNX with a manifest.
 
-    `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, a torch network (rows to
-    scores of classes, or to numbers), or has a method `to_onnx()`. `classes` are the names of all classes; a
-    model that saw only some of them gives the others probability 0. Models that contain training rows are
-    refused unless `rows_may_leave`. Converters have faults, so the published model must predict the rows of
-    `sample` as the original does (random rows if there is no sample); no row of it leaves.
+    `model` is a fitted classifier or regressor of scikit-learn, XGBoost or LightGBM, on arrays or on a data frame
+    with these features; a torch network (rows to scores of classes, or to numbers); ONNX as bytes or the path of a
+    file, of which `maker` is the model that it was made of, if that is there; or has a method `to_onnx()`.
+    `classes` are the names of all classes; a model that saw only some of them gives the others probability 0.
+    Models that contain training rows are refused unless `rows_may_leave`. Converters have faults, so the published
+    model must predict the rows of `sample` as the original does (random rows without one); no row of it leaves.
     """
     if not rows_may_leave:
         _check_rows_stay(model, client)
-    onnx_model, made_with = convert(model, len(features), task, tuple(classes))
+    onnx_model, made_with = _converted(model, len(features), task, tuple(classes))
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
-        client=client,
-        task=task,
-        features=tuple(features),
-        classes=tuple(classes),
-        privacy=privacy or Privacy(),
-        family=family or type(steps(model)[-1]).__name__,
+        *(client, task, tuple(features), tuple(classes), privacy or Privacy()),
+        family=family or _family(model if maker is None else maker),
         size=len(raw),
         sha256=hashlib.sha256(raw).hexdigest(),
         opset=next(o.version for o in onnx_model.opset_import if o.domain in ("", "ai.onnx")),
         made_with=made_with,
     )
     made = _checked(Published(manifest, raw))
-    _same(model, made, random_rows(manifest) if sample is None else np.asarray(sample, np.float32))
+    _same(model if maker is None else maker, made, sample)
     return made
+
+
+def _family(model: Any) -> str:
+    return "ONNX model" if as_onnx(model) is not None else type(steps(model)[-1]).__name__
+
+
+def _converted(model: Any, features: int, task: TaskKind, classes: tuple[str, ...]) -> tuple[Any, str]:
+    """Converters raise all kinds of errors for models that they do not know; people get one."""
+    try:
+        return convert(model, features, task, classes)
+    except UsageError:
+        raise
+    except OSError as e:
+        raise UsageError(f"the model's file cannot be read: {e.strerror or e}") from e
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        NameError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as e:
+        why, _, hint = str(e).partition("\nhint: ")
+        hint = hint or "publish a forest, boosting, a linear model, a network, or your own ONNX file"
+        what = "file" if isinstance(model, bytes | str | Path) else _family(model)
+        raise UsageError(
+            f"a {what} cannot be converted to ONNX: {why.strip().splitlines()[0][:200] if why else type(e).__name__}"
+            f"\nhint: {hint}"
+        ) from e
 
 
 def _check_rows_stay(model: Any, client: str) -> None:
@@ -84,7 +114,12 @@ def random_rows(manifest: Manifest, rows: int = 64) -> np.ndarray:
     return np.asarray(np.where(flags, x > middle, x), np.float32)
 
 
-def _same(model: Any, made: Published, x: np.ndarray) -> None:
+def _same(model: Any, made: Published, sample: Any) -> None:
+    """Refuse a published model that predicts otherwise than the model that it was made of, where that is there."""
+    if as_onnx(model) is not None:
+        return
+    names = made.manifest.names
+    x = random_rows(made.manifest) if sample is None else numbers_of(sample, names).astype(np.float32)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
     import onnxruntime as ort
 

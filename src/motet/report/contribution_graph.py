@@ -41,6 +41,14 @@ def picture(run: ReportedRun) -> list[Picture]:
         "columns, hollow is a client's own private model."
     )
     caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
+    caption += "".join(f" {c} is named: {why}." for c, why in sorted((record.get("named") or {}).items()))
+    published = sorted((record.get("published") or {}).items(), key=lambda p: natural(p[0]))
+    caption += (
+        " Published: " + "; ".join(f"{c}: {p['what']}" for c, p in published) + "." if published else ""
+    )
+    caption += " The noise of private models is arithmetic and protects nobody." * (
+        "arithmetic" in str(published)
+    )
     caption += f" {len(names)} of {len(everyone)} clients are drawn." * (len(everyone) > len(names))
     size = WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
     name = f"who-relies-on-whom-{run.label}-seed{run.seed}"

@@ -112,6 +112,13 @@ class Run:
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
         return said | {"rounds": len(self.rounds), "clients": len(members)} | means
 
+    @property
+    def contributions(self) -> dict[str, Any]:
+        """Who relies on whose model, with centralities, history, what was published, and who is named for what; {} for
+        methods without contributions."""
+        record = self.facts.get("record") or {}
+        return dict(record) if record.get("trust") else {}
+
     def model(self, client: str) -> Model:
         """A client's personal model, or `global`: an object with `predict`."""
         from motet.runs.export import model_file

@@ -6,7 +6,7 @@ Knows trees and manifests. Does not know who fetches the models, or what they pr
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from motet.published import Manifest, ModelRefused, Published
+from motet.published.public_choice import in_words
 from motet.stacking import fetching
 from motet.text import printable
 
@@ -34,11 +35,12 @@ def fetched(models: Catalogue) -> tuple[dict[str, Published], dict[str, str]]:
 
 
 def admitted(replies: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
-    """Of replies that are lists of versions of a model, those with valid manifests, and why others are refused."""
+    """Of replies that are lists of versions of a model, those with valid manifests, and why others are refused. A list
+    of none is of a client that publishes nothing."""
     good: dict[str, Tree] = {}
     refused: dict[str, str] = {}
     for owner, versions in replies.items():
-        bad = {} if isinstance(versions, list | tuple) and versions else {owner: f"client {owner}: no model"}
+        bad = {} if isinstance(versions, list | tuple) else {owner: f"client {owner}: no model"}
         for v in versions if not bad else ():
             bad |= fetched({owner: v})[1]
         if bad:
@@ -48,14 +50,25 @@ def admitted(replies: Catalogue) -> tuple[dict[str, Tree], dict[str, str]]:
     return good, refused
 
 
+def of_present(state: Tree, clients: Collection[str]) -> Iterator[dict[str, Tree]]:
+    """Models, trust and checksums of those who are still in the federation."""
+    here = set(clients)
+    return ({c: v for c, v in state[key].items() if c in here} for key in ("catalogue", "trust", "stacked"))
+
+
 # ---- what clients say of their stacks ----
+
+
+_Share = Annotated[float, Meta(ge=0, le=1.000001)]
 
 
 class StackReply(Struct, forbid_unknown_fields=True):
     """How much a client's stack relies on each model, and why it uses others not at all."""
 
-    trust: dict[str, Annotated[float, Meta(ge=0, le=1.000001)]]
+    trust: dict[str, _Share]
     refused: dict[str, str]
+    skill: dict[str, _Share]  # how well each served model orders this client's validation rows
+    alike: list[Annotated[list[str], Meta(min_length=2, max_length=2)]]  # served models that answer the same
 
 
 def check_stack_reply(tree: Tree) -> None:
@@ -68,8 +81,8 @@ def check_stack_reply(tree: Tree) -> None:
 
 def check_published(tree: Tree) -> None:
     """Raise ValueError for what is no reply to `publish`; what a model is made of is checked by `admitted`."""
-    if not isinstance(tree, list | tuple) or not 1 <= len(tree) <= _VERSIONS:
-        raise ValueError(f"a client publishes 1 to {_VERSIONS} versions of a model")
+    if not isinstance(tree, list | tuple) or len(tree) > _VERSIONS:
+        raise ValueError(f"a client publishes at most {_VERSIONS} versions of a model")
 
 
 def reasons(replies: Catalogue, owners: Mapping[str, Any]) -> dict[str, str]:
@@ -78,11 +91,30 @@ def reasons(replies: Catalogue, owners: Mapping[str, Any]) -> dict[str, str]:
     return {c: printable(why) for c, why in said if c in owners}
 
 
+def seen(state: Tree, replies: Catalogue) -> dict[str, Tree]:
+    """What clients found out about the models that they were served; who stacked again found out anew."""
+    found_out = {
+        c: {"skill": dict(r["skill"]), "alike": [sorted(p) for p in r["alike"]]} for c, r in replies.items()
+    }
+    return {**state.get("seen", {}), **found_out}
+
+
 # ---- what a client is served ----
 
 
 def manifest_of(tree: Tree) -> Manifest:
     return Manifest.from_json(tree["manifest"].numpy().tobytes())
+
+
+def announced(versions: Sequence[Tree]) -> dict[str, Any]:
+    """What a client published, for people: all versions in words, and what their owner claims of privacy."""
+    manifests = [manifest_of(v) for v in versions]
+    claims = [m.privacy for m in manifests]
+    return {
+        "what": "; ".join(map(in_words, manifests)) or "nothing",
+        "epsilon": [p.epsilon for p in claims if p.epsilon is not None],
+        "note": claims[-1].note if claims else "",
+    }
 
 
 def checksum(tree: Tree) -> int:

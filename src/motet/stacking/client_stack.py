@@ -17,8 +17,10 @@ from torch import Tensor
 from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
+from motet.stacking.contribution import OWN
 from motet.stacking.predictions import Array, predictions
-from motet.stacking.stack import ALONE, OWN, Stack, StackRows, StackSettings, build, columns
+from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
+from motet.stacking.validation_findings import Findings, ValidationRows, has_enough_rows
 
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
@@ -61,18 +63,6 @@ def held(x: Tensor, here: Sequence[bool]) -> Array:
     return flat[:, list(here)] if here else flat
 
 
-def dp_linear(rows: StackRows, epsilon: float, seed: int) -> Any:
-    """Logistic regression by DP-SGD. Columns of numbers must be standardised over the whole federation: their
-    range is taken to be three deviations, because private training must not look at the data for it."""
-    from motet.guard.private_models.dp_network import DPLogistic
-
-    if not rows.classes:
-        raise ValueError("dp-linear predicts classes, and these targets are numbers.\nhint: public=linear")
-    bounds = [(0.0, 1.0) if kind == "flag" else (-3.0, 3.0) for kind in rows.kinds.values()]
-    places = list(range(len(rows.classes)))
-    return DPLogistic(epsilon, bounds=bounds, classes=places, random_state=seed).fit(rows.x, rows.y)
-
-
 def published(model: Any, rows: StackRows, client: str, features: Sequence[Feature] = ()) -> Published:
     """The model as ONNX; without `features`, plain medians and modes fill missing columns."""
     features = features or defaults(rows.x, rows.kinds)
@@ -80,26 +70,41 @@ def published(model: Any, rows: StackRows, client: str, features: Sequence[Featu
     return publish(model, features, client=client, **about)
 
 
-def stack_of(
-    how: StackSettings, rows: StackRows, val: StackRows, models: Mapping[str, Published], seed: int
-) -> tuple[Stack, dict[str, str]]:
-    """A stack of ONNX models, and why some were refused; "auto" is the variant that scores better on `val`."""
+def stack_of(how: StackSettings, data: Data, task: Task, served: Catalogue) -> tuple[Stack, Findings]:
+    """A stack of ONNX models, and what was found out about the served ones. "auto" is the variant that scores best on
+    validation rows, the private model alone among them. Contributions are measured on these rows, too."""
+    rows, val = (rows_of(data, task, val=val) for val in (False, True))
+    models, unreadable = fetched(served)
     found, refused = predictions(models, rows.x, rows.names, rows.classes)
-    auto = how.variant == "auto"
-    variants = ("held-out", "pooled") if auto and len(val.y) else ("held-out" if auto else how.variant,)
-    stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed) for v in variants]
-    if len(stacks) == 1:
-        return stacks[0], refused
-    shown = predictions(models, val.x, val.names, val.classes)[0]
-    return max(stacks, key=lambda s: val.score(s.predict(val.x, val.names, shown))), refused
+    shown = predictions({k: models[k] for k in found}, val.x, val.names, val.classes)[0] if len(val.y) else {}
+    variants = [how.variant]
+    if how.variant == "auto":
+        variants = [ALONE, "held-out", "pooled"] if len(val.y) else ["held-out"]  # of equals, the simplest
+    measured = ValidationRows(val, shown) if has_enough_rows(val) else None
+    seed = int(data.seed)
+    stacks = [_onnx_stack(replace(how, variant=v), rows, found, seed, measured) for v in variants]
+    best = stacks[0]
+    if len(stacks) > 1:
+        best = max(stacks, key=lambda s: val.score(s.predict(val.x, val.names, shown)))
+    found_out = measured.findings(best) if measured else {"skill": {}, "alike": []}
+    return best, {"refused": unreadable | refused, **found_out}
 
 
-def _onnx_stack(how: StackSettings, rows: StackRows, found: Mapping[str, Array], seed: int) -> Stack:
+def _onnx_stack(
+    how: StackSettings,
+    rows: StackRows,
+    found: Mapping[str, Array],
+    seed: int,
+    measured: ValidationRows | None = None,
+) -> Stack:
     stack = build(how, rows, found, seed, prepare=lambda model: published(model, rows, OWN))
     if stack.meta is None:
         return stack
+    shares = stack.importances
+    if measured and how.importance != "mdi":
+        shares = measured.importances(stack, how, seed)
     features = [Feature(name) for name in columns(stack.owners, stack.meta.n_features_in_)]
-    return replace(stack, meta=published(stack.meta, rows, "meta", features))
+    return replace(stack, meta=published(stack.meta, rows, "meta", features), importances=shares)
 
 
 def to_tree(stack: Stack, models: Catalogue) -> Tree:

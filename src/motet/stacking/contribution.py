@@ -12,6 +12,7 @@ clients. Does not know how models are fetched, stored or sent.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -21,6 +22,11 @@ Array = np.ndarray[Any, Any]
 Trust = Mapping[str, Mapping[str, float]]  # {client: {owner: share}}; a client's shares sum to 1
 Shares = dict[str, float]
 How = Literal["mdi", "permutation", "shapley"]
+OWN = "private"  # the name of a client's own private model among the models of its stack
+_HISTORY = 1000  # rounds of contributions that are remembered
+_LEARNED = 0.05  # area under the ROC curve above chance from which a private model has learned something
+_NO_SKILL = 0.4  # of private models' skill: less is nonsense, if
+_OF_USE = 0.8  # no client finds this part of its own model's skill
 _PERMUTATIONS = 5  # times that a column is shuffled
 _ORDERS = 30  # random orders of the Shapley game's players, each forwards and backwards
 
@@ -41,18 +47,26 @@ def importances(
     """How much a fitted meta-model relies on each group of its columns, summing to 1.
 
     `group[c]` is which model column c of `z` came from. mdi: mean decrease of impurity of trees, or |weight| times
-    spread of a linear model; permutation: what the score loses when a group is shuffled; shapley: Shapley
-    values of the score, where absent groups are at their means. The last two use rows (z, y) and their weights.
+    spread of a linear model; permutation: what the Brier score (or R squared) loses when a group is shuffled;
+    shapley: Shapley values of the score, where absent groups are at their means. The last two use rows (z, y) with
+    their weights, which should not have taught the model.
     """
     many = max(group) + 1
     if how == "mdi":
         raw = np.bincount(group, _weights(model, z), minlength=many)
     else:
         f, rng = _permuted if how == "permutation" else _shapley, np.random.Generator(np.random.PCG64(seed))
-        more = {} if weight is None else {"sample_weight": weight}
-        raw = f(lambda x: model.score(x, y, **more), z, np.asarray(group), many, rng)
+        raw = f(lambda x: _score(model, x, y, weight), z, np.asarray(group), many, rng)
     raw = np.maximum(raw, 0.0)
     return np.asarray(raw / raw.sum() if raw.sum() > 0 else np.full(many, 1 / many))
+
+
+def _score(model: Any, z: Array, y: Array, weight: Array | None) -> float:
+    """The Brier score, turned round: of a few rows it says more than how many are right. R squared of numbers."""
+    if not hasattr(model, "predict_proba"):
+        return float(model.score(z, y) if weight is None else model.score(z, y, sample_weight=weight))
+    right = np.asarray(model.classes_)[None] == np.asarray(y)[:, None]
+    return -float(np.average(((model.predict_proba(z) - right) ** 2).sum(1), weights=weight))
 
 
 def _weights(model: Any, z: Array) -> Array:
@@ -177,6 +191,89 @@ def free_riders(
     if len(last) < rounds:
         return []
     return sorted(j for j in clients if all(s.get(j, 0.0) < share / max(len(s), 1) for s in last))
+
+
+# ---- what the server keeps, in words and numbers ----
+
+
+def trust_of(client: str, shares: Mapping[str, float], served: Mapping[str, Any]) -> Shares:
+    """Contribution scores by client: the private model's are the client's own; models not served count nothing."""
+    others = {owner: float(v) for owner, v in shares.items() if owner in served}
+    return normalised({client: float(shares.get(OWN, 0.0)), **others})
+
+
+def metrics(state: Mapping[str, Any]) -> dict[str, float]:
+    """Numbers of a round."""
+    own = self_importance(state["trust"])
+    riders = free_riders(state["history"], list(state["trust"]))
+    models = sum(map(bool, state["catalogue"].values()))
+    return {
+        "models": models,
+        "self_importance": sum(own.values()) / max(len(own), 1),
+        "free_riders": len(riders),
+    }
+
+
+def remembered(history: Sequence[Shares], trust: Trust) -> list[Shares]:
+    """All rounds' contributions, the last ones of very many."""
+    return [*history, in_strength(trust)][-_HISTORY:]
+
+
+def summary(state: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report shows: the graph, its measures, how they came to be, and who is named for what."""
+    trust, history = state["trust"], state["history"]
+    return {
+        "trust": trust,
+        "self_importance": self_importance(trust),
+        "centralities": centralities(trust),
+        "history": history,
+        "free_riders": free_riders(history, list(trust)),
+        "named": named(state),
+        "refused": state["refused"],
+    }
+
+
+def named(state: Mapping[str, Any]) -> dict[str, str]:
+    """Clients whose models are of no use to others, and why: in the words of what others found on their own rows."""
+    catalogue = state["catalogue"]
+    seen = {c: s for c, s in state.get("seen", {}).items() if c in catalogue}
+    found = {c: "free rider: it publishes nothing" for c, models in catalogue.items() if not models}
+    for owner in catalogue:
+        skills = [s["skill"][owner] for s in seen.values() if owner in s["skill"]]
+        if skills and all(abs(skill - 0.5) < 1e-9 for skill in skills):
+            found[owner] = "free rider: its model answers the same for all rows"
+        elif _is_nonsense(parts := relative_skills(seen, owner)):
+            found[owner] = (
+                f"nonsense: its model has {np.mean(parts):.0%} of the skill that others' own models have"
+            )
+    return found | _duplicates(seen)
+
+
+def relative_skills(seen: Mapping[str, Any], owner: str) -> list[float]:
+    """How well an owner's model orders the rows of each other client, beside that client's own private model, where
+    that one has learned anything: 1 is as well, 0 is chance."""
+    found_out = [
+        s["skill"] for s in seen.values() if owner in s["skill"] and s["skill"].get(OWN, 0.5) > 0.5 + _LEARNED
+    ]
+    return [(skill[owner] - 0.5) / (skill[OWN] - 0.5) for skill in found_out]
+
+
+def _is_nonsense(parts: Sequence[float]) -> bool:
+    """Little skill among all, and nobody to whom the model is nearly as good as their own: it may be of use to few."""
+    return len(parts) > 1 and float(np.mean(parts)) < _NO_SKILL and max(parts) < _OF_USE
+
+
+def _duplicates(seen: Mapping[str, Any]) -> dict[str, str]:
+    """Models that most clients which were served both found to be the same."""
+    said = Counter(tuple(pair) for s in seen.values() for pair in s["alike"])
+    found = dict[str, str]()
+    for (a, b), many in said.items():
+        if 2 * many > sum(a in s["skill"] and b in s["skill"] for s in seen.values()):
+            found |= {
+                a: f"duplicate: its model answers as {b}'s",
+                b: f"duplicate: its model answers as {a}'s",
+            }
+    return found
 
 
 # ---- policies ----

@@ -18,9 +18,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from motet.published import Published
+from motet.stacking.contribution import OWN
 from motet.stacking.fetching import order, within
 from motet.stacking.predictions import Array, named, predictions
-from motet.stacking.stack import ALONE, OWN, StackRows, StackSettings, build
+from motet.stacking.stack import ALONE, StackRows, StackSettings, build
 
 SHARES = (0.2, 0.35, 0.5)  # of the rows that are Meta rows, which "auto" tries
 

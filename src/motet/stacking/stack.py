@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from motet.stacking.contribution import How, importances
+from motet.stacking.contribution import OWN, How, importances
 from motet.stacking.families import model_of, weights_for
 from motet.stacking.predictions import Array, features, prediction
 
-OWN = "private"  # the name of a client's own private model among the models of its stack
+Variant = Literal["held-out", "pooled", "auto"]
 ALONE = "alone"  # the variant without a meta-model and without the models of others
 _LEAST = 8  # rows from which a meta-model is learned
 

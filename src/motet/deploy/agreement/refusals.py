@@ -15,6 +15,7 @@ SENTENCES = {
     "recipe": "its policy does not allow this recipe, or the letter's recipe is not the one that was offered",
     "method": "its policy does not allow this method",
     "verb": "its policy does not allow a verb that the method asks for, or the method has no such verb",
+    "publish": "its policy or its outbox does not allow the model that it would publish",
     "learn": 'the method shows the server single replies (collect), and its policy has learn = "average"',
     "asks": "it was asked more often than the method asks",
     "losses": "the losses and sketches that its policy allows are used up, or the run would send more of them",

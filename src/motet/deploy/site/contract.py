@@ -38,8 +38,8 @@ from motet.wire import WireError
 
 SERVER = "server"  # what FLARE calls the one party that may ask
 Clause = Literal[
-    "caller", "recipe", "method", "verb", "learn", "asks", "losses", "rounds", "bytes", "letter", "layout", "sums",
-    "counts", "scores", "categories", "rows", "weights", "weight", "limits", "state", "reset", "data", "error",
+    "caller", "recipe", "method", "verb", "learn", "publish", "asks", "losses", "rounds", "bytes", "letter", "layout",
+    "sums", "counts", "scores", "categories", "rows", "weights", "weight", "limits", "state", "reset", "data", "error",
 ]  # fmt: skip
 _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),

@@ -13,10 +13,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from motet.client import ClientData
-from motet.core import Tree
+from motet.client.visit import examples, single_threaded
+from motet.core import Method, Tree
 from motet.deploy.agreement.column_sums import pooled
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
@@ -25,8 +27,10 @@ from motet.deploy.site.leaving_values import described_values, few_rows, sum_val
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
+from motet.deploy.site.publications import SitePublisher, announcement, size_objections
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
+from motet.errors import MotetError
 from motet.runs.build import completed, method_of, task_of
 from motet.runs.recipe import Recipe, read
 from motet.text import aligned
@@ -65,6 +69,7 @@ class DryRunReport:
     contract: Contract
     kept: list[str]  # what the policy keeps back, in words
     reading: list[str] = field(default_factory=list)  # how the table was read, for the owner's eyes
+    published: list[str] = field(default_factory=list)  # models that would leave as they are, in words
 
 
 def dry_run(
@@ -72,9 +77,11 @@ def dry_run(
     policy: Policy | None = None,
     method: str | Recipe = "fedavg",
     spent: tuple[int, int] = (0, 0),
+    budget: float = 0.0,
+    outbox: Path | None = None,
 ) -> DryRunReport:
     """A dry run at this site alone, of a recipe or of a method with its usual settings. `spent`: rounds, and losses and
-    numbers of sketches, of earlier runs."""
+    numbers of sketches, of earlier runs; `budget`: epsilon of models that were published in them."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
     source = dataclasses.replace(source, least_category=policy.least_category)
@@ -87,19 +94,38 @@ def dry_run(
     whole = completed(recipe, federated)
     made, rounds = method_of(whole, task_of(whole, federated)), recipe.train.rounds
     own = federated.clients_data[site]
-    made = protected_method(made, own.n, policy)
+    trial = SitePublisher(policy, federated, "", outbox or Path("outbox"), spent=budget)
+    made = protected_method(made, own.n, policy).at_site(trial)
     asked = needs_of(made, federated)
     contract = derive(
         "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
     )
     wrong = [o.text for o in objections(contract, made, asked, policy, spent)] + wrong
     wrong += [o.text for o in loss_objections(made.task, own)]
+    models, unfit = would_publish(made, own, trial, site)
+    wrong += unfit
     needs = before + answers_to_layout(own, policy) + within_run(asked, policy, whole)
     values += few_rows(own, policy)
     net = whole["net"]["name"]
     return DryRunReport(
-        site, name, net, rounds, needs, wrong, values, contract, kept_back(policy), source.notes()
+        site, name, net, rounds, needs, wrong, values, contract, kept_back(policy), source.notes(), models
     )
+
+
+def would_publish(
+    method: Method, own: ClientData, trial: SitePublisher, site: str
+) -> tuple[list[str], list[str]]:
+    """The models that would be published, made of all training rows, in words; and why they may not be."""
+    wrong = [o.text for o in trial.objections()]
+    if trial.choice is None or wrong:
+        return [], wrong
+    try:
+        with single_threaded():
+            models = method.public_models(examples(own, 0, site, 0))
+    except MotetError as e:
+        return [], [str(e)]
+    large = [o.text for o in size_objections(trial.policy, models)]
+    return [announcement([m]) for m in models] or ["nothing"], large
 
 
 def handshake_needs(
@@ -208,6 +234,7 @@ def notes(report: DryRunReport) -> list[str]:
     lines = [f"network: {report.net}; every run is tried here with its own recipe before it starts"]
     if report.kept:
         lines.append(f"stays here: {', '.join(report.kept)}")
+    lines += [f"published: {what}" for what in report.published]
     if any(n.learn == "average" for n in report.needs):
         lines.append(
             "the server takes means and sees each reply before: it is trusted not to use single replies"

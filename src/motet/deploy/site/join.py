@@ -129,9 +129,11 @@ def tried(given: Any, kit: Kit, source: SiteTable, policy: Policy) -> DryRunRepo
     from motet.deploy.site.dry_run import dry_run
     from motet.deploy.site.ledger import Ledger
     from motet.deploy.site.policy import recipe_to_try
+    from motet.deploy.site.publications import OUTBOX_FOLDER
 
-    spent = Ledger(kit.folder / KEPT).spent_by_others("")
-    return dry_run(source, policy, recipe_to_try(policy, given.recipe, given.method), spent)
+    ledger, recipe = Ledger(kit.folder / KEPT), recipe_to_try(policy, given.recipe, given.method)
+    budget, outbox = sum(ledger.budgets.values()), kit.folder / OUTBOX_FOLDER
+    return dry_run(source, policy, recipe, ledger.spent_by_others(""), budget, outbox)
 
 
 def shown(given: Any, report: DryRunReport) -> str:

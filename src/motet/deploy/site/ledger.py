@@ -46,6 +46,8 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     bytes: int = 0  # of the reply
     sha256: str = ""  # of the reply
     numbers: int = 0  # losses or numbers of a sketch that left
+    model: str = ""  # the published model that left, in words
+    epsilon: float = 0.0  # its privacy budget
     again: bool = False  # the reply left before, and left once more
     contract: str = ""  # sha256 of the run's contract
     clause: str = ""  # what of the contract or the policy refused the letter; "" for a reply
@@ -92,6 +94,7 @@ class Ledger:
         )  # letters answered in a round, by ask
         self.in_all: dict[tuple[str, str], int] = defaultdict(int)  # the same in all rounds of a run
         self.numbers: dict[str, int] = defaultdict(int)  # losses and numbers of sketches that left, by run
+        self.budgets: dict[str, float] = {}  # epsilon of published models, by hash of the reply
         self.trained: set[str] = set()  # runs in which a verb was answered
         self.scorings = 0  # letters that scored models, over all runs
         self.tests: dict[str, int] = defaultdict(int)  # of these, letters that scored test rows, by run
@@ -125,6 +128,8 @@ class Ledger:
             self.numbers[line.run] += line.numbers
             self.scorings += line.job in SCORING_JOBS
             self.tests[line.run] += line.part == "test"
+        if line.epsilon:
+            self.budgets[line.sha256] = line.epsilon  # the same models once more tell nothing new
         if line.job == "verb":
             self.rounds.add((line.run, line.round))
             self.trained.add(line.run)
@@ -236,9 +241,9 @@ def asked(line: LedgerLine) -> str:
 def fate(line: LedgerLine) -> str:
     if line.clause:
         return printable(f"refused, {line.clause}: {line.text}")[:120]
-    return (
-        f"left{' once more' if line.again else ''} {line.sha256[:12]}, contract {line.contract[:12] or '-'}"
-    )
+    what = f", {printable(line.model)}" if line.model else ""
+    again = " once more" if line.again else ""
+    return f"left{again} {line.sha256[:12]}, contract {line.contract[:12] or '-'}{what}"
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,8 @@ from torch.utils import _pytree as pytree
 from motet import nets
 from motet.client import Task
 from motet.core import Count, Method, NotNegative, Positive, Share, Tree, Verb, is_verb
-from motet.errors import MotetError
+from motet.errors import MotetError, UsageError
+from motet.published.public_choice import NOTHING, PublicChoice
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.recipe_text import parse
@@ -111,6 +112,13 @@ class Policy:
     secret_orders: bool = True  # shuffle rows by this site's key, and not by the seed that the server knows
     letter_seconds: Positive = 600.0  # longest work for one letter
     letter_memory: Count = 4 << 30  # bytes that the work for one letter may take
+    publish: str = (
+        ""  # what this site publishes: words for a family, outbox, or nothing; "": as the recipe says
+    )
+    publish_columns: Names = ()  # columns that a published model may read; none: all
+    families: Names = ()  # families of models that may be published, outbox among them
+    epsilon: NotNegative = 0.0  # privacy budget of all published models, over all runs; 0: any, also none
+    model_bytes: Count = 64 << 20  # largest published model
     trusted: Names = ()  # the site's own module:name that a recipe may name
 
     @classmethod
@@ -146,7 +154,16 @@ class Policy:
         if strange:
             raise PolicyError(unknown("method", strange[0], recipes.method_names()))
         names = {k: tuple(v) for k, v in chosen.items() if isinstance(v, list)}
-        return cls(**chosen | names)
+        return cls(**chosen | names).checked()
+
+    def checked(self) -> Policy:
+        """The policy, if it says what can be published."""
+        try:
+            for words in (self.publish, *self.families):
+                PublicChoice.of(words or NOTHING)
+        except UsageError as e:
+            raise PolicyError(f"what this site publishes: {e}") from e
+        return self
 
     def objections(self, method: str, needs: Sequence[Need], rounds: int, spent: int) -> list[Objection]:
         """Why a whole run may not begin; nothing if it may."""

@@ -54,14 +54,15 @@ from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
+from motet.deploy.site.publications import Publications
 from motet.deploy.site.reset import was_reset
 from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.score_noise import ScoreNoise
-from motet.deploy.site.storage import EncryptedState, SiteRows
+from motet.deploy.site.storage import EncryptedState, SiteRows, outdated
 from motet.deploy.site.table import SiteTable
 from motet.deploy.site.work_limits import limited
 from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
-from motet.engines.letters import BEGINS_ANEW, Label, Letter, Reply
+from motet.engines.letters import BEGINS_ANEW, Letter, Reply
 from motet.engines.loop import all_finite
 from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
@@ -78,7 +79,6 @@ _UNEXPECTED = (
 )  # fmt: skip
 _NAME = 200  # characters of a run's or a verb's name
 CONTRACT = "contract.json"  # in a run's folder
-_HISTORY = 2  # rounds whose versions stay, besides those that the server names
 
 
 class SiteService:
@@ -97,6 +97,7 @@ class SiteService:
         self.rows = SiteRows(self.folder, data, self.policy, key)
         self.secret = key or os.urandom(32)  # of the noise
         self.ledger = Ledger(self.folder)
+        self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
             "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
@@ -184,12 +185,13 @@ class SiteService:
         if type(rounds) is not int or not 1 <= rounds < 1 << 40:
             raise WireError("an offer says how many rounds it wants")
         check_whole(method := self.method(letter))
+        trial = self.publications.of(self.rows.of(letter.run), "", trial=True)
         with self.limits():
-            needs = needs_of(method, self.rows.of(letter.run))
+            needs = needs_of(method.at_site(trial), self.rows.of(letter.run))
         own, layout = self.rows.of(letter.run).clients_data[self.name], self.rows.layout_hash(letter.run)
         made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy)
         wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
-        wrong += loss_objections(method.task, own)
+        wrong += loss_objections(method.task, own) + trial.objections()
         before = self.stored_contract(letter.run) if self.ledger.began(letter.run) else None
         if before and (other := before.same_run(made)):
             wrong.insert(0, other)
@@ -239,7 +241,10 @@ class SiteService:
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
             return self.sent_again(bytes(known["reply"]))
         self.within_budget(letter, contract)
-        method = self.method(letter)
+        method, own = self.method(letter), None
+        if method.has_public_models:
+            own = self.publications.of(self.rows.of(letter.run), contract.layout)
+            method = method.at_site(own)
         verb, visit = find_verb(method, letter.verb), self.visit(letter, method)
         check_weights(method, letter.send, contract.weight)
         with self.limits():
@@ -247,6 +252,8 @@ class SiteService:
             tree, after = visit.perform(verb, letter.send, keep)
         if fine := all_finite(tree):
             tree = self.protected(letter, method, contract, tree)
+        if own:
+            self.line = replace(self.line, model=own.said.what, epsilon=own.said.epsilon)
         reply = self.sent(letter, self.weighted(letter, tree) if fine else Reply(spoilt=True))
         content = {"digest": self.line.letter, "keep": after if fine else keep, "reply": reply}
         states.put(letter.label, pack(content))
@@ -388,9 +395,3 @@ class SiteService:
 def digest_of(letter: Letter) -> str:
     """Tells a repeated ask from another one with the same label."""
     return sha256(replace(letter, spare=()).pack()).hexdigest()
-
-
-def outdated(labels: set[Label], letter: Letter) -> set[Label]:
-    """Versions that nobody can go back to any more."""
-    named = {letter.label, *letter.spare} | ({letter.base} if letter.base else set())
-    return {v for v in labels - named if v[0] < letter.round - _HISTORY}

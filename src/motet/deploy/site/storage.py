@@ -29,10 +29,11 @@ from motet.deploy.site.disclosure import said_at_home, with_enough_rows
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.split import TableSplit
 from motet.deploy.site.table import SiteTable
-from motet.engines.letters import Label
+from motet.engines.letters import Label, Letter
 from motet.errors import MotetError
 from motet.wire import WireError, pack, unpack
 
+_HISTORY = 2  # rounds whose versions stay, besides those that the server names
 _NONCE = 12  # bytes that make every encryption a different one
 LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
@@ -106,6 +107,12 @@ class EncryptedState:
 
     def _seal(self, label: Label) -> bytes:
         return f"{self.run}/{label[0]}/{label[1]}".encode()
+
+
+def outdated(labels: set[Label], letter: Letter) -> set[Label]:
+    """Versions that nobody can go back to any more."""
+    named = {letter.label, *letter.spare} | ({letter.base} if letter.base else set())
+    return {v for v in labels - named if v[0] < letter.round - _HISTORY}
 
 
 class SiteRows:

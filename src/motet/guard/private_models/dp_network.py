@@ -5,13 +5,13 @@ clipped to a length, Gaussian noise is added to their sum. The noise for a wante
 budget that was spent come from Opacus' accountant; neighbours differ by one row.
 
 What the guarantee takes as public: the number of rows, the classes, bounds of the columns, all settings.
-With a `random_state` the noise can be repeated, so the guarantee holds only against those who do not know the seed.
+Noise comes from the system's generator. With a `random_state` it can be drawn again, and protects nobody who may know
+the seed.
 Knows rows and classes. Does not know clients or manifests of others.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +22,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor, nn
 
+from motet.guard.private_models.chance import Chance, chance_of
 from motet.guard.private_models.ranges import Ranges
 from motet.published.graph import assemble
 from motet.published.manifest import Privacy
@@ -49,8 +50,7 @@ class DPNetwork(ClassifierMixin, BaseEstimator):
         self.classes_ = np.unique(y) if self.classes is None else np.asarray(self.classes)
         self.n_features_in_ = x.shape[1]
         self.ranges_ = Ranges.of(self.bounds, x.shape[1])
-        seed = secrets.randbits(63) if self.random_state is None else self.random_state
-        chance = torch.Generator().manual_seed(seed)
+        chance = chance_of(self.random_state)
         self.net_ = _net((x.shape[1], *self.hidden, len(self.classes_)), chance)
         self._train(torch.as_tensor(self.ranges_.scaled(x)), self._codes(y), chance)
         return self
@@ -63,18 +63,18 @@ class DPNetwork(ClassifierMixin, BaseEstimator):
             )
         return torch.as_tensor(codes)
 
-    def _train(self, x: Tensor, y: Tensor, chance: torch.Generator) -> None:
+    def _train(self, x: Tensor, y: Tensor, chance: Chance) -> None:
         rate = min(1.0, self.batch / len(x))
         steps = max(1, round(self.epochs / rate))
         sigma = noise(self.epsilon, self.delta, rate, steps, self.accountant)
         self.spent_ = spent(sigma, self.delta, rate, steps, self.accountant)
         w = {k: v.detach() for k, v in self.net_.named_parameters()}
         for step in range(steps):
-            chosen = torch.rand(len(x), generator=chance) < rate
+            chosen = chance.uniform(len(x)) < rate
             total = clipped(self.net_, w, x[chosen], y[chosen], self.clip)
             lr = self.lr * (1 - step / steps)  # slower and slower: late noise is averaged out
             for k in w:
-                shaken = total[k] + sigma * self.clip * torch.randn(w[k].shape, generator=chance)
+                shaken = total[k] + sigma * self.clip * chance.normal(w[k].shape)
                 w[k] = w[k] - lr * shaken / (rate * len(x))
         self.net_.load_state_dict(w)
 
@@ -132,11 +132,14 @@ def noise(epsilon: float, delta: float, rate: float, steps: int, accountant: str
 
     if not epsilon > 0 or not 0 < delta < 1:
         raise ValueError(f"epsilon is {epsilon} and delta {delta}; they are above 0, and delta below 1")
-    return float(
-        get_noise_multiplier(
-            target_epsilon=epsilon, target_delta=delta, sample_rate=rate, steps=steps, accountant=accountant
-        )
-    )
+    wanted = {"target_epsilon": epsilon, "target_delta": delta, "sample_rate": rate, "steps": steps}
+    try:
+        return float(get_noise_multiplier(**wanted, accountant=accountant))
+    except ValueError as e:
+        raise ValueError(
+            f"epsilon {epsilon:g} is too small for {steps} steps by the accountant {accountant!r}: {e}\n"
+            "hint: a larger epsilon, or accountant='prv'"
+        ) from e
 
 
 @cache
@@ -149,13 +152,13 @@ def spent(sigma: float, delta: float, rate: float, steps: int, accountant: str) 
     return float(book.get_epsilon(delta))
 
 
-def _net(widths: tuple[int, ...], chance: torch.Generator) -> nn.Sequential:
+def _net(widths: tuple[int, ...], chance: Chance) -> nn.Sequential:
     layers: list[nn.Module] = []
     for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False)):
         linear = nn.Linear(a, b)
         with torch.no_grad():  # logistic regression begins at 0, layers before others as He et al. 2015
             spread = (2 / a) ** 0.5 if i < len(widths) - 2 else 0.0
-            linear.weight.copy_(torch.randn(b, a, generator=chance) * spread)
+            linear.weight.copy_(chance.normal((b, a)) * spread)
             linear.bias.zero_()
         layers += [linear, nn.ReLU()]
     return nn.Sequential(*layers[:-1])

@@ -1,0 +1,191 @@
+"""What a site publishes: chosen by its owner, made once, stored, and counted against its budget.
+
+    own = Publications(folder, key, policy, ledger).of(federated, rows_hash)
+    models = own.models(choice_of_the_recipe, make)
+
+The same choice for the same rows gets the stored models, in whatever run or round it is asked for: noise that is drawn
+again would tell more about the rows. The ledger counts the budgets of all that left.
+Knows choices, manifests and the policy. Does not know methods, nor letters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+from motet.data.federated import FederatedData
+from motet.deploy.site.ledger import Ledger
+from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
+from motet.deploy.site.storage import EncryptedState
+from motet.errors import UsageError
+from motet.published import Published
+from motet.published.outbox import Terms, from_outbox, in_terms
+from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice, in_words
+from motet.wire import pack, unpack
+
+Make = Callable[[PublicChoice], list[Published]]
+_LABEL = (0, 0)  # of the one file of a publication
+FOLDER, OUTBOX_FOLDER = "published", "outbox"  # in the site's folder `kept`, and beside it
+
+
+@dataclass
+class Announced:
+    """What was published last, for the ledger."""
+
+    what: str = ""
+    epsilon: float = 0.0
+
+
+@dataclass
+class SitePublisher:
+    """The models of one site for one layout of its rows. A `trial` stores nothing and draws no stored models."""
+
+    policy: Policy
+    federated: FederatedData
+    rows: str  # hash of the rows and their layout
+    outbox: Path
+    folder: Path | None = None  # None: a trial
+    key: bytes = b""
+    spent: float = 0.0  # budgets of all that left before
+    choice: PublicChoice | None = None  # as it was last asked for
+    said: Announced = field(default_factory=Announced)
+
+    def models(self, wanted: PublicChoice, make: Make) -> list[Published]:
+        """What this site publishes where a recipe would have it publish `wanted`."""
+        self.choice = choice = chosen(self.policy, wanted)
+        if self.folder is None:
+            return [] if choice.family == OUTBOX and self.objections() else self.made(choice, make)
+        store = self.store(self.folder, choice)
+        if (known := store.get(_LABEL)) is None:
+            if wrong := choice_objections(self.policy, choice, self.spent):
+                raise RefusedByPolicy(wrong[0].text, wrong[0].clause)
+            models = self.made(choice, make)
+            self.check(models)
+            store.put(_LABEL, pack([m.tree() for m in models]))
+        else:
+            models = [Published.from_tree(tree) for tree in unpack(known)]
+        self.said = Announced(announcement(models), budget_of(models, choice))
+        return models
+
+    def objections(self) -> list[Objection]:
+        """Why what was asked for in a trial may not be published here."""
+        if self.choice is None:
+            return []
+        wrong = choice_objections(self.policy, self.choice, self.spent)
+        return wrong or (self.of_outbox() if self.choice.family == OUTBOX else [])
+
+    def of_outbox(self) -> list[Objection]:
+        """Why the model in the outbox may not be published."""
+        try:
+            model = self.own_model()
+        except RefusedByPolicy as e:
+            return [Objection("publish", str(e))]
+        claimed = budget_objections(self.policy, model.manifest.privacy.epsilon, self.spent)
+        return (claimed if self.policy.epsilon else []) + size_objections(self.policy, [model])
+
+    def made(self, choice: PublicChoice, make: Make) -> list[Published]:
+        if choice.family == NOTHING:
+            return []
+        return [self.own_model()] if choice.family == OUTBOX else make(choice)
+
+    def own_model(self) -> Published:
+        """The model in the outbox, in the federation's terms; whatever is wrong with it is said at home."""
+        try:
+            return in_terms(from_outbox(self.outbox), terms_of(self.federated))
+        except UsageError as e:
+            raise RefusedByPolicy(str(e), "publish") from e
+
+    def store(self, folder: Path, choice: PublicChoice) -> EncryptedState:
+        own = self.own_model().manifest.sha256 if choice.family == OUTBOX else ""
+        about = json.dumps([asdict(choice), self.rows, own], sort_keys=True)
+        label = sha256(about.encode()).hexdigest()[:32]
+        return EncryptedState(folder / FOLDER / label, f"published {label}", self.key)
+
+    def check(self, models: Sequence[Published]) -> None:
+        """Refuse a model that is larger than the policy allows, or whose budget is."""
+        own = self.choice is not None and self.choice.family == OUTBOX
+        if wrong := self.of_outbox() if own else size_objections(self.policy, models):
+            raise RefusedByPolicy(wrong[0].text, wrong[0].clause)
+
+
+class Publications:
+    """All that one site publishes, over all runs."""
+
+    def __init__(self, folder: Path, key: bytes, policy: Policy, ledger: Ledger) -> None:
+        self.folder, self.key, self.policy, self.ledger = folder, key, policy, ledger
+
+    def of(self, federated: FederatedData, rows: str, *, trial: bool = False) -> SitePublisher:
+        place = None if trial else self.folder
+        spent = sum(self.ledger.budgets.values())
+        outbox = self.folder.parent / OUTBOX_FOLDER
+        return SitePublisher(self.policy, federated, rows, outbox, place, self.key, spent)
+
+
+# ---- what the policy says ----
+
+
+def chosen(policy: Policy, wanted: PublicChoice) -> PublicChoice:
+    """The owner's choice, or the recipe's where the owner has none."""
+    choice = PublicChoice.of(policy.publish, wanted) if policy.publish else wanted
+    return replace(choice, columns=policy.publish_columns) if policy.publish_columns else choice
+
+
+def choice_objections(policy: Policy, choice: PublicChoice, spent: float) -> list[Objection]:
+    """Why a choice may not be published here, before anything is made."""
+    if choice.family == NOTHING:
+        return []
+    wrong = []
+    if policy.families and choice.family not in policy.families:
+        allowed = ", ".join(policy.families)
+        text = f"a model of the family {choice.family} would be published, and this site's policy has families = "
+        wrong.append(Objection("publish", f"{text}{allowed}"))
+    if policy.epsilon and choice.family != OUTBOX:
+        wrong += budget_objections(policy, choice.spent, spent)
+    return wrong
+
+
+def budget_objections(policy: Policy, epsilon: float | None, spent: float) -> list[Objection]:
+    has = f"this site's policy has epsilon = {policy.epsilon:g}"
+    if epsilon is None:
+        return [Objection("publish", f"a model without a privacy budget would be published, and {has}")]
+    if spent + epsilon <= policy.epsilon * (1 + 1e-9):
+        return []
+    before = f" after epsilon {spent:g} of earlier models" if spent else ""
+    return [Objection("publish", f"models of epsilon {epsilon:g} would be published{before}, and {has}")]
+
+
+def size_objections(policy: Policy, models: Sequence[Published]) -> list[Objection]:
+    if not (large := [m for m in models if len(m.model) > policy.model_bytes]):
+        return []
+    what = announcement(large[:1])
+    return [
+        Objection(
+            "publish", f"{what} is larger than this site's policy has as model_bytes, {policy.model_bytes:,}"
+        )
+    ]
+
+
+def terms_of(federated: FederatedData) -> Terms:
+    """How a run has columns and target; what standardises a site's own numbers is the same at all sites, unless each
+    uses its own."""
+    scaler = next(iter(federated.rulers.values()), None)
+    middle = scaler.middle if scaler else [0.0] * len(federated.columns)
+    spread = scaler.spread if scaler else [1.0] * len(federated.columns)
+    scaling = {
+        c.name: (float(m), float(s)) for c, m, s in zip(federated.columns, middle, spread, strict=True)
+    }
+    return Terms(scaling, federated.classes, (federated.offset, federated.scale))
+
+
+def budget_of(models: Sequence[Published], choice: PublicChoice) -> float:
+    """The epsilon of all versions together."""
+    claimed = [m.manifest.privacy.epsilon or 0.0 for m in models]
+    return sum(claimed) - (len(models) - 1) * choice.for_defaults if choice.is_private else sum(claimed)
+
+
+def announcement(models: Sequence[Published]) -> str:
+    """All versions of a model in words."""
+    return "; ".join(in_words(m.manifest) for m in models) or "nothing"

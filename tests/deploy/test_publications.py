@@ -1,0 +1,121 @@
+"""What a site publishes: its owner's choice, made once and stored, counted against its budget, and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+import sites
+from motet.deploy.site.contract import turn_seed
+from motet.deploy.site.policy import Policy, PolicyError
+from motet.deploy.site.storage import site_key
+from motet.engines.flare import Flare
+from motet.engines.letters import Letter, Reply
+from motet.published import Published
+
+OPEN = sites.lenient(Policy(learn="collect"))
+
+
+def site(folder: Path, policy: Policy = OPEN, name: str = "a") -> sites.SiteService:
+    own = sites.federation({name: sites.clients_data()[name]})
+    return sites.OfferedSite(name, folder / "kept", own, policy, site_key(folder / "key"))
+
+
+def recipe(**settings: Any) -> dict[str, Any]:
+    made = sites.recipe("stacking")
+    return made | {"method": made["method"] | {"trees": 3} | settings}
+
+
+def asked(service: sites.SiteService, held: dict[str, Any], number: int = 0, run: str = "r") -> Reply:
+    letter = Letter("verb", run, number, verb="publish", learn="all", seed=turn_seed(1, number), recipe=held)
+    return Reply.read(service.answer(letter.pack()))
+
+
+def model(reply: Reply) -> Published:
+    assert not reply.refusal, reply.refusal
+    return Published.from_tree(reply.tree[0])
+
+
+def test_a_repeated_ask_in_another_round_or_run_gets_the_stored_model_and_no_new_noise(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("opacus")
+    held, service = recipe(public="dp-linear"), site(tmp_path)
+    first = model(asked(service, held))
+    again = site(tmp_path)  # after a restart
+    assert model(asked(again, held, 1)) == first and model(asked(again, held, 0, "other run")) == first
+    assert sum(again.ledger.budgets.values()) == pytest.approx(first.manifest.privacy.epsilon)
+
+
+def test_a_site_s_noise_is_not_that_of_the_seed_which_the_server_knows(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    held = recipe(public="dp-linear")
+    a, b = (model(asked(site(tmp_path / k), held)) for k in "ab")
+    assert a.model != b.model and a.manifest.features != b.manifest.features
+    assert "arithmetic" not in a.manifest.privacy.note
+
+
+def test_the_owner_s_choice_holds_whatever_the_recipe_says(tmp_path: Path) -> None:
+    policy = replace(OPEN, publish="linear", publish_columns=("x0", "x2"))
+    service = site(tmp_path, policy)
+    made = model(asked(service, recipe(public="forest")))
+    assert made.manifest.family == "linear model" and made.manifest.names == ("x0", "x2")
+    lines = [
+        line for line in service.ledger.path.read_text().splitlines() if "linear model on 2 columns" in line
+    ]
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ({"families": ("dp-linear",)}, {"public": "forest"}),
+        ({"epsilon": 0.5}, {"public": "dp-linear", "epsilon": 1.0}),
+        ({"epsilon": 5.0}, {"public": "dp-linear", "epsilon": 1.0, "versions": 2}),
+        ({"epsilon": 4.0}, {"public": "forest"}),
+        ({"model_bytes": 100}, {"public": "forest"}),
+    ],
+)
+def test_a_model_that_the_policy_does_not_allow_is_refused_in_a_word_and_told_at_home(
+    tmp_path: Path, policy: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    service = site(tmp_path, replace(OPEN, **policy))
+    if "epsilon" in policy and settings.get("versions") == 2:
+        assert model(asked(service, recipe(**settings)))  # 1 + 4 are 5
+        settings = settings | {"epsilon": 0.9}
+    reply = asked(service, recipe(**settings), 0, "second")
+    said = service.ledger.path.read_text()
+    assert reply.refusal and "would be published" in said or "model_bytes" in said
+    assert '"clause": "publish"' in said
+
+
+def test_a_site_that_may_not_publish_is_left_out_and_the_federation_goes_on(tmp_path: Path) -> None:
+    policies = {"a": OPEN, "b": OPEN, "c": replace(OPEN, families=("dp-linear",))}
+    services = {s: site(tmp_path / s, p, s) for s, p in policies.items()}
+    held = recipe()
+    engine = Flare(sites.SITES, sites.in_process(services), "r", held)
+    method = sites.method(held)
+    state = sites.go(method, engine, 1, 2, method.start(sites.turn(-1)))
+    assert sorted(state["catalogue"]) == ["a", "b"] and set(engine.away) == {"c"}
+
+
+def test_families_mix_in_one_federation_without_a_word_in_the_recipe(tmp_path: Path) -> None:
+    chosen = {"a": "forest trees=5", "b": "linear", "c": "nothing"}
+    services = {s: site(tmp_path / s, replace(OPEN, publish=w), s) for s, w in chosen.items()}
+    held = recipe()
+    method = sites.method(held)
+    engine = Flare(sites.SITES, sites.in_process(services), "r", held)
+    summary = method.summary(sites.go(method, engine))
+    what = {c: p["what"].partition(" on ")[0] for c, p in summary["published"].items()}
+    assert what == {"a": "a forest of 5 trees", "b": "a linear model", "c": "nothing"}
+    assert summary["named"]["c"] == "free rider: it publishes nothing"
+
+
+def test_a_policy_with_an_unknown_family_is_refused_with_what_there_is() -> None:
+    with pytest.raises(PolicyError, match="did you mean 'dp-linear'"):
+        Policy.of({"publish": "dp-lineer epsilon=1"})

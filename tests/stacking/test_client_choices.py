@@ -1,0 +1,105 @@
+"""Single clients of a simulation publish what they choose: another family, a model of their own, or nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime")
+
+from conftest import make_clients_data
+from motet.client import Batch, Task
+from motet.engines.loop import Loop
+from motet.errors import UsageError
+from motet.methods.stacking import Stacking
+from motet.published import Feature, publish
+from motet.published.folder import save
+from motet.stacking.client_choices import wishes
+from rounds import after
+
+NAMES = [f"x{k}" for k in range(6)]
+
+
+def published(method: Stacking, engine: Loop) -> dict[str, str]:
+    found = method.summary(after(method, engine, 1))["published"]
+    return {c: p["what"].partition(" on ")[0] for c, p in found.items()}
+
+
+def test_families_mix_in_one_simulation(task: Task) -> None:
+    choices = ("c00: forest trees=3", "c01: linear columns=x0,x3", "c02: nothing")
+    method = Stacking(task, trees=5, public="boosting", public_of=choices)
+    what = published(method, Loop(make_clients_data([60] * 4)))
+    assert what["c00"] == "a forest of 3 trees" and what["c01"] == "a linear model"
+    assert what["c02"] == "nothing" and what["c03"] == "a boosting of 5 rounds"
+
+
+@pytest.mark.parametrize("library", ["xgboost", "lightgbm", "torch", "sklearn"])
+def test_a_client_publishes_the_model_of_its_own_that_lies_in_the_outbox(
+    task: Task, tmp_path: Path, library: str
+) -> None:
+    own = pytest.importorskip(library)
+    clients_data = make_clients_data([80] * 3)
+    rows = clients_data["c01"].train.take()
+    if library == "torch":
+        model: Any = own.nn.Sequential(own.nn.Linear(6, 8), own.nn.ReLU(), own.nn.Linear(8, 3))
+    else:
+        model = {"xgboost": "XGBClassifier", "lightgbm": "LGBMClassifier"}.get(library, "")
+        model = getattr(own, model)(n_estimators=3) if model else forest()
+        model.fit(rows.x.numpy(), rows.y.numpy())
+    about: Any = {"client": "c01", "task": "classes", "classes": ("0", "1", "2")}
+    save(publish(model, [Feature(n) for n in NAMES], **about), tmp_path)
+    method, engine = Stacking(task, trees=5, outbox=str(tmp_path)), Loop(clients_data)
+    what = published(method, engine)
+    assert what["c01"].endswith(f" {type(model).__name__}") and what["c00"] == "a forest of 5 trees"
+
+
+def forest() -> Any:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    return ExtraTreesClassifier(4, random_state=0)
+
+
+@pytest.mark.parametrize("line", ["c00 linear", "c00: outbox", "c00: trees"])
+def test_a_choice_that_cannot_be_read_is_refused_with_a_hint(line: str) -> None:
+    with pytest.raises(UsageError, match="hint: "):
+        wishes([line], "", ["c00"])
+
+
+def test_a_damaged_model_in_the_outbox_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c00.onnx").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="client c00: its manifest cannot be read"):
+        wishes([], str(tmp_path), ["c00", "c01"])
+
+
+def test_a_model_with_other_labels_is_refused_in_words_and_the_others_are_stacked(
+    task: Task, tmp_path: Path
+) -> None:
+    clients_data = make_clients_data([60] * 3)
+    rows = clients_data["c01"].train.take()
+    labels = [("low", "mid", "high")[k] for k in rows.y.tolist()]
+    about: Any = {"client": "c01", "task": "classes", "classes": ("low", "mid", "high")}
+    save(publish(forest().fit(rows.x.numpy(), labels), [Feature(n) for n in NAMES], **about), tmp_path)
+    method = Stacking(task, trees=5, outbox=str(tmp_path))
+    state = after(method, Loop(clients_data), 1)
+    assert "predicts the classes ['low', 'mid', 'high'], none of which is ours" in state["refused"]["c01"]
+    assert "c02" in state["trust"]["c00"] and "c01" not in state["trust"]["c00"]
+
+
+def test_auto_chooses_the_private_model_alone_where_others_publish_noise(task: Task) -> None:
+    g = torch.Generator().manual_seed(0)
+    clients_data = make_clients_data([60, 200, 200])
+    for c in ("c01", "c02"):
+        rows = clients_data[c].train.take()
+        noise = torch.randint(0, 3, (len(rows.y),), generator=g)
+        clients_data[c] = replace(clients_data[c], train=Batch.of(rows.x, noise))
+    own = clients_data["c00"]
+    clients_data["c00"] = replace(own, val=own.test)  # more rows to choose by
+    engine = Loop(clients_data)
+    state = after(Stacking(task, trees=10, variant="auto"), engine, 1)
+    kept: Any = engine.keeps.get("c00")
+    assert kept["whom"] == {} and kept["meta"] == ()
+    assert state["trust"]["c00"] == {"c00": 1.0, "c01": 0.0, "c02": 0.0}
