@@ -22,7 +22,7 @@ from motet.parts.players import WITH_NETWORKS, PlayerName, unused_by
 from motet.parts.unused_settings import refuse_unused
 from motet.vec import Vec, stack
 
-_AGENT = AgentSettings(
+AGENT = AgentSettings(
     gamma=0.0, warm_up=0, initial_action=0.9, noise_rate=1.0, noise_decay=200, normalise_rewards=True
 )
 
@@ -42,7 +42,7 @@ class FollowingServer(Method):
     player: PlayerName = "ddpg"  # who chooses eta and alpha (parts/players.py), and with networks p too
     proxy_rows: Annotated[int, ">= 0"] = 500  # proxy examples on which each client's model is scored; 0 = all
     max_clients: Annotated[int, ">= 0"] = 0  # seats of the server's agent; 0 = twice the clients at the start
-    agent: AgentSettings = _AGENT  # the agents of the server and of the clients (DDPG)
+    agent: AgentSettings = AGENT  # the agents of the server and of the clients (DDPG)
 
     def check(self) -> None:
         super().check()

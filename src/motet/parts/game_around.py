@@ -11,7 +11,7 @@ Knows rounds and what clients chose. Does not know how the players choose.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -21,6 +21,8 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import Ask, Method, MethodUnfit, NoReply, Share, Talk, Tree, Turn, collect
 from motet.parts import games
+from motet.parts.agents import AgentSettings
+from motet.parts.following_server import AGENT
 from motet.parts.players import PlayerName
 from motet.vec import Vec, stack
 
@@ -53,12 +55,13 @@ class Chosen(Method):
 class GameAround(Method):
     """The parts of a game that differ where another method trains."""
 
-    player: PlayerName = "bandit"  # who chooses eta and alpha (parts/players.py), and with networks p too
+    player: PlayerName = "constant"  # who chooses eta and alpha (parts/players.py), and with networks p too
     lr_scale: Literal["linear", "log"] = "log"  # of eta between lr_min and lr_max
     floor: Share = 1.0  # smallest weight of a client, as a share of the largest; 1 = all weights are equal
     step_max: Annotated[float, ">= 1"] = (
         8.0  # largest length s of the server's step; 1 = it makes none longer
     )
+    agent: AgentSettings = replace(AGENT, initial_action=0.2)  # the players
     made_of: ClassVar[type[Method]]  # the method around which the game is, trained as clients choose
 
     @cached_property
