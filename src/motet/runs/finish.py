@@ -208,7 +208,7 @@ def facts_of(
         if client_data
         else {},
         "test": dict(scores),
-    }
+    } | ({"weighted": True} if client_data and client_data.weighted else {})
 
 
 def target_unit(recipe: Recipe, f: FederatedData) -> dict[str, Any]:
@@ -276,8 +276,8 @@ def card(f: dict[str, Any]) -> str:
             f"- The client's examples: {e['train']} training, {e['val']} validation, {e['test']} test."
         )
     if f["test"]:
-        lines.append(
-            "- On its own test examples: " + ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items()) + "."
-        )
+        how = ", each counting by its weight" if f.get("weighted") else ""
+        scores = ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items())
+        lines.append(f"- On its own test examples{how}: {scores}.")
     lines += ["", "It was trained on these clients' data, and was not tested on anybody else's."]
     return "\n".join(lines) + "\n"
