@@ -233,6 +233,16 @@ def test_groups_that_need_more_classes_or_rows_than_there_are_are_refused():
         groups(Rows.of(np.repeat(np.arange(10), 50)))
 
 
+def test_the_most_rows_that_groups_can_have_are_named_and_work():
+    few = Rows.of(np.repeat(np.arange(10), 50))
+    with pytest.raises(DataError) as refused:
+        groups(few)
+    most = int(str(refused.value).split("hint: data.rows=")[1].split()[0])
+    assert len(groups(few, rows=most).row)
+    with pytest.raises(DataError, match=f"data.rows={most} is the most"):
+        groups(few, rows=most + 1)
+
+
 # ---- by columns ----
 
 

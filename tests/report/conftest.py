@@ -88,4 +88,5 @@ def score(
     store: Store, number: int, part: str, side: str, scores: Mapping[str, float], metric: str, n: int = 2
 ) -> None:
     values = np.array(list(scores.values()), dtype=float)
-    store.scored(number, part, side, list(scores), [n] * len(scores), {metric: values})
+    more = {"loss": np.full(len(scores), 0.5)} if np.isnan(values).any() else {}
+    store.scored(number, part, side, list(scores), [n] * len(scores), {metric: values} | more)

@@ -128,6 +128,19 @@ def test_unknown_experiments_and_rows_are_corrected(small):
         experiments.find("wine/two").plan("quick", ["Averge"])
 
 
+def test_rows_whose_names_have_commas_can_be_chosen(small, capfd):
+    recipe = small / "experiments" / "wine" / "two" / "recipe.toml"
+    recipe.write_text(RECIPE + '[rows."mean, of two".method]\nname = "fedavg"\n')
+    words = ["--seeds", "0", "--json", "--to", "t.md", "--rows", "mean, of two,Average", "--rows", "Rebuilt"]
+    assert main(["reproduce", "wine/two", *words]) == 0
+    assert list(json.loads(capfd.readouterr().out)["rows"]) == ["mean, of two", "Average", "Rebuilt"]
+    assert "--rows 'mean, of two,Average' --rows Rebuilt" in (small / "t.md").read_text()
+    assert main(["reproduce", "wine/two", "--rows", "mean, of tow"]) == 2
+    said = capfd.readouterr().err
+    assert "rows are:\n  Average\n  Agents\n  Rebuilt\n  mean, of two\n" in said
+    assert "hint: --rows 'mean, of two'" in said
+
+
 def test_a_row_may_start_from_the_model_of_another(small):
     folder = small / "experiments" / "wine" / "two"
     more = '[rows.On]\nafter = ["Average"]\nnet = { weights = "{Average}/global.safetensors" }\n'

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,26 @@ import pandas as pd
 import pytest
 import torch
 
+from conftest import make_clients_data
 from motet.cli.main import main
+from motet.client import Task
+from motet.core import Turn
 from motet.data.federated import DataError
+from motet.engines.loop import Loop
+from motet.methods.stacking import Stacking
+from motet.published import Published
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.export import export
-from motet.runs.finish import card
+from motet.runs.finish import card, in_file
 from motet.runs.model_files import write_weights
-from motet.runs.predict import predict, read_weights
+from motet.runs.predict import laid_out, predict, read_weights
 from motet.runs.run import RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
 from motet.trusted_code import UntrustedCode
 from motet.wire import pack, unpack
+from rounds import after, turn
 
 
 def write_files(folder: Path, numbers: bool) -> Path:
@@ -213,3 +222,69 @@ def test_a_models_file_makes_nobody_import_anything(trained: tuple[Path, Path], 
     write_weights(tmp_path / "o.safetensors", weights, facts)
     with pytest.raises(RunError, match="there is no such function"):
         predict(tmp_path / "o.safetensors", trained[1] / "east.csv")
+
+
+# ---- stacks ----
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+@pytest.mark.parametrize("words", [[], ["method.threshold=2.0", "train.rounds=2"]])
+def test_a_saved_stack_predicts_as_in_the_run(numbers: bool, words: list[str], tmp_path: Path) -> None:
+    files = write_files(tmp_path / "files", numbers)
+    given = [f"data={files}", "data.target=y", "data.unseen=0", "method=stacking", "train.rounds=1", *words]
+    folder = run(recipes.read(None, given), tmp_path / "run").folder
+    table, _ = predict(folder / "models" / "west.safetensors", files / "west.csv")
+    got = table["prediction" if numbers else "p(yes)"].to_numpy()
+    assert np.abs(np.sort(got) - own_scores(folder, "west")).max() < 1e-5
+
+
+class Broken(Loop):
+    """c01 publishes bytes that are no model."""
+
+    def perform(self, verb: Any, client: str, sent: Any, keep: Any, data: Any) -> Any:
+        reply, kept = super().perform(verb, client, sent, keep, data)
+        if client == "c01" and getattr(verb, "__name__", "") == "publish":
+            raw, model = b"\x07" * 50, Published.from_tree(reply[0])
+            claims = replace(model.manifest, size=50, sha256=hashlib.sha256(raw).hexdigest())
+            reply = [Published(claims, raw).tree()]
+        return reply, kept
+
+
+def saved_and_read(engine: Loop, method: Stacking, state: Any, now: Turn, path: Path) -> tuple[Any, Any]:
+    """c00's predictions for some rows: by its own predictor, and by the saved one."""
+    engine.visit(method, now)
+    tree = dict(engine.personal_models(method, state, now))["c00"]
+    tensors, layout = in_file(tree)
+    write_weights(path, tensors, layout)
+    facts, (read,) = read_weights(path)
+    x = engine.data("c00").all.x
+    return method.answer(*tree, x), method.answer(*laid_out(path, facts["layout"], read), x)
+
+
+def test_a_saved_stack_without_the_model_that_was_refused_predicts_the_same(
+    task: Task, tmp_path: Path
+) -> None:
+    method, engine = Stacking(task), Broken(make_clients_data([60] * 3))
+    state = after(method, engine, 1)
+    assert "c01" in state["refused"]
+    before, now = saved_and_read(engine, method, state, turn(engine, 0), tmp_path / "m.safetensors")
+    assert torch.equal(before, now)
+
+
+def test_a_stack_that_an_earlier_version_saved_is_refused_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = write_files(tmp_path / "files", False)
+    given = [f"data={files}", "data.target=y", "data.unseen=0", "method=stacking", "train.rounds=1"]
+    model = run(recipes.read(None, given), tmp_path / "run").folder / "models" / "west.safetensors"
+    facts, (tensors,) = read_weights(model)
+    earlier = {k.removeprefix("0."): v for k, v in tensors.items()}
+    write_weights(model, earlier, {k: v for k, v in facts.items() if k != "layout"})
+    assert main(["predict", "--model", str(model), str(files / "west.csv")]) == 2
+    said = capsys.readouterr().err
+    assert "'private'" in said and "hint: motet run … --fresh" in said and "Traceback" not in said
+
+
+def test_a_layout_that_does_not_fit_its_tensors_is_no_model() -> None:
+    with pytest.raises(RunError, match="layout does not fit"):
+        laid_out(Path("m"), {"list": [{"tensor": "none"}]}, {})

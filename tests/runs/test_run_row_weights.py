@@ -177,3 +177,10 @@ def test_weights_of_survival_times_are_refused(tmp_path: Path) -> None:
     pd.read_csv(file).assign(w=2.0).to_csv(file, index=False)
     with pytest.raises(DataError, match="counts all rows"):
         federated_data(read(words=[*words, "data.weight=w"]))
+
+
+def test_a_models_card_says_that_its_scores_are_weighted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *WORDS, "data.weight=w", "method=local", "--out", "r"]) == 0
+    assert "weighted: a test row counts by its weight" in capsys.readouterr().out
+    cards = list(Path("r/models").glob("*.md"))
+    assert cards and all("test examples, each counting by its weight:" in c.read_text() for c in cards)

@@ -28,7 +28,12 @@ def reproduce_command(add: Add) -> None:
         default="quick",
         help="quick: minutes, one seed; desk: hours, resumable; full: as published (default: quick)",
     )
-    p.add_argument("--rows", metavar="A,B,…", help="only these rows (default: all of the scale)")
+    p.add_argument(
+        "--rows",
+        action="append",
+        metavar="A,B,…",
+        help="only these rows, separated by commas or in several --rows (default: all of the scale)",
+    )
     p.add_argument("--seeds", metavar="0-4", help="seeds (default: those of the scale)")
     p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: as many as use all cores)")
     p.add_argument(
@@ -56,7 +61,8 @@ def do_reproduce(args: Any) -> None:
         print("\n".join(drawing.show(done, table, base)), file=sys.stderr if args.json else sys.stdout)
     if args.to:
         command = shlex.join(["motet", "reproduce", args.name, *args.words, "--scale", args.scale])
-        command += f" --rows {args.rows}" * bool(args.rows) + f" --seeds {args.seeds}" * bool(args.seeds)
+        command += "".join(f" --rows {shlex.quote(row)}" for row in args.rows or [])
+        command += f" --seeds {args.seeds}" * bool(args.seeds)
         Path(args.to).write_text(paper_numbers.as_markdown(table, command, commit(found.folder)))
     say(f"\nruns:   {base}" + (f"\nnext:   motet show {done[0].folder} --clients" if done else ""))
 
@@ -70,11 +76,12 @@ def show_list(args: Any) -> None:
     print(json.dumps(listed) if args.json else experiment_list.as_text(listed, width_here()))
 
 
-def chosen(args: Any) -> tuple[list[str], list[int], list[str]]:
+def chosen(found: Any, args: Any) -> tuple[list[str], list[int], list[str]]:
     """Rows, seeds and settings as asked for; empty where the scale says."""
+    from motet.runs.experiment import row_names
     from motet.runs.study import whole_numbers
 
-    rows = args.rows.split(",") if args.rows else []
+    rows = [row for said in args.rows or [] for row in row_names(said, found.settings["rows"])]
     return rows, list(whole_numbers(args.seeds, "seeds")) if args.seeds else [], args.words
 
 
@@ -85,7 +92,7 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     from motet.runs import experiment as experiments
     from motet.runs.parallel import default_jobs
 
-    planned = found.plan(args.scale, *chosen(args), base)
+    planned = found.plan(args.scale, *chosen(found, args), base)
     jobs = args.jobs or default_jobs(planned[0].recipe)
     say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
     done = experiments.perform(planned, base, jobs, show_done)
@@ -98,7 +105,7 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
     from motet.runs import experiment as experiments
 
     base.mkdir(parents=True, exist_ok=True)
-    settings, jobs = found.at(args.scale, *chosen(args)), args.jobs or cores()
+    settings, jobs = found.at(args.scale, *chosen(found, args)), args.jobs or cores()
     say(f"{found.title}\nin {base}, {jobs} at a time")
     rows = experiments.module_of(found, "procedure").perform(settings, base, jobs, say)
     return experiments.table(found, rows), []

@@ -30,14 +30,23 @@ _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")
 _POINT = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(,\d{3})+)?(\.\d*)?([eE][+-]?\d+)?")  # 1,234.5
 _EITHER = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")  # 1,234: a thousand, or a little more than one
 _GAPS = re.compile(r"(?<=\d)[\s\u00a0\u202f'’](?=\d{3}(?:\D|$))")  # between thousands: 1 234, 1'234
+_MONTHS = ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october"]
+_MONTHS += ["november", "december"]
+_MONTH = (
+    "(?:sept|" + "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS) + r")\.?"
+)  # Aug, Aug., August
 _DATE = re.compile(
     r"(?:(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})"
     r"|(?P<dd>\d{1,2})\.(?P<dm>\d{1,2})\.(?P<dy>\d{4})"
-    r"|(?P<a>\d{1,2})(?P<sign>[/-])(?P<b>\d{1,2})(?P=sign)(?P<ay>\d{4}))"
+    r"|(?P<a>\d{1,2})(?P<sign>[/-])(?P<b>\d{1,2})(?P=sign)(?P<ay>\d{4})"
+    rf"|(?P<nd>\d{{1,2}})[-/. ]\s*(?P<nm>(?i:{_MONTH}))[-/. ]\s*(?P<ny>\d{{4}}))"  # 28-Aug-1978
     r"(?:[T ]\s*(?P<h>\d{1,2}):(?P<min>\d{2})(?::(?P<s>\d{2}(?:\.\d+)?))?(?:\s*(?:Z|UTC|[+-]\d{2}:?\d{2}))?)?"
 )
 
 
+_SHORT_NAMED_YEAR = re.compile(
+    rf"(\d{{1,2}})[-/. ]\s*(?i:{_MONTH})[-/. ]\s*'?\d{{2}}(?:[T ]\s*\d{{1,2}}:\d{{2}}.*)?"
+)
 _SHORT_YEAR = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{2})(?:[T ]\s*\d{1,2}:\d{2}.*)?")  # 31.01.20
 
 
@@ -139,7 +148,11 @@ def has_short_year(text: str) -> bool:
 
     >>> [has_short_year(t) for t in ("31.01.20", "1/31/20 10:30", "20-12-31", "31.01.2020", "12-34-56")]
     [True, True, True, False, False]
+    >>> [has_short_year(t) for t in ("28-Aug-78", "3 may 20", "28-Aug-1978", "45-Aug-78", "12-abc-78")]
+    [True, True, False, False, False]
     """
+    if by_name := _SHORT_NAMED_YEAR.fullmatch(text):
+        return 0 < int(by_name[1]) <= 31
     found = _SHORT_YEAR.fullmatch(text)
     if not found:
         return False
@@ -148,7 +161,11 @@ def has_short_year(text: str) -> bool:
 
 
 def dates_of(texts: Sequence[str], day_first: bool | str = "auto") -> Dates:
-    """2020-01-31, 31.01.2020, or 31/01/2020 and 01/31/2020; a time may follow, and its zone does not count."""
+    """2020-01-31, 31.01.2020, 31-Jan-2020, or 31/01/2020 and 01/31/2020; a time may follow, and its zone does not count.
+
+    >>> dates_of(["28-Aug-1978", "1 September 2020"]).values.dt.strftime("%Y-%m-%d").tolist()
+    ['1978-08-28', '2020-09-01']
+    """
     import pandas as pd
 
     found = pd.Series(list(texts), dtype=object).str.extract(f"^{_DATE.pattern}$")
@@ -158,15 +175,24 @@ def dates_of(texts: Sequence[str], day_first: bool | str = "auto") -> Dates:
     unclear = either and day_first == "auto" and not ((a > 12).any() or (b > 12).any())
     day, month = (a, b) if first else (b, a)
     parts = {
-        "year": found["y"].fillna(found["dy"]).fillna(found["ay"]),
-        "month": found["m"].fillna(found["dm"]).astype(float).fillna(month),
-        "day": found["d"].fillna(found["dd"]).astype(float).fillna(day),
+        "year": found["y"].fillna(found["dy"]).fillna(found["ay"]).fillna(found["ny"]),
+        "month": found["m"]
+        .fillna(found["dm"])
+        .astype(float)
+        .fillna(month)
+        .fillna(_named_months(found["nm"])),
+        "day": found["d"].fillna(found["dd"]).fillna(found["nd"]).astype(float).fillna(day),
     }
     times = {"hour": found["h"], "minute": found["min"], "second": found["s"]}
     whole = {k: v.astype(float) for k, v in parts.items()} | {
         k: v.astype(float).fillna(0) for k, v in times.items()
     }
     return Dates(pd.to_datetime(pd.DataFrame(whole), errors="coerce"), unclear, first if either else None)
+
+
+def _named_months(names: pd.Series) -> pd.Series:
+    """1 for Jan, 12 for December; NaN where no month is named."""
+    return names.str[:3].str.lower().map({name[:3]: k + 1.0 for k, name in enumerate(_MONTHS)})
 
 
 def days_of(when: pd.Series) -> np.ndarray:

@@ -19,7 +19,8 @@ from motet.report.export_table import columns_of, name_of
 from motet.report.pictures import pictures
 from motet.report.price import forgotten
 from motet.report.read import ALONE, ReportedRun
-from motet.report.tables import comparison, summary
+from motet.report.tables import client_scores, comparison, summary
+from motet.report.unscored import WEIGHTED, remark, with_unscored
 from motet.report.verdict import verdict
 
 if TYPE_CHECKING:
@@ -167,7 +168,20 @@ def _client_table(runs: Sequence[ReportedRun], table: pd.DataFrame) -> dict[str,
         cut += f"the {half} worst and the {half} best served by {names[0]}."
     if len(runs) == 1 and len(shared := runs[0].of("global")):
         shown = shown.assign(**{"global model": shared.reindex(shown.index)})
-    return {"labels": list(shown.columns[1:]), "rows": _cells(shown, runs, table), "cut": cut}
+    return {
+        "labels": list(shown.columns[1:]),
+        "rows": [*_cells(shown, runs, table), *_unscored(runs, len(shown.columns) - 1)],
+        "cut": cut,
+        "without": next((r for r in remark(runs) if r != WEIGHTED), ""),
+    }
+
+
+def _unscored(runs: Sequence[ReportedRun], columns: int) -> list[dict[str, Any]]:
+    """Rows of clients that have no score in any run."""
+    found = client_scores(runs)
+    more = with_unscored(found, runs).iloc[len(found) :]
+    blank = [(math.nan, "")] * columns
+    return [{"client": c, "train": n, "cells": blank} for c, n in zip(more.index, more["train"], strict=True)]
 
 
 def _cells(shown: pd.DataFrame, runs: Sequence[ReportedRun], table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -89,6 +89,12 @@ class ReportedRun:
         return [f"{name} ({Path(file).name or 'no file'}, {mark[:8]})" for name, file, mark in said]
 
     @property
+    def weighted(self) -> bool:
+        """Whether rows count by weights."""
+        data = (self.facts.get("settings") or {}).get("data") or {}
+        return bool(self.facts.get("weighted") or data.get("weight"))
+
+    @property
     def trouble(self) -> str:
         """Why this run counts in no average; empty for a sound run."""
         status = self.facts.get("status", "running")

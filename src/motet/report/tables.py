@@ -29,6 +29,7 @@ from motet.report.read import (
 )
 from motet.report.row_intervals import gain_of_these
 from motet.report.terminal import plain
+from motet.report.unscored import remark, unscored, with_unscored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
     found = {
         "label": run.label, "method": run.method, "seed": run.seed, "split": run.split, "metric": run.metric,
         "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
+        "unscored": unscored(run), "weighted": run.weighted,
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
         "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
         "validation": run.validation, "constant": _known(run, CONSTANT), "constant_name": constant_name(run),
@@ -213,9 +215,13 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
         "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
-        "clients": len({unit_of(run, str(c)) for run in group for c in run.of("personal").index}),
+        "clients": len({unit_of(run, str(c)) for run in group for c in _scored(run)}),
         **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
+
+
+def _scored(run: ReportedRun) -> list[str]:
+    return sorted(set(map(str, run.of("personal").index)) - set(unscored(run)))
 
 
 def _name(run: ReportedRun) -> str:
@@ -283,7 +289,7 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
         found.append("No seed was run by every method: part of the differences is between seeds.")
     elif any(some != keys[0] for some in keys):
         found.append("Not every method has every seed: methods are compared on the seeds that both have.")
-    return found + _notes(runs)
+    return found + remark(runs) + _notes(runs)
 
 
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:
@@ -303,7 +309,7 @@ def by_client(runs: Sequence[ReportedRun]) -> pd.DataFrame:
 
     Where clients are drawn anew in every split, a row is a client of one split: the column split says which.
     """
-    frame = client_scores(runs)
+    frame = with_unscored(client_scores(runs), runs)
     if not frame.attrs["drawn"]:
         frame = frame.drop(columns="split")
     return frame.reset_index(drop=True)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 WIDTH = 100  # columns of a terminal
 NARROWEST, WIDEST = 13, 28  # of the column of names, which wrap
 ABSENT = "-"  # what does not apply or is not known
+MISSING = "–"  # a score that a client has not
 PERCENT = ("accuracy", "balanced", "auc", "f1", "cindex")
 NAMES = {
     "balanced": "balanced accuracy", "auc": "AUC", "f1": "F1", "brier": "Brier score", "rmse": "RMSE",
@@ -86,6 +87,27 @@ def named(metric: str) -> str:
 
 def unit(metric: str) -> str:
     return f"{named(metric)} %" if metric in PERCENT else named(metric)
+
+
+_LACK = {"auc": "rows of one class and no", "cindex": "no pair of times to compare, so no"}
+
+
+def lack(many: int, metric: str) -> str:
+    """
+    >>> lack(2, "auc"), lack(1, "f1")
+    ('2 have rows of one class and no AUC', '1 has no F1')
+    """
+    return f"{many:,} {'has' if many == 1 else 'have'} {_LACK.get(metric, 'no')} {named(metric)}"
+
+
+def over_clients(many: int, without: int, metric: str) -> str:
+    """
+    >>> over_clients(10, 2, "auc"), over_clients(10, 0, "auc")
+    ('8 of 10 clients (2 have rows of one class and no AUC)', '10 clients')
+    """
+    if not without:
+        return f"{many:,} client{'s' * (many != 1)}"
+    return f"{many - without:,} of {many:,} clients ({lack(without, metric)})"
 
 
 # ---- records ----
@@ -280,15 +302,22 @@ def clients_text(by_client: pd.DataFrame, metric: str) -> str:
     rows = [
         [_client_cell(row[name], str(name), metric) for name in names] for row in by_client.to_dict("records")
     ]
+    methods = len([name for name in names if name not in ("client", "train", "split")])
     head = ["training rows" if name == "train" else name for name in names]
     right = [i for i, name in enumerate(names) if name != "client"]
-    return "\n".join([f"test {unit(metric)} of each client's own model", *aligned([head, *rows], right)])
+    lines = [f"test {unit(metric)} of each client's own model", *aligned([head, *rows], right)]
+    if without := sum(all(cell == MISSING for cell in row[len(row) - methods :]) for row in rows):
+        lines.append(
+            f"{MISSING}: {lack(without, metric)}; means leave {'it' if without == 1 else 'them'} out"
+        )
+    return "\n".join(lines)
 
 
 def _client_cell(value: Any, column: str, metric: str) -> str:
     if column == "client":
         return str(value)
-    return f"{value:,.0f}" if column in ("train", "split") else score(value, metric)
+    found = f"{value:,.0f}" if column in ("train", "split") else score(value, metric)
+    return MISSING if found == ABSENT else found
 
 
 def printed(parts: Sequence[Any], width: int = WIDTH) -> str:
@@ -308,7 +337,10 @@ def printed(parts: Sequence[Any], width: int = WIDTH) -> str:
 def summary_text(summary: dict[str, Any]) -> str:
     """One run's summary for a terminal."""
     m = summary["metric"]
-    lines = [("test", f"{unit(m)}, mean ± sd over {summary['clients']} clients")]
+    who = over_clients(summary["clients"], len(summary["unscored"]), m)
+    lines = [("test", f"{unit(m)}, mean ± sd over {who}")]
+    if summary["weighted"]:
+        lines.append(("", "weighted: a test row counts by its weight, and every client the same"))
     for side in ("personal", "global"):
         if summary[side] is not None:
             mean, sd, worst = (score(summary[f"{side}{what}"], m) for what in ("", "_sd", "_worst"))

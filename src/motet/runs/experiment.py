@@ -32,10 +32,12 @@ Knows how an experiment is written down and run. Does not know how results are s
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -123,7 +125,7 @@ class Experiment:
         """These rows, or all of them."""
         known = self.settings["rows"]
         if wrong := [r for r in rows if r not in known]:
-            raise RecipeError("\n".join(unknown("row", r, known) for r in wrong))
+            raise RecipeError(unknown_rows(wrong, known))
         return list(rows or known)
 
     def plan(
@@ -167,6 +169,30 @@ class Experiment:
         places = {name: str(base / before[name].folder) for name in after}
         settings = seeded(_filled_in(settings, {"seed": seed, **places}), seed)
         return Planned(row, seed, recipes.check(settings), tuple(before[name].folder for name in after))
+
+
+def row_names(said: str, known: Collection[str]) -> list[str]:
+    """The rows that a text names, separated by commas. Names may have commas in them: the longest known name comes
+    first, and what is no name stands alone.
+
+    >>> row_names("a, b,a,c", ["a", "a, b"])
+    ['a, b', 'a', 'c']
+    """
+    pieces, found = said.split(","), []
+    while pieces:
+        ends = range(len(pieces), 0, -1)
+        end = next((k for k in ends if ",".join(pieces[:k]).strip() in known), 1)
+        found.append(",".join(pieces[:end]).strip())
+        pieces = pieces[end:]
+    return [name for name in found if name]
+
+
+def unknown_rows(wrong: Sequence[str], known: Collection[str]) -> str:
+    """An error that lists rows one per line: their names may have commas in them."""
+    near = [name for row in wrong for name in get_close_matches(row, known, 1, 0.5)]
+    lines = [*(f"unknown row {row}" for row in wrong), "rows are:", *(f"  {row}" for row in known)]
+    hint = " ".join(f"--rows {shlex.quote(name)}" for name in dict.fromkeys(near or list(known)[:1]))
+    return "\n".join([*lines, f"hint: {hint}"])
 
 
 def said(words: Sequence[str]) -> list[Settings]:

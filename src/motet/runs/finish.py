@@ -26,7 +26,9 @@ from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
 from motet.runs.trainer import Best, Trainer
+from motet.runs.tree_layout import layout_of
 from motet.text import in_markdown, round_name
+from motet.vec import Vec
 
 TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 
@@ -118,7 +120,8 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
     writer = ModelWriter(folder)
 
     def write(client: str, tree: Tree, facts: dict[str, Any]) -> None:
-        writer.write(client, named(tree), facts)
+        tensors, layout = in_file(tree)
+        writer.write(client, tensors, facts | layout)
         write_atomically(model_path(folder, client).with_suffix(".md"), card(facts))
 
     model = trainer.method.global_model(best.state)
@@ -141,6 +144,15 @@ def calls(trainer: Trainer, best: Best, client: str) -> str:
         method.download(best.state, client), evaluator.keep(client), evaluator.data(client)
     )
     return str(own.func.__name__)
+
+
+def in_file(tree: Tree) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A model's tensors by name, and how to put them together again; weights alone need no such fact."""
+    trees = tree if isinstance(tree, tuple | list) else (tree,)
+    if all(isinstance(t, Vec) for t in trees):
+        return named(tree), {}
+    tensors = {name: v.contiguous() for name, v in _walk(trees, ()) if isinstance(v, Tensor)}
+    return tensors, {"layout": layout_of(trees)}
 
 
 def named(tree: Tree) -> dict[str, Tensor]:
@@ -196,7 +208,7 @@ def facts_of(
         if client_data
         else {},
         "test": dict(scores),
-    }
+    } | ({"weighted": True} if client_data and client_data.weighted else {})
 
 
 def target_unit(recipe: Recipe, f: FederatedData) -> dict[str, Any]:
@@ -264,8 +276,8 @@ def card(f: dict[str, Any]) -> str:
             f"- The client's examples: {e['train']} training, {e['val']} validation, {e['test']} test."
         )
     if f["test"]:
-        lines.append(
-            "- On its own test examples: " + ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items()) + "."
-        )
+        how = ", each counting by its weight" if f.get("weighted") else ""
+        scores = ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items())
+        lines.append(f"- On its own test examples{how}: {scores}.")
     lines += ["", "It was trained on these clients' data, and was not tested on anybody else's."]
     return "\n".join(lines) + "\n"

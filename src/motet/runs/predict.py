@@ -29,6 +29,7 @@ from motet.errors import RunError
 from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import OF_ANY_NET, method_class
 from motet.runs.sections import LossSettings
+from motet.runs.tree_layout import rebuilt
 from motet.settings import fields_of, with_objects
 from motet.trusted_code import Consent, require_trust
 from motet.vec import Vec
@@ -188,7 +189,9 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     """The function that the file names, applied to the file's trees."""
     task = Task(network_of(facts), facts["kind"], len(facts["classes"]) or 1)
     call, target = facts.get("call", "predict"), facts["target"]
-    if len(trees) == 1 and isinstance(trees[0], Vec) and set(trees[0]) != set(task.w0):
+    if "layout" in facts:
+        trees = laid_out(path, facts["layout"], trees[0])
+    elif len(trees) == 1 and isinstance(trees[0], Vec) and set(trees[0]) != set(task.w0):
         trees = trees_of(trees[0])
     if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
         raise RunError(f"{path} is not a single network, and does not say which function uses its parts")
@@ -200,7 +203,25 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
     f = getattr(owner, str(call), None)
     if not callable(f) or str(call).startswith("_"):
         raise RunError(f"{path} says that {call!r:.80} uses its parts, and there is no such function")
-    return lambda x: in_unit(f(*trees, x), target)
+    return lambda x: in_unit(applied(path, f, trees, x), target)
+
+
+def laid_out(path: Path, layout: Any, tensors: Mapping[str, Tensor]) -> Sequence[Tree]:
+    """The arguments that a file's layout makes of its tensors."""
+    try:
+        return tuple(rebuilt(layout, tensors))
+    except (LookupError, TypeError, ValueError) as e:
+        raise RunError(f"{path} is no model: its layout does not fit its tensors ({e})") from None
+
+
+def applied(path: Path, f: Callable[..., Tensor], trees: Sequence[Tree], x: Tensor) -> Tensor:
+    try:
+        return f(*trees, x)
+    except KeyError as e:
+        raise RunError(
+            f"{path} does not hold the part {e} that its method predicts with: an earlier motet left it out.\n"
+            "hint: motet run … --fresh writes a run's models anew"
+        ) from None
 
 
 def in_unit(outputs: Tensor, target: Mapping[str, Any]) -> Tensor:

@@ -204,7 +204,7 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     command = f"motet run {folder / 'recipe.toml'}"
     write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
-    store.set_facts(metric_why=resolved.metric_why, asked=resolved.asked)
+    store.set_facts(metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted)
     store.commit()
 
 

@@ -40,7 +40,8 @@ def groups(
     rng = all_rows.generator("groups", clients, groups, shared, extra)
     holds = held_classes(clients, groups, shared, extra, many, rng)
     rows, tests = rows or max(800 // shared, 2), tests or max(320 // shared, 2)
-    row, who = draw_rows(all_rows.rows, all_rows.y, holds, rows, too_few, rng)
+    check_enough(all_rows.y, holds, rows)
+    row, who = draw_rows(all_rows.rows, all_rows.y, holds, rows, np.resize, rng)
     part = np.full(len(row), -1)
     if len(all_rows.server_test):
         more, whose = draw_rows(all_rows.server_test, all_rows.server_test_y, holds, tests, np.resize, rng)
@@ -85,8 +86,19 @@ def draw_rows(
     return np.concatenate(row), np.concatenate(who)
 
 
-def too_few(pile: np.ndarray, wanted: int) -> np.ndarray:
+def check_enough(y: np.ndarray, holds: np.ndarray, rows: int) -> None:
+    """Refuse more training rows than some class has, and say how many would do."""
+    there = np.bincount(y, minlength=holds.shape[1])
+    wanted = (holds * rows // 2).sum(0)
+    if (wanted <= there).all():
+        return
+    fits = (r for r in range(rows - 1, 1, -1) if ((holds * r // 2).sum(0) <= there).all())
+    most, worst = next(fits, 0), int((wanted - there).argmax())
     raise DataError(
-        f"split 'groups': {wanted} training rows of one class are asked for, and there are {len(pile)}.\n"
-        "hint: take fewer clients or a smaller data.rows"
+        f"split 'groups': {wanted[worst]} training rows of one class are asked for, and there are {there[worst]}.\n"
+        + (
+            f"hint: data.rows={most} is the most that works"
+            if most
+            else "hint: take fewer clients: data.clients"
+        )
     )
