@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from motet.data.federated import DataError, FederatedData, Pool
-from motet.data.left_out import NoSuchClient, csv_without
+from motet.data.left_out import NoSuchClient, csv_without, smaller_files
 from motet.data.load import load
 from motet.data.partition import DataSettings, partition
+from motet.data.table_files import read
 
 
 def hospitals(seed: int = 0, rows: int = 60) -> pd.DataFrame:
@@ -215,7 +216,7 @@ CELLS = st.text(st.sampled_from(list('ab ,"\n\r;é')), max_size=5)
 
 @given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8), data=st.data())
 def test_lines_of_a_csv_file_are_left_out_whatever_its_cells_hold(
-    rows: list[tuple[str, str]], data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], data: st.DataObject
 ) -> None:
     import csv
     import io
@@ -225,5 +226,35 @@ def test_lines_of_a_csv_file_are_left_out_whatever_its_cells_hold(
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows([("one", "two"), *some])
         return out.getvalue().encode()
 
+    file = tmp_path_factory.getbasetemp() / "cells.csv"
+    file.write_bytes(text(rows))
     gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), bool)
-    assert csv_without(text(rows), gone) == text([r for r, away in zip(rows, gone, strict=True) if not away])
+    assert csv_without(file, gone) == text([r for r, away in zip(rows, gone, strict=True) if not away])
+
+
+def test_empty_lines_and_line_breaks_in_cells_stay_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b'id,text\n1,"two\nlines"\n\n2,b\n')
+    assert csv_without(tmp_path / "a.csv", np.array([True, False])) == b"id,text\n\n2,b\n"
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("name", ["a", '"a, b, c, d, e"'], ids=["plain", "commas-in-name"])
+@pytest.mark.parametrize(("end", "encoding"), [("\n", "utf-8"), ("\r\n", "utf-16"), ("\n", "cp1252")])
+def test_a_file_that_can_be_read_can_lose_a_client(
+    tmp_path: Path, separator: str, name: str, end: str, encoding: str
+) -> None:
+    """Rows of separators alone, of missing words, of one empty cell, blank lines, and line breaks in cells."""
+    lines = [separator.join([name, "text", "who", "y"])]
+    for i in range(20):
+        text = f'"two{end}lines é"' if i % 5 == 0 else ' "t"'
+        lines.append(separator.join([str(i / 4), text, "ABC"[i % 3], str(i % 2)]))
+        lines += {1: [separator * 3], 4: [""], 7: ["   "], 9: ['""'], 12: [separator.join(["NA"] * 4)]}.get(
+            i, []
+        )
+    file = tmp_path / "rows.CSV"
+    file.write_bytes(end.join(lines).encode(encoding))
+    whole = read(file, texts=["who"]).frame
+    with smaller_files(file, "who", ["B"]) as (smaller, gone):
+        found = read(smaller, texts=["who"]).frame
+    assert gone == ("B",) and len(whole) == 20
+    assert found.equals(whole[whole["who"] != "B"].reset_index(drop=True))

@@ -11,7 +11,7 @@ import csv
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -172,33 +172,48 @@ def _with_trailing_separator(
     ) from None
 
 
+@dataclass(frozen=True)
+class Record:
+    """What lies between two ends of rows, below the names."""
+
+    first: int  # its first line, from 1
+    last: int  # its last one: cells may contain line breaks
+    number: int  # its own, from 1
+    cells: list[str]
+    is_row: bool  # whether pandas makes a row of it: empty lines are none
+
+
 def line_numbers(path: Path, rows: np.ndarray) -> list[int]:
     """The lines of rows in a file, counted: cells may contain line breaks, and rows without a cell are left out."""
     wanted = int(max(rows, default=0)) + 1
-    some = (
-        (line, cells) for line, _, cells in _records(path) if any(c.strip() not in MISSING for c in cells)
-    )
-    lines = [line for line, _ in islice(some, wanted)]
+    some = (r.first for r in records(path) if any(c.strip() not in MISSING for c in r.cells))
+    lines = list(islice(some, wanted))
     return [lines[r] for r in rows]
 
 
 def row_numbers(path: Path) -> np.ndarray:
     """Numbers of the rows as pandas reads them, from 1 below the names; empty lines are no rows, and are counted."""
-    return np.array(
-        [number for _, number, cells in _records(path) if any(c.strip() for c in cells) or len(cells) > 1]
-    )
+    return np.array([r.number for r in records(path) if r.is_row])
 
 
-def _records(path: Path) -> Iterator[tuple[int, int, list[str]]]:
-    """Of everything below the names: its first line, its number from 1, and its cells."""
+def records(path: Path) -> Iterator[Record]:
+    """Everything below the names."""
     form = form_of(path)
-    last, number = 0, -1
+    last, number, text = 0, -1, list[str]()
     with path.open(newline="", encoding=form.encoding) as f:
-        reader = csv.reader(f, delimiter=form.separator)
+        reader = csv.reader(_noted(f, text), delimiter=form.separator, skipinitialspace=True)
         for cells in reader:
-            line, last = last + 1, reader.line_num
+            first, last = last + 1, reader.line_num
+            is_row = form.separator in text[0] or bool("".join(text).strip())
+            text.clear()
             if last <= form.skipped:
                 continue
             number += 1  # 0: the names
             if number:
-                yield line, number, cells
+                yield Record(first, last, number, cells, is_row)
+
+
+def _noted(lines: Iterable[str], into: list[str]) -> Iterator[str]:
+    for line in lines:
+        into.append(line)
+        yield line

@@ -9,8 +9,6 @@ Knows names, rows and files of tables. Does not know what columns mean.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -20,14 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from motet.data import targets
+from motet.data.csv_text import encoding_of, records
 from motet.data.federated import PARTS, DataError, Pool
 from motet.data.splits.basic import ranked
-from motet.data.table_files import SourceTable, find, read
+from motet.data.table_files import SourceTable, find, is_csv, read
 from motet.text import nearest
 
 NATURAL = ("auto", "natural")  # splits in which clients are those that the data name, if they name any
 _LEFT_OUT = len(PARTS)  # the part of a row that nobody gets
-_BOM = b"\xef\xbb\xbf"
 
 
 class NoSuchClient(DataError):
@@ -124,45 +122,40 @@ def copy_other_rows(path: Path, place: Path, table: SourceTable, client: str, wi
         if not out.any():
             os.symlink(file.resolve(), place / file.name)
         elif not out.all():
-            copy_without(file, place / file.name, out)
+            copy_without(file, place / file.name, with_blank_rows(out, table.blank.get(file)))
+
+
+def with_blank_rows(out: np.ndarray, blank: np.ndarray | None) -> np.ndarray:
+    """(rows of a file,) which are to go: those without a cell, which are nobody's, stay.
+
+    >>> with_blank_rows(np.array([True, False]), np.array([False, True, False])).tolist()
+    [True, False, False]
+    """
+    if blank is None:
+        return out
+    every = np.zeros(len(blank), bool)
+    every[~blank] = out
+    return every
 
 
 def copy_without(file: Path, to: Path, out: np.ndarray) -> None:
     """Copy a table but for some rows."""
-    if file.suffix == ".csv":
-        to.write_bytes(csv_without(file.read_bytes(), out, file.name))
+    if is_csv(file):
+        to.write_bytes(csv_without(file, out))
         return
     import pandas as pd
 
     pd.read_parquet(file).loc[~out].reset_index(drop=True).to_parquet(to)
 
 
-def csv_without(content: bytes, out: np.ndarray, name: str = "the file") -> bytes:
-    """The bytes of a CSV file without some rows, which are counted below the line of names.
-
-    >>> csv_without(b'id,text\\n1,"two\\nlines"\\n\\n2,b\\n', np.array([True, False]))
-    b'id,text\\n\\n2,b\\n'
-    """
-    start, body = (_BOM, content[len(_BOM) :]) if content.startswith(_BOM) else (b"", content)
-    # in all other encodings of tables, separators, quotes and ends of lines are the bytes that they are in ASCII
-    encoding = "utf-16" if body[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin-1"
-    lines = list(io.StringIO(body.decode(encoding), newline=""))
-    rows = records(lines)
-    if len(rows) != len(out) + 1:
+def csv_without(file: Path, out: np.ndarray) -> bytes:
+    """The bytes of a CSV file without some of the rows that pandas reads, which are counted below the names."""
+    rows = [r for r in records(file) if r.is_row]
+    if len(rows) != len(out):
         raise DataError(
-            f"{name} has {len(rows) - 1} lines of rows, and {len(out)} were read: which are whose is not clear"
+            f"{file.name} has {len(rows)} lines of rows, and {len(out)} were read: which are whose is not clear"
         )
-    gone = {i for (first, last), away in zip(rows[1:], out, strict=True) if away for i in range(first, last)}
-    return start + "".join(line for i, line in enumerate(lines) if i not in gone).encode(encoding)
-
-
-def records(lines: Sequence[str]) -> list[tuple[int, int]]:
-    """Of each record its first line and the line behind its last one; blank lines are none."""
-    first = next((line for line in lines if line.strip()), "")
-    reader = csv.reader(iter(lines), delimiter=max(",;\t", key=first.count), skipinitialspace=True)
-    found, before = [], 0
-    for cells in reader:
-        if len(cells) > 1 or any(c.strip() for c in cells):
-            found.append((before, reader.line_num))
-        before = reader.line_num
-    return found
+    gone = {i for row, away in zip(rows, out, strict=True) if away for i in range(row.first, row.last + 1)}
+    encoding = encoding_of(file)
+    with file.open(newline="", encoding=encoding) as lines:
+        return "".join(line for i, line in enumerate(lines, 1) if i not in gone).encode(encoding)
