@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -22,6 +22,7 @@ from motet.parts import agents
 from motet.parts.agents import AgentSettings
 from motet.runs import experiment as experiments
 from motet.runs.build import resolve
+from motet.runs.find_methods import method_names
 from motet.runs.recipe import RecipeError, method_class, read
 from motet.trusted_code import trust_names
 from motet.vec import leaves
@@ -197,18 +198,71 @@ def test_clients_choose_their_rates_on_a_scale_of_ratios() -> None:
     assert rates == pytest.approx([0.001, 0.01, 0.1])
 
 
+UNFIT = r"\nhint: method=fedavg\+page, fedprox\+page, scaffold\+page or feddyn\+page"
+
+
 @pytest.mark.parametrize("name", ["dapfl", "page", "stacking", "swarm", "fedperc", "pfa"])
 def test_a_method_whose_clients_have_no_rate_to_choose_is_refused(name: str) -> None:
-    with pytest.raises(RecipeError, match=r"\nhint: method=fedavg\+page"):
+    with pytest.raises(RecipeError, match=UNFIT):
         read(words=[f"method={name}+page"])
 
 
-@pytest.mark.parametrize("name", ["fedper", "local"])
+@pytest.mark.parametrize(
+    "name", ["fedper", "local", "fedrod", "finetune", "ditto", "fedala", "pfedme", "fedrecon", "grouptune"]
+)
+def test_a_method_with_a_personal_model_of_its_own_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match=UNFIT):
+        read(words=[f"method={name}+page"])
+
+
+@pytest.mark.parametrize("name", ["fedopt", "fedprox+fedopt", "fedavg+page"])
+def test_a_method_whose_server_keeps_more_than_the_game_shows_is_refused(name: str) -> None:
+    with pytest.raises(RecipeError, match=UNFIT):
+        read(words=[f"method={name}+page"])
+
+
+class ShadowsInner(FedAvg):
+    """A setting of the name of a part of the game."""
+
+    inner: int = 5
+
+
+def test_a_setting_with_the_name_of_a_part_of_the_game_is_refused() -> None:
+    with pytest.raises(MethodUnfit, match=r"ShadowsInner and PAGE both have inner\.\nhint: "):
+        PAGE.around(ShadowsInner)
+
+
+class Headless(FedAvg):
+    """A server that shows no global model."""
+
+    def global_model(self, state: Any) -> None:
+        return None
+
+
 def test_a_method_without_a_whole_global_model_is_refused(
-    name: str, task: Task, clients_data: dict[str, ClientData]
+    task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     with pytest.raises(MethodUnfit, match="no whole global model that a game could score"):
-        after(method_class(f"{name}+page")(task), Loop(clients_data), 1, server_examples())
+        after(PAGE.around(Headless)(task), Loop(clients_data), 1, server_examples())
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_around_every_method_it_is_refused_with_words_or_goes_by_all_settings(
+    name: str, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    try:
+        game = method_class(f"{name}+page")
+    except RecipeError as error:
+        assert "\nhint: " in str(error)
+        return
+    own = {f.name for f in fields(method_class(name))} - {f.name for f in fields(FedAvg)}
+    words = {k: 2 * getattr(game, k) for k in own} | {"batch": 2, "decay": 0.1, "clip": 0.01, "lr_max": 0.2}
+
+    def ends_at(**how: Any) -> Any:
+        return after(game(task, epochs_max=2, **how), Loop(clients_data), 2, server_examples())["w"]
+
+    usual = ends_at()
+    assert [k for k, v in words.items() if apart(usual, ends_at(**{k: v})) == 0] == []
 
 
 def test_settings_of_the_method_inside_that_clients_choose_are_none_of_the_games() -> None:

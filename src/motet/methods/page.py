@@ -31,7 +31,7 @@ from motet.methods.fedavg import FedAvg, LocalSGD
 from motet.parts import games
 from motet.parts.agents import AgentSpec
 from motet.parts.following_server import FollowingServer
-from motet.parts.game_around import GameAround
+from motet.parts.game_around import FITTING, REPLACED, GameAround
 from motet.vec import Vec
 
 
@@ -85,7 +85,12 @@ class PAGE(FollowingServer, LocalSGD):
         if not issubclass(base, FedAvg) or verbs != {"train"}:
             raise MethodUnfit(
                 f"{base.__name__}: the game needs clients that train as FedAvg's do and do nothing else, with a rate "
-                "and epochs that they can choose.\nhint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
+                f"and epochs that they can choose.\n{FITTING}"
+            )
+        if others := [name for name in REPLACED if getattr(base, name) is not getattr(FedAvg, name)]:
+            raise MethodUnfit(
+                f"{base.__name__} has {', '.join(others)} of its own, which would have no effect: the game has its "
+                f"own in that place.\n{FITTING}"
             )
         return GameAround.made(cls, base)
 

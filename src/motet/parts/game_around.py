@@ -1,9 +1,9 @@
 """A game around a method: clients choose rate and epochs of that method's training, and the server their weights.
 
 `GameAround` goes before a game (methods/page.py), which goes before any method of FedAvg's kind: its round asks all
-clients once for `train` and takes the mean. What clients train by, send and keep is the method's own, and so is what
-its server makes of a mean. The game collects the replies, gives the method's server the mean with the weights that it
-chose, and may then lengthen the step of the global model.
+clients once for `train` and takes the mean, and a client's model is where that training ended. What clients train by,
+send and keep is the method's own, and so is what its server makes of a mean. The game collects the replies, gives the
+method's server the mean with the weights that it chose, and may then lengthen the step of the global model.
 
 Knows rounds and what clients chose. Does not know how the players choose.
 """
@@ -27,6 +27,9 @@ from motet.parts.players import PlayerName
 from motet.vec import Vec, stack
 
 NOT_SET = ("lr", "epochs", "schedule", "steps")  # settings of the inner method that clients choose instead
+# Parts of a method that the game has too: it shows its own state, and a client's model is where its training ended.
+REPLACED = ("personal", "alone", "epochs_at_evaluation", "after_visit", "metrics", "summary", "log")
+FITTING = "hint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
 
 
 @dataclass
@@ -84,8 +87,7 @@ class GameAround(Method):
         w = None if inspect.isgenerator(inner) else self.inner.global_model(inner)
         if not isinstance(w, Vec) or set(w) != set(self.task.w0):
             raise MethodUnfit(
-                f"{name}: its server keeps no whole global model that a game could score.\n"
-                "hint: method=fedavg+page, fedprox+page, scaffold+page or feddyn+page"
+                f"{name}: its server keeps no whole global model that a game could score.\n{FITTING}"
             )
         return super().start(turn) | {"inner": inner, "w": w}  # type: ignore[operator]
 
@@ -155,10 +157,10 @@ class GameAround(Method):
     @classmethod
     def made(cls, game: type[Method], base: type[Method]) -> type[Method]:
         """The class of a game around a method; the game's settings come first."""
-        own = {f.name for f in fields(game)}
+        own = {f.name for f in fields(game)} | set(vars(GameAround)) | set(dir(game))
         shared = {f.name for c in base.__mro__ if c in game.__mro__ and c is not object for f in _fields(c)}
         if both := sorted({f.name for f in fields(base)} & own - shared):
-            raise MethodUnfit(f"{base.__name__} and {game.__name__} both have {', '.join(both)}.")
+            raise MethodUnfit(f"{base.__name__} and {game.__name__} both have {', '.join(both)}.\n{FITTING}")
         inner = type(f"Chosen{base.__name__}", (Chosen, base), {"__module__": base.__module__})
         said = {
             "__doc__": f"{game.__doc__}\n    Around {base.__name__}: {base.__doc__}",
