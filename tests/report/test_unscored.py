@@ -40,7 +40,7 @@ def test_clients_that_all_have_scores_need_no_words(make):
 def test_a_run_with_groups_says_how_many_clients_each_has(make):
     groups = {"a": 0, "b": 1, "c": 1}
     (run,) = read([make("pfa", dict.fromkeys(groups, 0.5), record={"groups": groups})])
-    assert "  groups    2 groups, with 2, 1 clients\n" in summary_text(summary(run))
+    assert "  groups    2, with 2, 1 clients\n" in summary_text(summary(run))
 
 
 def test_a_narrow_table_names_the_columns_that_it_hides(make):

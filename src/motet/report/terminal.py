@@ -371,8 +371,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         reached = score(summary["server_test"], m)
         lines.append(("server", f"{reached}, the global model on the server's own test set"))
     if sizes := summary["groups"]:
-        many = f"{len(sizes)} group{'s' * (len(sizes) != 1)}"
-        lines.append(("groups", f"{many}, with {', '.join(map(str, sizes))} clients"))
+        lines.append(("groups", f"{len(sizes)}, with {', '.join(map(str, sizes))} clients"))
     lines.append(("cost", _cost(summary)))
     if summary["needs"]:
         lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))
