@@ -165,6 +165,10 @@ MESSES = {
     "dates with years of two digits": Mess(
         spelled("%d.%m.%y"), ("data.drop=admitted",), fault="so that their century is not known, in 60 rows"
     ),
+    "dates with month names and years of two digits": Mess(
+        spelled("%d-%b-%y"), ("data.drop=admitted",), fault="so that their century is not known, in 60 rows"
+    ),
+    "dates with month names": Mess(spelled("%d-%b-%Y")),
     "dates with points": Mess(spelled("%d.%m.%Y")),
     "dates of America": Mess(spelled("%m/%d/%Y %H:%M")),
     "dates with times": Mess(spelled("%Y-%m-%dT%H:%M:%S")),

@@ -77,9 +77,9 @@ def test_seven_rows_are_too_few_to_tell(make):
 def test_equal_risks_are_named_as_they_are(make):
     from motet.report.verdict import _constant
 
-    row = {"role": "", "gain_constant_low": -0.1}
+    row = {"name": "ditto", "role": "", "gain_constant_low": -0.1}
     said = _constant(row, [row, {"role": "constant", "name": "equal risks"}])
-    assert said == "; it is not known to beat equal risks"
+    assert said == "; ditto is not known to beat equal risks"
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ from motet.report.html import render
 from motet.report.read import read
 from motet.report.tables import by_client, comparison, summary
 from motet.report.terminal import as_text, clients_text, summary_text
+from motet.runs.store import Store
 
 SCORES = {"a": 0.5, "b": 0.75, "c": math.nan, "d": math.nan}
 SAID = "2 of 4 clients (2 have rows of one class and no AUC)"
@@ -34,6 +35,34 @@ def test_clients_that_all_have_scores_need_no_words(make):
     runs = read([make("ditto", {"a": 0.5, "b": 0.75}, metric="auc")])
     assert "mean ± sd over 2 clients\n" in summary_text(summary(runs[0]))
     assert "–" not in clients_text(by_client(runs), "auc") and "Means are over" not in render(runs)
+
+
+def test_a_run_with_groups_says_how_many_clients_each_has(make):
+    groups = {"a": 0, "b": 1, "c": 1}
+    (run,) = read([make("pfa", dict.fromkeys(groups, 0.5), record={"groups": groups})])
+    assert "  groups    2, with 2, 1 clients\n" in summary_text(summary(run))
+
+
+def test_a_narrow_table_names_the_columns_that_it_hides(make):
+    runs = read([make(m, {"a": 0.5, "b": 0.7}, shared={"a": 0.4, "b": 0.6}) for m in ("fedavg", "local")])
+    narrow, wide = (as_text(comparison(runs), (), width) for width in (60, 120))
+    assert "Not shown: " in narrow and "--to FILE.csv" in " ".join(narrow.split()) and "Not shown" not in wide
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
+def test_a_report_explains_no_column_that_its_table_lacks(make):
+    page = render(read([make("fedavg", {"a": 0.5}), make("ditto", {"a": 0.5})]))
+    assert "<b>Over alone</b>" not in page and "<b>Better, same, worse</b>" not in page
+
+
+def test_a_curve_that_ends_before_its_run_says_why(make):
+    folder = make("finetune", {"a": 0.5})
+    store = Store(folder, writing=True)
+    store.ended(3, 2.0, {"a": (2048, 1024)})
+    store.commit()
+    store.close()
+    page = render(read([folder]))
+    assert "last round with validation scores; finetune trained for some rounds more." in page
 
 
 def test_weighted_scores_say_so_everywhere(make):

@@ -169,7 +169,7 @@ def test_the_constant_prediction_is_the_last_row_and_must_be_beaten(make):
     assert list(table["method"]) == ["ditto", "local", "majority class"]
     assert list(table["best"]) == [True, False, False]
     text = verdict(read(folders), table)[1]
-    assert text.endswith("it is not known to beat the majority class of each client's own training rows.")
+    assert text.endswith("ditto is not known to beat the majority class of each client's own training rows.")
     beaten = [make(m, s, folder=f"b-{m}", constant=dict.fromkeys(CLIENTS, 0.5), tests=ROWS)
               for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]  # fmt: skip
     assert "beat" not in verdict(read(beaten))[1]

@@ -161,7 +161,7 @@ def has_short_year(text: str) -> bool:
 
 
 def dates_of(texts: Sequence[str], day_first: bool | str = "auto") -> Dates:
-    """2020-01-31, 31.01.2020, 31-Jan-2020, or 31/01/2020 and 01/31/2020; a time may follow; its zone does not count.
+    """2020-01-31, 31.01.2020, 31-Jan-2020, or 31/01/2020 and 01/31/2020; a time may follow, without its zone.
 
     >>> dates_of(["28-Aug-1978", "1 September 2020"]).values.dt.strftime("%Y-%m-%d").tolist()
     ['1978-08-28', '2020-09-01']

@@ -92,7 +92,8 @@ def pick(task: Task, clients: int, method: Method | None = None) -> tuple[str, s
     if not task.dense:
         return "threads", "convolutions and recurrent layers run best with one client per thread"
     if clients < 2:
-        return "loop", "one client leaves nothing to batch"
+        whose = f"{type(method).__name__.lower()} has" if method else "there is"
+        return "loop", f"{whose} one client, which leaves nothing to batch"
     return "vmap", "a dense network: clients run stacked as one tensor program"
 
 

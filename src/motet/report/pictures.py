@@ -56,8 +56,20 @@ def _of_rounds(runs: Sequence[ReportedRun], styles: Styles, metric: str) -> list
         caption += _ends(past)
     caption += ". A marker is on each round whose models are reported" * bool(marked)
     caption += ". Early rounds may lie outside."
+    caption += " A line ends at its last round with validation scores; " * bool(late := _unscored_ends(runs))
+    caption += f"{', '.join(late)} trained for some rounds more." * bool(late)
     caption += " Lines that are equal (=) or look so (≈) lie on each other, thin on thick." * alike
     return [Picture("validation-over-rounds", "Validation over rounds", caption, draw, size, past, True)]
+
+
+def _unscored_ends(runs: Sequence[ReportedRun]) -> list[str]:
+    """The methods whose runs went on after the last round that was scored."""
+    found = [
+        run.label
+        for run in runs
+        if len(run.val) and len(run.rounds) and run.rounds["round"].max() > run.val["round"].max()
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _ends(past: pd.DataFrame) -> str:
@@ -122,7 +134,8 @@ def _of_groups(runs: Sequence[ReportedRun]) -> list[Picture]:
     import pandas as pd
 
     seen = {run.label: run for run in reversed(runs) if (run.facts.get("record") or {}).get("places")}
-    some = list(reversed(seen.values()))[:MOST_PANELS]
+    grouping = list(reversed(seen.values()))
+    some, left_out = grouping[:MOST_PANELS], [run.label for run in grouping[MOST_PANELS:]]
     if not some:
         return []
     said = [
@@ -134,6 +147,7 @@ def _of_groups(runs: Sequence[ReportedRun]) -> list[Picture]:
         "Each dot is what the server saw of a client to group it, in two principal components; "
         f"a colour is a group. {'; '.join(said)}. A silhouette of 1 is groups far apart, 0 is none."
     )
+    caption += f" Not drawn: {', '.join(left_out)}." * bool(left_out)
     rows = [
         (run.label, run.seed, client, *place, run.facts["record"]["groups"].get(client))
         for run in some

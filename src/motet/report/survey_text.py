@@ -172,6 +172,8 @@ def of_leaks(duplicates: Plain) -> str:
     some, exact = duplicates["leaked"], duplicates["leaked_with_target"]
     if not some["rows"]:
         return "no test row equals one that its client trains on"
+    if some["rows"] == 1:
+        return f"1 test row equals one that its own client trains on, {of_found(some, exact)}"
     return f"{some['rows']:,} test rows equal one that their own client trains on, {of_found(some, exact)}"
 
 

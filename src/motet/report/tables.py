@@ -8,6 +8,7 @@ running) counts in no average and is always shown. Knows nothing of how runs are
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from motet.report.read import (
 )
 from motet.report.row_intervals import gain_of_these
 from motet.report.terminal import plain
-from motet.report.unscored import remark, unscored, with_unscored
+from motet.report.unscored import remark, scored, unscored, with_unscored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "unseen_global": _known(run, "global", seen=False),
         "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
-        "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
+        "groups": _group_sizes(run), "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 
@@ -77,6 +78,12 @@ def _metrics(run: ReportedRun) -> dict[str, float]:
     """What the method said of the last round that it said something of."""
     last = run.metrics.sort_values("round").groupby("name")["value"].last()
     return {str(name): float(value) for name, value in last.items()}
+
+
+def _group_sizes(run: ReportedRun) -> list[int]:
+    """How many clients each group has, largest first; empty for methods without groups."""
+    found = (run.facts.get("record") or {}).get("groups") or {}
+    return sorted(Counter(found.values()).values(), reverse=True)
 
 
 def _traffic(run: ReportedRun) -> dict[str, float]:
@@ -215,13 +222,9 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
         "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
-        "clients": len({unit_of(run, str(c)) for run in group for c in _scored(run)}),
+        "clients": len({unit_of(run, str(c)) for run in group for c in scored(run)}),
         **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
-
-
-def _scored(run: ReportedRun) -> list[str]:
-    return sorted(set(map(str, run.of("personal").index)) - set(unscored(run)))
 
 
 def _name(run: ReportedRun) -> str:

@@ -240,7 +240,14 @@ def _table(corner: str, rows: Sequence[Any], columns: dict[str, Cell], metric: s
             continue
         cells = [[cell(row, metric)] for cell in layout.columns.values()]
         lines += _lines(_wrapped(row["name"], layout.first), cells, layout)
-    return lines
+    return lines + _hidden([name for name in columns if name not in layout.columns], width)
+
+
+def _hidden(names: Sequence[str], width: int) -> list[str]:
+    """What a narrow terminal leaves out, and where it is."""
+    if not names:
+        return []
+    return _wrapped(f"Not shown: {'; '.join(names)}. Widen the terminal, or --to FILE.csv.", width)
 
 
 def failed(row: Any) -> str:
@@ -271,7 +278,9 @@ def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
         what = next(iter(kinds)) if len(kinds) == 1 else _kinds(rows)
         lines.append(
             f"over alone: mean gain of a client in {points} over its own kind trained alone ({what}); positive "
-            "is better. better, same, worse: clients, each by its own test rows at 95 %."
+            "is better."
+            + " better, same, worse: clients, each by its own test rows at 95 %."
+            * any(_counted(row) != ABSENT for row in rows)
         )
     if any(row["needs"] for row in rows):
         lines.append("rounds (needed): it was still improving when it stopped; so many would do.")
@@ -361,6 +370,8 @@ def summary_text(summary: dict[str, Any]) -> str:
     if summary["server_test"] is not None:
         reached = score(summary["server_test"], m)
         lines.append(("server", f"{reached}, the global model on the server's own test set"))
+    if sizes := summary["groups"]:
+        lines.append(("groups", f"{len(sizes)}, with {', '.join(map(str, sizes))} clients"))
     lines.append(("cost", _cost(summary)))
     if summary["needs"]:
         lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))

@@ -25,6 +25,11 @@ def unscored(run: ReportedRun) -> list[str]:
     return sorted(map(str, names), key=natural)
 
 
+def scored(run: ReportedRun) -> set[str]:
+    """The clients of a run that its means are over."""
+    return set(map(str, run.of("personal").index)) - set(unscored(run))
+
+
 def remark(runs: Sequence[ReportedRun]) -> list[str]:
     """What a table of these runs must say of clients without a score, and of weights."""
     sound = [run for run in runs if not run.trouble]

@@ -169,7 +169,7 @@ def _constant(row: Any, rows: Sequence[Any]) -> str:
     if not name or row["role"] == "constant" or row["gain_constant_low"] > 0:
         return ""
     known = name if name == EQUAL_RISKS else f"the {name} of each client's own training rows"
-    return f"; it is not known to beat {known}"
+    return f"; {row['name']} is not known to beat {known}"
 
 
 # ---- how far it can be relied on ----
