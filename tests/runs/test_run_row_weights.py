@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from motet.errors import RunError
 from motet.report.read import read as read_runs
 from motet.report.score_intervals import one_share, score_intervals
 from motet.runs.build import federated_data, forget_data
+from motet.runs.choose_loss import chosen_loss
+from motet.runs.choose_metric import chosen_metric, class_counts
 from motet.runs.forget import forget
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
@@ -85,6 +88,25 @@ def test_weights_of_one_are_the_run_without_weights_to_the_bit() -> None:
     one, none = go("a", "data.weight=w"), go("b", "data.drop=w")
     pd.testing.assert_frame_equal(one.test, none.test)
     assert same_bits("a", "b")
+
+
+def test_the_metric_and_balanced_classes_go_by_what_rows_count() -> None:
+    """Cases and controls: half of the rows are ill, and each of the others stands for 99."""
+    frame = hospitals()
+    ill = np.arange(len(frame)) % 2 == 0
+    write(frame.assign(outcome=np.where(ill, "ill", "well"), w=np.where(ill, 1.0, 99.0)))
+    recipe = read(words=[*WORDS, "data.weight=w", "net.class_weights=balanced"])
+    data = federated_data(recipe)
+    metric, why = chosen_metric(recipe, data)
+    assert metric == "auc" and re.match(
+        r"auc, because (0\.9\d|1|1\.\d) % of the training rows by weight are 'ill'", why
+    )
+    counts, rows = class_counts(data), class_counts(data, by_weight=False)
+    assert counts["ill"] / counts["well"] == pytest.approx(rows["ill"] / rows["well"] / 99, rel=1e-5)
+    of_class = dict(zip(data.classes, chosen_loss(recipe, data)["class_weights"], strict=True))
+    assert of_class["ill"] * counts["ill"] == pytest.approx(of_class["well"] * counts["well"], rel=1e-3)
+    plain = read(words=[*WORDS, "data.drop=w"])
+    assert chosen_metric(plain, federated_data(plain))[0] == "accuracy"
 
 
 def test_the_interval_of_a_weighted_accuracy_rests_on_fewer_rows() -> None:
