@@ -161,6 +161,28 @@ def test_the_pooled_baseline_and_stacking_take_weights() -> None:
     assert held.weighted and held.total == pytest.approx(held.n, rel=1e-5)
 
 
+def test_a_rate_that_is_left_open_is_safe_for_the_heaviest_row() -> None:
+    """One row of a thousand counts as much as all others: whichever batch it is in, the steps must not diverge."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(600, 3))
+    frame = pd.DataFrame(x, columns=list("abc")).assign(site=np.repeat(["east", "north", "west"], 200))
+    frame = frame.assign(outcome=x @ [1, -1, 0.5] + 0.3 * draw.normal(size=600), w=1.0)
+    frame.loc[[101, 301, 501], "w"] = 200.0
+    write(frame)
+    how = (
+        "method=local",
+        "net=mlp",
+        "net.hidden=[8]",
+        "method.lr=auto",
+        "train.rounds=3",
+        "data.kind=numbers",
+    )
+    done, plain = go("a", *how, "data.weight=w"), go("b", *how, "data.drop=w")
+    assert done.facts["settings"]["method"]["lr"] < plain.facts["settings"]["method"]["lr"] / 2
+    losses = done.scores.query("part == 'val' and side == 'personal'").groupby("round")["loss"].mean()
+    assert np.isfinite(losses).all() and losses.iloc[-1] < losses.iloc[0]
+
+
 METRICS = """
 import numpy as np
 def by_rows(y, p):
