@@ -214,6 +214,25 @@ def test_an_own_metric_that_takes_weights_is_given_them() -> None:
     assert rows["own"].tolist() == pytest.approx(rows["accuracy"].tolist())
 
 
+@pytest.mark.parametrize("extreme", [1e-50, 1e45])
+def test_weights_that_would_vanish_beside_others_are_refused(extreme: float) -> None:
+    frame = hospitals()
+    write(frame.assign(w=np.where(frame["site"] == "west", extreme, 1.0)))
+    with pytest.raises(DataError, match="more than 1e\\+12 times as large") as e:
+        federated_data(read(words=[*WORDS, "data.weight=w"]))
+    assert "hint: write 0" in str(e.value)
+
+
+@pytest.mark.parametrize("unit", [1e-290, 1e290])
+def test_only_ratios_of_weights_matter_whatever_their_unit(unit: float) -> None:
+    frame = hospitals().assign(w=lambda f: np.where(f.index % 3 == 0, 1e9, 1.0))
+    write(frame)
+    plain = federated_data(read(words=[*WORDS, "data.weight=w"])).clients_data["west"].train.take().live
+    write(frame.assign(w=frame["w"] * unit))
+    found = federated_data(read(words=[*WORDS, "data.weight=w"])).clients_data["west"].train.take().live
+    assert found.tolist() == pytest.approx(plain.tolist(), rel=1e-6) and plain.min() > 0
+
+
 def test_weights_of_survival_times_are_refused(tmp_path: Path) -> None:
     path = survivors_table(tmp_path)
     words = survival_words(path)
