@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from motet.errors import RunError
 from motet.report.read import read as read_runs
 from motet.report.score_intervals import one_share, score_intervals
 from motet.runs.build import federated_data, forget_data
+from motet.runs.choose_loss import chosen_loss
+from motet.runs.choose_metric import chosen_metric, class_counts
 from motet.runs.forget import forget
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run, verify
@@ -87,6 +90,25 @@ def test_weights_of_one_are_the_run_without_weights_to_the_bit() -> None:
     assert same_bits("a", "b")
 
 
+def test_the_metric_and_balanced_classes_go_by_what_rows_count() -> None:
+    """Cases and controls: half of the rows are ill, and each of the others stands for 99."""
+    frame = hospitals()
+    ill = np.arange(len(frame)) % 2 == 0
+    write(frame.assign(outcome=np.where(ill, "ill", "well"), w=np.where(ill, 1.0, 99.0)))
+    recipe = read(words=[*WORDS, "data.weight=w", "net.class_weights=balanced"])
+    data = federated_data(recipe)
+    metric, why = chosen_metric(recipe, data)
+    assert metric == "auc" and re.match(
+        r"auc, because (0\.9\d|1|1\.\d) % of the training rows by weight are 'ill'", why
+    )
+    counts, rows = class_counts(data), class_counts(data, by_weight=False)
+    assert counts["ill"] / counts["well"] == pytest.approx(rows["ill"] / rows["well"] / 99, rel=1e-5)
+    of_class = dict(zip(data.classes, chosen_loss(recipe, data)["class_weights"], strict=True))
+    assert of_class["ill"] * counts["ill"] == pytest.approx(of_class["well"] * counts["well"], rel=1e-3)
+    plain = read(words=[*WORDS, "data.drop=w"])
+    assert chosen_metric(plain, federated_data(plain))[0] == "accuracy"
+
+
 def test_the_interval_of_a_weighted_accuracy_rests_on_fewer_rows() -> None:
     """As many as equal rows whose mean is as sure (Kish 1965): (sum w)^2 / sum w^2."""
     go("a", "data.weight=w", "train.metric=accuracy")
@@ -139,6 +161,28 @@ def test_the_pooled_baseline_and_stacking_take_weights() -> None:
     assert held.weighted and held.total == pytest.approx(held.n, rel=1e-5)
 
 
+def test_a_rate_that_is_left_open_is_safe_for_the_heaviest_row() -> None:
+    """One row of a thousand counts as much as all others: whichever batch it is in, the steps must not diverge."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(600, 3))
+    frame = pd.DataFrame(x, columns=list("abc")).assign(site=np.repeat(["east", "north", "west"], 200))
+    frame = frame.assign(outcome=x @ [1, -1, 0.5] + 0.3 * draw.normal(size=600), w=1.0)
+    frame.loc[[101, 301, 501], "w"] = 200.0
+    write(frame)
+    how = (
+        "method=local",
+        "net=mlp",
+        "net.hidden=[8]",
+        "method.lr=auto",
+        "train.rounds=3",
+        "data.kind=numbers",
+    )
+    done, plain = go("a", *how, "data.weight=w"), go("b", *how, "data.drop=w")
+    assert done.facts["settings"]["method"]["lr"] < plain.facts["settings"]["method"]["lr"] / 2
+    losses = done.scores.query("part == 'val' and side == 'personal'").groupby("round")["loss"].mean()
+    assert np.isfinite(losses).all() and losses.iloc[-1] < losses.iloc[0]
+
+
 METRICS = """
 import numpy as np
 def by_rows(y, p):
@@ -168,6 +212,25 @@ def test_an_own_metric_that_takes_weights_is_given_them() -> None:
     done = go("a", "data.weight=w", "train.metric=metrics_of_rows:by_weights")
     rows = done.test.query("side == 'personal'")
     assert rows["own"].tolist() == pytest.approx(rows["accuracy"].tolist())
+
+
+@pytest.mark.parametrize("extreme", [1e-50, 1e45])
+def test_weights_that_would_vanish_beside_others_are_refused(extreme: float) -> None:
+    frame = hospitals()
+    write(frame.assign(w=np.where(frame["site"] == "west", extreme, 1.0)))
+    with pytest.raises(DataError, match="more than 1e\\+12 times as large") as e:
+        federated_data(read(words=[*WORDS, "data.weight=w"]))
+    assert "hint: write 0" in str(e.value)
+
+
+@pytest.mark.parametrize("unit", [1e-290, 1e290])
+def test_only_ratios_of_weights_matter_whatever_their_unit(unit: float) -> None:
+    frame = hospitals().assign(w=lambda f: np.where(f.index % 3 == 0, 1e9, 1.0))
+    write(frame)
+    plain = federated_data(read(words=[*WORDS, "data.weight=w"])).clients_data["west"].train.take().live
+    write(frame.assign(w=frame["w"] * unit))
+    found = federated_data(read(words=[*WORDS, "data.weight=w"])).clients_data["west"].train.take().live
+    assert found.tolist() == pytest.approx(plain.tolist(), rel=1e-6) and plain.min() > 0
 
 
 def test_weights_of_survival_times_are_refused(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ PARTS = ("train", "val", "test", "proxy", "server_test")  # a row's part is one 
 LOCAL = 3  # the first three stay with clients; proxy and server test set are the server's
 Rows = tuple[np.ndarray, np.ndarray]
 
+LARGEST_RATIO = 1e12  # of two weights of rows: scores of single precision can tell no more apart
+
 
 class DataError(MotetError, ValueError):
     """Something is wrong with the data or with what was asked of them."""
@@ -112,7 +114,15 @@ class Pool:
         if self.x.dtype == np.uint8 or self.kind == "survival":
             return ["weights of rows are for tables of numbers whose targets are classes or numbers"]
         sound = self.weight.dtype.kind in "fiu" and np.isfinite(self.weight).all() and (self.weight > 0).all()
-        return [] if sound else ["weight must hold finite numbers above 0.\nhint: leave other rows out"]
+        if not sound:
+            return ["weight must hold finite numbers above 0.\nhint: leave other rows out"]
+        ratio = self.weight.max() / self.weight.min() if len(self.weight) else 1.0
+        said = f"the largest weight is {ratio:.1g} times the smallest; at most {LARGEST_RATIO:.0g} can be counted"
+        return (
+            [f"{said}.\nhint: give rows that are to count nothing the weight 0"]
+            if ratio > LARGEST_RATIO
+            else []
+        )
 
     def _problems_of_y(self) -> list[str]:
         if self.kind not in ("classes", "numbers", "survival"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from motet.data.cell_values import numbers_of
+from motet.data.federated import LARGEST_RATIO
 from motet.data.table_features import unclear_decimals
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
@@ -46,7 +47,22 @@ class WeightReader:
                 )
         if not self.problems and not values.any():
             self.problems.append(f"the weight {name!r} is 0 in every row: nothing counts")
-        return None if self.problems else values
+        if not self.problems:
+            self._check_ratio(values)
+        return None if self.problems else without_extremes(values)
+
+    def _check_ratio(self, values: np.ndarray) -> None:
+        """Numbers of single precision lose rows that count far less than others, and whole clients with them."""
+        least = values.max() / LARGEST_RATIO
+        lost = (values > 0) & (values < least)
+        if lost.any():
+            self.problems.append(
+                f"the weight {self.how.weight!r} is more than {LARGEST_RATIO:.0g} times as large in some rows as in "
+                f"others, and what counts so little cannot be told from nothing. Below a {LARGEST_RATIO:.0g}th of the "
+                f"largest are {lost.sum()} rows: {self.table.where(np.flatnonzero(lost))}.\n"
+                "hint: write 0 for rows that are to count nothing; or bound the weights (trim them) if the largest "
+                "are not meant"
+            )
 
     def _numbers(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Cells as numbers, NaN for text; and which cells are empty."""
@@ -82,6 +98,16 @@ class WeightReader:
         self.notes.append(
             f"rows count by {name!r}: {len(w):,} rows tell as much as {even:,.0f} of equal weight"
         )
+
+
+def without_extremes(weights: np.ndarray) -> np.ndarray:
+    """The same ratios, in numbers whose squares can be summed.
+
+    >>> without_extremes(np.array([1e300, 5e299])).tolist(), without_extremes(np.array([1.0, 3.0])).tolist()
+    ([1.0, 0.5], [1.0, 3.0])
+    """
+    largest = weights.max()
+    return weights if 1e-100 < largest < 1e100 else weights / largest
 
 
 _NO_SURVIVAL = (

@@ -22,7 +22,9 @@ from motet.runs.recipe import Recipe, RecipeError
 from motet.settings import import_named
 from motet.text import nearest
 
-Counts = Mapping[str, int]  # training rows of each class, by its name
+Counts = Mapping[
+    str, float
+]  # training rows of each class, by its name; what they count, if they have weights
 _RARE = 0.4  # of its even share, below which a class is rare: 20 % of the rows for two classes
 _MOST = 0.8  # share of the rows from which one class alone explains the accuracy
 _MANY = 20  # classes; of more than these, some are always rare
@@ -36,7 +38,9 @@ def chosen_metric(recipe: Recipe, federated: FederatedData, counts: Counts | Non
         return trained, f"{trained}, because it is the loss that is trained"
     if given == "auto":
         known = class_counts(federated) if counts is None else counts
-        return auto_metric(federated.kind, known, recipe.loss.loss)
+        weighed = any(held.weighted for held in federated.clients_data.values())
+        rows = "training rows by weight" if weighed else "training rows"
+        return auto_metric(federated.kind, known, recipe.loss.loss, rows)
     if ":" in given:
         own_metric(given, recipe)
     elif given:
@@ -44,8 +48,10 @@ def chosen_metric(recipe: Recipe, federated: FederatedData, counts: Counts | Non
     return given or fitting(federated.kind)[0], ""
 
 
-def auto_metric(kind: str, counts: Counts, loss: str = "auto") -> tuple[str, str]:
-    """What fits the targets and the loss, and why.
+def auto_metric(
+    kind: str, counts: Counts, loss: str = "auto", rows: str = "training rows"
+) -> tuple[str, str]:
+    """What fits the targets and the loss, and why; `rows` is what was counted.
 
     >>> auto_metric("classes", {"alive": 963, "died": 37})[1]
     "auc, because 3.7 % of the training rows are 'died': accuracy would reward never predicting it"
@@ -62,10 +68,10 @@ def auto_metric(kind: str, counts: Counts, loss: str = "auto") -> tuple[str, str
     shares = {c: n / total for c, n in there.items()}
     rarest, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
     if 1 < len(shares) <= _MANY and shares[rarest] < _RARE / len(shares):
-        said = f"{_percent(shares[rarest])} of the training rows are {rarest!r}"
+        said = f"{_percent(shares[rarest])} of the {rows} are {rarest!r}"
         return "auc", f"auc, because {said}: accuracy would reward never predicting it"
     if 1 < len(shares) <= _MANY and shares[most] >= _MOST:
-        said = f"{_percent(shares[most])} of the training rows are {most!r}"
+        said = f"{_percent(shares[most])} of the {rows} are {most!r}"
         return "auc", f"auc, because {said}: accuracy would reward always predicting it"
     return "accuracy", "accuracy, because no class is rare"
 
@@ -84,13 +90,15 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-def class_counts(federated: FederatedData) -> dict[str, int]:
-    """Training rows of each class, of the clients that take part."""
+def class_counts(federated: FederatedData, by_weight: bool = True) -> dict[str, float]:
+    """Training rows of each class, of the clients that take part; where rows have weights, what they count together,
+    as in losses and scores, or their number."""
     if federated.kind != "classes":
         return {}
-    counts = torch.zeros(federated.outputs, dtype=torch.int64)
+    counts = torch.zeros(federated.outputs, dtype=torch.float64)
     for held in federated.clients_data.values():
-        counts += torch.bincount(held.train.y, minlength=federated.outputs)
+        weights = held.train.take().live.double() if by_weight and held.weighted else None
+        counts += torch.bincount(held.train.y, weights, minlength=federated.outputs)
     return dict(zip(federated.classes, counts.tolist(), strict=True))
 
 

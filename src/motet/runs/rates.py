@@ -71,9 +71,11 @@ def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
 
 
 def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
-    """Some batches of some clients, both evenly spaced: the largest clients must not decide alone."""
+    """Some batches of some clients, both evenly spaced: the largest clients must not decide alone. Of rows with
+    weights also the steepest, because one row may count more than all others of its batch."""
     fast = task.dense and not federated.pixels
-    clients = evenly(list(federated.clients_data.values()), _CLIENTS if fast else _FEW)
+    everyone = list(federated.clients_data.values())
+    clients = evenly(everyone, _CLIENTS if fast else _FEW)
     for data in clients:
         for at in evenly(list(torch.arange(data.n).split(size)), _BATCHES if fast else 1):
             rows = data.train
@@ -82,6 +84,20 @@ def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
                 yield Batch(rows.x[at], rows.y[at], live[at])
             else:
                 yield Batch.of(take(rows.shared_x, rows.at[at]), rows.shared_y[rows.at[at]])
+    uneven = (rows for d in everyone if d.weighted and (rows := d.train.take()).live.unique().numel() > 1)
+    yield from (steepest(rows, size) for rows in uneven)
+
+
+def steepest(rows: Batch, size: int) -> Batch:
+    """The batch of rows that bend a loss most: by weight and squared length, as in a linear layer with a bias.
+
+    >>> rows = Batch(torch.tensor([[1.0], [2.0], [1.0]]), torch.zeros(3), torch.tensor([1.0, 1.0, 4.0]))
+    >>> steepest(rows, 1).live
+    tensor([2.])
+    """
+    bend = rows.live * (1 + rows.x.flatten(1).square().sum(1))
+    at = bend.topk(min(size, len(rows))).indices
+    return Batch(rows.x[at], rows.y[at], rows.evened().live[at])
 
 
 def evenly(things: list[Any], most: int) -> list[Any]:

@@ -164,7 +164,7 @@ def fitting_splits(recipe: Recipe) -> tuple[int, str]:
     if federated.given_tests or other.fingerprint() == federated.fingerprint():
         return 1, ""  # the data say which rows are for the test
     many, few = SPLITS, f"{rows:,} rows"
-    counts = {c: n for c, n in class_counts(federated).items() if n}
+    counts = {c: n for c, n in class_counts(federated, by_weight=False).items() if n}
     if chosen_metric(recipe, federated)[0] == "auc" and min(counts.values()) < RARE:
         many, few = RARE_SPLITS, f"rows of class {min(counts, key=counts.__getitem__)!r}"
     why = f"{many} splits of {len(everyone)} clients, because {few} are few to test on"
