@@ -306,6 +306,16 @@ def test_a_scale_is_refused_where_rewards_are_normalised_and_nothing_is_mixed() 
     assert "method.candidates is 3" in refused("method.name=page", "method.floor=1", "method.candidates=3")
 
 
+def test_a_reward_that_no_length_changes_is_refused_where_lengths_are_searched() -> None:
+    page = ["method.name=page", "method.reward=paper", "method.step_max=8"]
+    assert "method.reward is 'paper' and has no effect" in refused(*page)
+
+
+def test_proxy_rows_are_refused_where_no_agent_sees_scores() -> None:
+    said = refused("method.name=page", "method.player=bandit", "method.proxy_rows=3")
+    assert "method.proxy_rows is 3 and has no effect: with the player bandit" in said
+
+
 # ---- mistakes that tests must find ----
 
 

@@ -43,3 +43,10 @@ def test_the_length_of_fedexp_by_hand() -> None:
     assert step_lengths.extrapolated(opposed, equal).item() == pytest.approx(5 / (4 * 0.251))
     some = torch.tensor([0.75, 0.25]).double()  # 3.25 on average; the mean 1.25 has 1.5625
     assert step_lengths.extrapolated(opposed, some).item() == pytest.approx(3.25 / (2 * 1.5635))
+
+
+def test_statistics_of_batchnorm_do_not_count_in_the_length_of_fedexp() -> None:
+    weights = Vec({"1.weight": torch.tensor([[2.0], [-1.0]])})
+    both = Vec(dict(weights) | {"1.running_var": torch.tensor([[9.0], [9.0]])})
+    equal = torch.tensor([0.5, 0.5]).double()
+    assert step_lengths.extrapolated(both, equal) == step_lengths.extrapolated(weights, equal)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from motet.report.client_outcomes import METRICS, Compared, Predicted
 from motet.report.gains import with_side
 from motet.report.read import read
-from motet.report.row_intervals import gain_of_these
+from motet.report.row_intervals import _by_rows, gain_of_these
 from motet.report.tables import comparison
 from motet.report.verdict import verdict
 
@@ -120,3 +123,22 @@ def simulated(make, draw, base, share, rows, name):
     folder = make("ditto", scores[PERSONAL], constant=scores[CONSTANT], folder=name)
     pd.concat(parts).to_parquet(folder / "predictions.parquet")
     return folder
+
+
+@pytest.mark.parametrize("sizes", [[1] * 12, [20] * 5 + [1] * 5])
+def test_clients_with_one_row_do_not_count_as_certain(sizes):
+    """Two models that are equally often right: that one beats the other is claimed in 5 % of draws at most."""
+    draw, times = np.random.default_rng(1), 100
+    assert sum(falsely_claimed(draw, sizes) for _ in range(times)) / times <= 0.05
+
+
+def falsely_claimed(draw, sizes):
+    units, gains = [], []
+    for number, many in enumerate(sizes):
+        y, right = draw.integers(0, 2, many), draw.uniform(size=(2, many)) < 0.7
+        sides = [Predicted(y, np.eye(2)[np.where(r, y, 1 - y)]) for r in right]
+        own, other = right.mean(1)
+        units.append(Compared(own, other, many, {0: [tuple(sides)]}, 0.2))
+        gains.append({"unit": number, "gain": own - other, "split": 0, "seed": 0})
+    run = SimpleNamespace(metric="accuracy", better=1)
+    return _by_rows(units, run, METRICS["accuracy"], pd.DataFrame(gains)).low > 0

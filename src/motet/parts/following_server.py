@@ -58,6 +58,8 @@ class FollowingServer(Method):
             found |= {"candidates": found["stride"]} if self.candidates > 1 else {}
         if self.step_max == 1:
             found["step_rule"] = "the server takes the mean, method.step_max is 1"
+        elif self.reward == "paper" and self.step_rule == "search":
+            found["reward"] = "the paper's reward is the same for every length of the server's step"
         if self.agent.normalise_rewards:
             sides = [f"{side}_scale" for side in ("client", "server") if not getattr(self, f"{side}_mix", 0)]
             found |= dict.fromkeys(sides, "normalised rewards have no unit; *_mix is what biases them")

@@ -79,7 +79,7 @@ def unused_by(player: str) -> dict[str, str]:
     names = [f.name for f in fields(AgentSettings) if f.name not in USED[player]]
     found = {f"agent.{name}": f"the player {player} does not go by it" for name in names}
     found |= dict.fromkeys(
-        ("server_scale", "server_mix"), f"with the player {player} the server has no agent"
+        ("server_scale", "server_mix", "proxy_rows"), f"with the player {player} the server has no agent"
     )
     still = dict.fromkeys(("client_scale", "client_mix"), "a constant action goes by no reward")
     return found | (still if player == "constant" else {})

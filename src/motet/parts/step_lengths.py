@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from motet.client.batchnorm import with_statistics_of
+from motet.client.batchnorm import weights_of, with_statistics_of
 from motet.vec import Vec
 
 _TRIALS = 8  # lengths that a search compares
@@ -36,9 +36,11 @@ def extrapolated(changes: Vec, p: Tensor) -> Tensor:
     """The length by which FedExP steps: the less clients' changes d_i agree, the longer.
 
     Jhunjhunwala et al. 2023, "FedExP: Speeding Up Federated Averaging via Extrapolation", Algorithm 1:
-    max(1, sum ||d_i||^2 / (2 M (||mean d||^2 + eps))). Differs: clients count by their weights p, not equally.
+    max(1, sum ||d_i||^2 / (2 M (||mean d||^2 + eps))). Differs: clients count by their weights p, not equally;
+    statistics of BatchNorm are no changes of the model. The server then goes by the mean of this round's length and
+    the last round's (following_server.py), where the paper averages the last two models.
     """
-    p = p.float()
+    p, changes = p.float(), weights_of(changes)
     own = sum(v.flatten(1).square().sum(1) for v in changes.values())  # ||d_i||^2, (clients,)
     mean = sum(torch.tensordot(p, v, dims=1).square().sum() for v in changes.values())
     return torch.as_tensor((p @ torch.as_tensor(own) / (2 * (mean + _EPS))).clamp(min=1))

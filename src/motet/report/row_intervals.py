@@ -2,14 +2,15 @@
 
 `certainty.interval` speaks of all clients that there could be: one hospital in six whose majority class is hard to
 beat makes it wide. Whether models beat a constant is a question about these models and these clients. So the rows
-of every client are resampled for themselves; clients stay as they are. What trainings add is added.
+of every client are resampled for themselves; clients stay as they are. A client with one row has no spread of its
+own and borrows that of the others. What trainings add is added.
 Knows pairs of runs and their predictions. Does not know tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 200  # of a client's rows: enough for a variance
 FEWEST_IN_ALL = 10  # test rows of all clients together; of survival, events
+FEWEST_IN_A_SPLIT = 2  # test rows of a client: with fewer, its rows have no spread
 
 
 def gain_of_these(some: Sequence[Pair]) -> Interval:
@@ -52,9 +54,29 @@ def _by_rows(units: Sequence[Compared], run: ReportedRun, measure: Measure, fram
     drawn = _drawn(units, run, measure)  # (units, resamples)
     if many.sum() < FEWEST_IN_ALL or not np.isfinite(drawn).any(1).all():
         return Interval(mean, float("nan"), float("nan"), len(units))
-    variances = np.nanvar(drawn, axis=1) / len(units) ** 2 * many / np.maximum(many - 1, 1)
-    reach = _reach(variances, np.maximum(many - 1, 1), *trainings(frame))
+    variances = np.nanvar(drawn, axis=1) * many / np.maximum(many - 1, 1)
+    few = np.array([_rows_in_a_split(one, run.metric) for one in units]) < FEWEST_IN_A_SPLIT
+    variances, freedoms = _borrowed(variances, many, few, means) if few.any() else (variances, many - 1)
+    reach = _reach(variances / len(units) ** 2, np.maximum(freedoms, 1), *trainings(frame))
     return Interval(mean, mean - reach, mean + reach, len(units))
+
+
+def _rows_in_a_split(one: Compared, metric: str) -> float:
+    rows = one.rows or {}
+    return rows_that_count(rows, metric, 0) / len(rows)
+
+
+def _borrowed(variances: Floats, many: Floats, few: Any, means: Floats) -> tuple[Floats, Floats]:
+    """Variances and their degrees of freedom, where some clients have too few rows for one of their own: a single row
+    drawn again is the same row. They have the variance of a row that the other clients have on average, and that
+    their own distances to the mean of all clients tell of. They share it: it counts as one, the last."""
+    squares = np.append((variances * many)[~few], (many * (means - means.mean()) ** 2)[few].sum())
+    votes = max(min(int(few.sum()), len(means) - 1), 1)
+    of_a_row = float(squares.sum()) / (int((~few).sum()) + votes)
+    free = np.append(np.maximum(many[~few] - 1, 1), votes)
+    freedom = float(squares.sum()) ** 2 / max(float((squares**2 / free).sum()), 1e-300)
+    lent = np.maximum(variances, of_a_row / np.maximum(many, 1))[few].sum()
+    return np.append(variances[~few], lent), np.append(many[~few] - 1, freedom)
 
 
 def _reach(variances: Floats, freedoms: Floats, of_trainings: float, free: float) -> float:
