@@ -161,3 +161,13 @@ def test_splits_of_data_that_fix_the_test_rows_count_a_row_once(make):
                 runs.setdefault(method, []).append(read([where])[0])
         (found[fixed],) = outcomes(pairs(runs["ditto"], runs["local"])).values()
     assert found == {True: "same", False: "better"}
+
+
+def test_rows_with_uneven_weights_count_for_fewer():
+    from motet.report.client_outcomes import Predicted, rows_that_count
+
+    y, p = np.zeros(4), np.zeros((4, 2))
+    one = Predicted(y, p, np.array([3.0, 1.0, 1.0, 1.0]))  # 6^2 / 12
+    assert rows_that_count({0: [(one, one)]}, "accuracy", 0.2) == pytest.approx(3)
+    same = Predicted(y, p)
+    assert rows_that_count({0: [(same, same)]}, "accuracy", 0.2) == 4

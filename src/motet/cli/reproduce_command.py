@@ -71,7 +71,13 @@ def show_list(args: Any) -> None:
     from motet.report import experiment_list
     from motet.report.terminal import width_here
     from motet.runs import experiment as experiments
+    from motet.runs.recipe_text import RecipeError
 
+    if args.words:
+        raise RecipeError(
+            f"--list changes no settings, and {' '.join(args.words)} was given\n"
+            f"hint: motet reproduce --list {args.name}, or leave out --list"
+        )
     listed = [e.listing for e in experiments.beginning(args.name or "")]
     print(json.dumps(listed) if args.json else experiment_list.as_text(listed, width_here()))
 

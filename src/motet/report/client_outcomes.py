@@ -240,15 +240,16 @@ def overlap(rows: Rows, share: float) -> float:
 
 def rows_that_count(rows: Rows, metric: str, share: float) -> float:
     """How many rows the difference rests on, over splits: no more than the client has. Where classes count alike,
-    the rows of the rarest class; of survival, the rows with an event."""
-    targets = [seeds[0][0][0] for seeds in rows.values()]
+    the rows of the rarest class; of survival, the rows with an event. Rows with uneven weights count for fewer."""
+    first = [seeds[0][0] for seeds in rows.values()]
+    targets, even = [one.y for one in first], [one.rows / max(len(one.y), 1) for one in first]
     if metric == "cindex":
-        many = sum(int((y > 0).sum()) for y in targets)
+        many = sum(float((y > 0).sum()) * e for y, e in zip(targets, even, strict=True))
     elif metric in BY_CLASS:
         counts = np.unique(np.concatenate(targets), return_counts=True)[1]
-        many = int(counts.min()) if len(counts) > 1 else 0
+        many = float(counts.min() * np.mean(even)) if len(counts) > 1 else 0.0
     else:
-        many = sum(map(len, targets))
+        many = sum(one.rows for one in first)
     return min(many, many / len(targets) / share) if share > 0 else many
 
 

@@ -230,7 +230,7 @@ def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
             "trust",
             *(k for s in _SHORT for k in known[s]),
         ]
-        near = "base" if key == "out" else _ELSEWHERE.get(key)
+        near = {"out": "base", "base": "out"}.get(key) or _ELSEWHERE.get(key)  # of compare, of run
         guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
         return [guess if near in words else unknown("keyword", key, words)]
     part = found.setdefault(places[0], {})
