@@ -306,7 +306,17 @@ def test_people_are_told_of_a_site_with_nearly_all_rows(town: LyingFederation) -
 
 def test_every_clause_has_a_sentence_and_other_words_are_shown_cut() -> None:
     words = "caller recipe method verb learn asks rounds bytes letter layout sums counts scores categories rows weights"
-    assert {*words.split(), "losses", "publish", "weight", "limits", "state", "reset", "data", "error"} == set(SENTENCES)
+    assert {
+        *words.split(),
+        "losses",
+        "publish",
+        "weight",
+        "limits",
+        "state",
+        "reset",
+        "data",
+        "error",
+    } == set(SENTENCES)
     assert all(explained(w).endswith(f" ({w})") for w in SENTENCES)
     assert explained("x" * 999) == "x" * 79 + "…"
     assert len(explained("a b" * 999)) == 300
