@@ -201,7 +201,7 @@ def records(path: Path) -> Iterator[Record]:
     form = form_of(path)
     last, number, text = 0, -1, list[str]()
     with path.open(newline="", encoding=form.encoding) as f:
-        reader = csv.reader(_copied(f, text), delimiter=form.separator, skipinitialspace=True)
+        reader = csv.reader(_kept_lines(f, text), delimiter=form.separator, skipinitialspace=True)
         for cells in reader:
             first, last = last + 1, reader.line_num
             is_row = form.separator in text[0] or bool("".join(text).strip())
@@ -213,7 +213,7 @@ def records(path: Path) -> Iterator[Record]:
                 yield Record(first, last, number, cells, is_row)
 
 
-def _copied(lines: Iterable[str], into: list[str]) -> Iterator[str]:
+def _kept_lines(lines: Iterable[str], into: list[str]) -> Iterator[str]:
     for line in lines:
         into.append(line)
         yield line
