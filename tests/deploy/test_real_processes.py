@@ -138,7 +138,8 @@ def command_lines_hold_no_token(federation: Living) -> None:
     parties = ("server", *federation.sites)
 
     def jobs() -> list[psutil.Process]:
-        return [p for party in parties for p in federation.processes(party)[1:]]
+        started = [p for party in parties for p in federation.processes(party)[1:]]
+        return [p for p in started if "-n" in p.cmdline()]  # not their children, nor what is still starting
 
     wait(lambda: len(jobs()) >= len(parties), 300, "a job's processes", federation.logs)
     tokens = {v for p in jobs() for k, v in p.environ().items() if k.startswith("NVFLARE_JOB_")}
