@@ -96,7 +96,7 @@ def main() -> None:
         "| | seconds | a client and repeat | the whole row, minutes of one core | baseline | held-out gain |",
         "| --- | --- | --- | --- | --- | --- |",
         row("scikit-learn, plainly", slow, per, plain[..., 0].mean(), (plain[..., 1] - plain[..., 0]).mean()),
-        row("motet.stacking", fast, per, found.baseline.mean(), (found.held - found.baseline).mean()),
+        row("experiments/stacking", fast, per, found.baseline.mean(), (found.held - found.baseline).mean()),
         "",
         f"Ratio {slow / fast:.2f} on one core. By the clock, with {args.processes} processes at once as `motet "
         f"reproduce` has it: {each:.1f} s for what plainly takes {slow_wall:.1f} s, ratio {slow_wall / each:.2f}.",

@@ -55,7 +55,8 @@ def of_each_kind(folder: Path) -> dict[str, float]:
     store = Store(folder)
     facts = store.facts()
     trainer, number = Trainer(resolve(Recipe(facts["settings"])), store), facts["reported"]
-    method, evaluator, state = trainer.method, trainer.evaluator, unpack(store.state(number))
+    method, state = trainer.method, unpack(store.state(number))
+    evaluator = trainer.choice.build(trainer.federated.clients_data, trainer.keeps)
     evaluator.begin(method, trainer.turn(number))
     size = len(evaluator.clients) // GROUPS
     right: dict[str, list[float]] = {"shared": [], "own": []}

@@ -37,6 +37,7 @@ class Cell:
     split_options: Mapping[str, Any] = field(default_factory=dict)
     share: float = 1.0  # of the columns, of each client
     how: Mapping[str, Any] = field(default_factory=dict)  # fields of How
+    forests: str = "scikit-learn"  # part of the file's name: earlier results were made by another library's
     rows: int = 0  # a fixed random choice of so many rows of the data; 0: all
 
     def text(self) -> str:
@@ -56,9 +57,14 @@ def result(cell: Cell) -> dict[str, Any]:
     pool = some_rows(source(cell.data)(**cell.data_options), cell.rows)
     table = divide(pool, cell.split, cell.seed, cell.share, **cell.split_options)
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in cell.how.items()}
-    found = outcomes(table, cell.seed, How(**given))
+    how = How(**given)
+    found = outcomes(table, cell.seed, how)
     numbers = {f"{public} {noise:g}": o.plain() for (public, noise), o in found.items()}
-    about = {"cpu_seconds": round(time.process_time() - began, 2), "notes": list(pool.notes)}
+    about = {
+        "cpu_seconds": round(time.process_time() - began, 2),
+        "notes": list(pool.notes),
+        "library": how.library(),
+    }
     return {"cell": vars(cell), "clients": about_clients(table), "outcomes": numbers} | about
 
 

@@ -9,17 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from motet.stacking.families import forest
-
 Array = np.ndarray[Any, Any]
-FAMILIES = ("forest", "boosting", "dp-logistic", "network")
+FAMILIES = ("boosting", "dp-logistic", "network")  # beside forests
 EPSILON = 1.0  # privacy budget of dp-logistic; delta is 1e-5
 
 
-def of_family(name: str, seed: int, trees: int, low: Array, high: Array, *, plain: bool) -> Any:
+def of_family(name: str, seed: int, low: Array, high: Array) -> Any:
     """An unfitted classifier. `low` and `high` are the publicly known ranges of the columns."""
-    if name == "forest":
-        return forest("classes", seed, trees, plain=plain)
     if name == "boosting":
         from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -31,7 +27,7 @@ def of_family(name: str, seed: int, trees: int, low: Array, high: Array, *, plai
         return DPLogistic(EPSILON, bounds=bounds, classes=[0, 1], random_state=seed)
     if name == "network":
         return Network(seed)
-    raise ValueError(f"there is no family {name!r}; there are {', '.join(FAMILIES)}")
+    raise ValueError(f"there is no family {name!r}; there are forest, {', '.join(FAMILIES)}")
 
 
 class Network:

@@ -7,6 +7,7 @@ flags of one category count as one column. Knows tables and clients. Does not kn
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,13 @@ class Table:
     @property
     def kind(self) -> str:
         return "classes" if self.classes else "numbers"
+
+    @cached_property
+    def numbered(self) -> Any:
+        """The values of all columns as whole numbers, for the forests of fast_forest.py."""
+        from fast_forest import numbered
+
+        return numbered(self.x)
 
     @property
     def clients(self) -> range:

@@ -8,7 +8,8 @@ against the same baseline on the same Test rows.
 
 The stacks are those of motet.stacking.build (a test compares the two). This file is faster for many clients and
 repeats: a public model predicts all rows of a client once, whatever the repeats; where clients share few columns,
-it predicts each distinct row once; the baseline is also the pooled stack's private model; forests are Intel's.
+it predicts each distinct row once; the baseline is also the pooled stack's private model; with numba, forests are
+grown by fast_forest.py, which grows the trees of scikit-learn.
 
 Differs from the paper: `public` names the rows that public models are trained on. "all" is the paper's. Where
 all clients hold the same rows (vertical), that includes everyone's Test rows with their labels; "untested"
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -46,7 +48,18 @@ class How:
     stacks: tuple[str, ...] = ("held", "pooled")
     one_noise: bool = False  # the same draws for all clients, as in the paper's code
     families: tuple[str, ...] = ("forest",)  # of public models; clients take turns (paper_models.py)
-    plain: bool = False  # scikit-learn's forests instead of Intel's
+    fast: bool = True  # with numba, grow scikit-learn's trees by compiled code: the same trees
+
+    def library(self) -> dict[str, str]:
+        """What makes the forests, for those who compare results."""
+        import sklearn
+
+        found = {"forests": f"scikit-learn {sklearn.__version__}"}
+        if self.fast and find_spec("numba"):
+            import numba
+
+            found |= {"grown by": f"fast_forest.py, numba {numba.__version__}"}
+        return found
 
 
 @dataclass
@@ -100,24 +113,46 @@ def public_models(table: Table, seed: int, how: How) -> list[Any]:
     """Everyone's public model, of all its rows; families take turns."""
     found = []
     for i in table.clients:
-        x, y = table.x[table.rows[i]][:, table.holds[i]], table.y[table.rows[i]]
         family = how.families[i % len(how.families)]
+        if family == "forest":
+            found.append(forest_of(table, i, table.rows[i], seed, how))
+            continue
+        x, y = table.x[table.rows[i]][:, table.holds[i]], table.y[table.rows[i]]
         low, high = (f(table.x[:, table.holds[i]], axis=0) for f in (np.min, np.max))
-        model = forest(table.kind, seed, how.trees, plain=how.plain)
-        if family != "forest":
-            model = of_family(family, seed, how.trees, low, high, plain=how.plain)
-        found.append(model.fit(x, y))
+        found.append(of_family(family, seed, low, high).fit(x, y))
     return found
+
+
+def forest_of(table: Table, i: int, places: Array, seed: int, how: How) -> Any:
+    """A forest of some rows of the table, in the columns of client i."""
+    y, model = table.y[places], new_forest(table, seed, how)
+    if not hasattr(model, "fit_numbered"):
+        return model.fit(table.x[places][:, table.holds[i]], y)
+    from fast_forest import in_columns
+
+    numbers = table.numbered if table.holds[i].all() else in_columns(table.numbered, table.holds[i])
+    return model.fit_numbered(numbers, places, y)
+
+
+def new_forest(table: Table, seed: int, how: How) -> Any:
+    """An unfitted forest of scikit-learn, or its fast double where there is one: two classes, with numba."""
+    if how.fast and table.classes == (0, 1) and find_spec("numba"):
+        from fast_forest import FastForest
+
+        return FastForest(how.trees, seed)
+    return forest(table.kind, seed, how.trees)
 
 
 def private(table: Table, i: int, seed: int, r: int, how: How) -> Private:
     y, x = table.y[table.rows[i]], table.x[table.rows[i]][:, table.holds[i]]
-    places = train, meta, _ = divide_rows(y, seed * 5 + r, table.kind == "classes")
-    chosen = {"untested": np.concatenate([train, meta]), "unseen": train}
-    models = {
-        k: forest(table.kind, seed, how.trees, plain=how.plain).fit(x[at], y[at]) for k, at in chosen.items()
-    }
-    return Private(places, models, {k: outputs(m, x, table.classes) for k, m in models.items()})
+    places = train, meta, test = divide_rows(y, seed * 5 + r, table.kind == "classes")
+    taught = {"untested": np.concatenate([train, meta]), "unseen": train}
+    asked = {"untested": np.arange(len(y)), "unseen": np.concatenate([meta, test])}
+    models = {k: forest_of(table, i, table.rows[i][at], seed, how) for k, at in taught.items()}
+    found = {k: outputs(m, x[asked[k]], table.classes) for k, m in models.items()}
+    unseen = np.full_like(found["untested"], np.nan)  # nobody asks for what it says about its own Train rows
+    unseen[asked["unseen"]] = found["unseen"]
+    return Private(places, models, found | {"unseen": unseen})
 
 
 def divide_rows(y: Array, seed: int, stratified: bool = True) -> Places:
@@ -141,7 +176,7 @@ def stack(
     classes, models = bool(table.classes), table.names
     best = labels(table, mine.predictions["untested"][test])
     into.baseline[i, r] = score(y[test], best, classes=classes)
-    settings = StackSettings(meta=forest(table.kind, seed, how.trees, plain=how.plain))
+    settings = StackSettings(meta=new_forest(table, seed, how))
     for name in how.stacks:
         own, rows = ("unseen", meta) if name == "held" else ("untested", np.concatenate([train, meta]))
         every = predicted.copy()

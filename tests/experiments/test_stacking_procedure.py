@@ -54,7 +54,7 @@ def shared_out(share: float = 1.0, split: str = "quantity_skew", **options: Any)
     return divide(pool(), split, 1, share, clients=3, **options)
 
 
-FAST = {"repeats": 2, "trees": 5, "plain": True}
+FAST = {"repeats": 2, "trees": 5}
 
 
 def test_train_meta_and_test_are_60_20_and_20_of_a_hundred_rows_with_classes_alike() -> None:
@@ -89,7 +89,7 @@ def client_first(table: Table, i: int) -> Table:
 def test_the_fast_procedure_gives_the_scores_and_importances_of_build(kind: str, name: str) -> None:
     whole = divide(pool(kind=kind), "iid", 1, clients=3)
     for table in [client_first(whole, i) for i in whole.clients]:  # build puts the private model first
-        outcome = outcomes(table, 1, How(repeats=1, trees=5, plain=True))["all", 0.0]
+        outcome = outcomes(table, 1, How(repeats=1, trees=5))["all", 0.0]
         x, y = table.x[table.rows[0]], table.y[table.rows[0]]
         train, meta, test = divide_rows(y, 5, bool(table.classes))
         both = np.concatenate([train, meta])
@@ -114,7 +114,7 @@ def test_numbers_are_stacked_too() -> None:
 
 def test_in_a_vertical_federation_public_models_that_saw_the_test_rows_look_better_than_they_are() -> None:
     table = divide(pool(rows=900), "vertical", 2, 0.6, clients=4)
-    found = outcomes(table, 2, How(repeats=2, trees=20, plain=True, public=("all", "untested", "unseen")))
+    found = outcomes(table, 2, How(repeats=2, trees=20, public=("all", "untested", "unseen")))
     leaked, clean = (float(found[p, 0.0].held.mean()) for p in ("all", "untested"))
     assert leaked > clean + 0.01
     assert np.array_equal(found["all", 0.0].baseline, found["unseen", 0.0].baseline)

@@ -7,14 +7,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from motet.runs import experiment
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from paper_figures import as_row, by_client, means, results_of
+from paper_figures import as_row, by_client, claims, means, results_of, with_interval
+from pictures import natural
 
 
 def perform(settings: Mapping[str, Any], out: Path, jobs: int, say: Callable[[str], None]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
-    for row, found in results_of(settings, out, jobs, say).items():
+    results = results_of(settings, out, jobs, say)
+    for row, found in results.items():
         rows[row] = as_row([means(r) for r in found], found)
-        for name, baseline, held, pooled in by_client(found):
-            rows[f"{row}: {name}"] = as_row([{"baseline": baseline, "held": held, "pooled": pooled}], ())
+        say(f"  {row}, {len(found)} seeds: {claims(found)}")
+        for name, values in by_client(found).items():
+            say(f"    {name}: " + ", ".join(f"{k} {with_interval(v)}" for k, v in values.items()))
+            rows[f"{row}: {name}"] = {"values": values, "failures": []}
+    say(f"  {natural(results, experiment.find('stacking/figure5').expected, out / 'figure5.png')}")
     return rows
