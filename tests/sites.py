@@ -129,7 +129,11 @@ def outcome(method: Method, engine: Loop, state: Any, keeps: Mapping[str, Any]) 
     _, found = engine.evaluate(method, state, turn(ROUNDS - 1), "test")
     scores = [v.nan_to_num(-1) for v in leaves(found)]  # a client with one class has no AUC
     kept = [v for site in SITES for v in leaves(keeps.get(site, ()))]
-    return [torch.as_tensor(v).double() for v in (*leaves(state), *kept, *scores)]
+    return [_numbers(v) for v in (*leaves(state), *kept, *scores)]
+
+
+def _numbers(v: Any) -> Any:
+    return torch.as_tensor(list(v.encode()) if isinstance(v, str) else v).double()
 
 
 def expected(method: Method) -> list[Any]:

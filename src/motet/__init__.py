@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from motet.errors import MotetError
     from motet.guard.private_models.dp_boosting import DPBoostingClassifier, DPBoostingRegressor
     from motet.guard.private_models.dp_network import DPLogistic, DPNetwork
+    from motet.guard.private_models.encrypted_models import EncryptedModel, KeptModel
     from motet.guard.private_models.ranges import bounds_of
     from motet.published import Feature, Limits, Privacy, Published, publish
     from motet.published import defaults as feature_defaults
@@ -63,9 +64,11 @@ __all__ = [
     "DPLogistic",
     "DPNetwork",
     "Data",
+    "EncryptedModel",
     "Feature",
     "FederatedData",
     "Forgotten",
+    "KeptModel",
     "Limits",
     "Method",
     "Model",
@@ -109,6 +112,7 @@ _PLACES = {
     "motet.errors": "MotetError",
     "motet.guard.private_models.dp_boosting": "DPBoostingClassifier DPBoostingRegressor",
     "motet.guard.private_models.dp_network": "DPLogistic DPNetwork",
+    "motet.guard.private_models.encrypted_models": "EncryptedModel KeptModel",
     "motet.guard.private_models.ranges": "bounds_of",
     "motet.published": "Feature Limits Privacy Published publish",
     "motet.report.comparison": "Comparison",

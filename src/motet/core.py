@@ -139,6 +139,7 @@ class Method(Frozen):
 
     strength: ClassVar[str] = ""  # the one setting of its own that `motet compare --tune` tries, beside lr
     measuring: ClassVar[tuple[str, ...]] = ()  # verbs that reply with means over examples: losses, sketches
+    variants: ClassVar[tuple[str, ...]] = ()  # other models that a client may make, scored at the end
     few_weights: ClassVar[bool] = False  # a network that a recipe leaves open is one linear layer
     has_public_models: ClassVar[bool] = False  # whether clients publish models, which everyone sees
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
@@ -216,6 +217,19 @@ class Method(Frozen):
         alone is the method Local. As `personal`."""
         return None
 
+    def variant_model(self, name: str, view: Tree, keep: Tree, data: Any) -> Callable[[Any], Any]:
+        """One of `variants`, which this client makes from what `personal` is given. As `personal`."""
+        raise NotImplementedError(f"{type(self).__name__} has no {name}")
+
+    def described(self, own: Sequence[Tree]) -> dict[str, Any]:
+        """What the card of a personal model says of its parts; `own` are the arguments of its predictor."""
+        return {}
+
+    def one_graph(self, own: Sequence[Tree], inputs: Mapping[str, Any], target: Mapping[str, Any]) -> bytes:
+        """A personal model that is more than a network as one ONNX file; b"" where that cannot be made. `inputs`
+        standardise raw columns, `target` is the unit of numbers."""
+        return b""
+
     def suits(self) -> tuple[str, str]:
         """The engine that suits what its verbs do, and why; ("", "") where the network decides."""
         return "", ""
@@ -253,6 +267,10 @@ class Method(Frozen):
     def at_site(self, own: Any) -> Method:
         """The method as an organisation runs it. `own` has its choice of what it publishes, and stores that; noise
         of published models is then drawn so that nobody can draw it again."""
+        return self
+
+    def in_simulation(self, federated: Any) -> Method:
+        """The method as a simulation runs it, where all clients' columns, classes and units are known."""
         return self
 
     def public_models(self, data: Any) -> Sequence[Any]:
@@ -317,11 +335,11 @@ class Engine(Protocol):
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         """Every client's personal model, as it was after `turn`."""
 
-    def keep(self, client: Client) -> Tree:
-        """What a client keeps as the current turn begins."""
+    def model_function(self, method: Method, state: Tree, turn: Turn, client: Client) -> str:
+        """The name of the function that a personal model's trees are arguments of."""
 
-    def data(self, client: Client) -> Any:
-        """A client's training and validation examples, with its seed of the current turn."""
+    def server_scores(self, task: Any, model: Tree, examples: Any) -> Any:
+        """What a model predicts for examples of the server's own."""
 
 
 class NoReply(MotetError):

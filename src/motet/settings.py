@@ -182,6 +182,8 @@ def _check(value: Any, kind: Any) -> tuple[Any, str]:
         must = f"{inside[1]}, or auto" if may_be_open(kind) else inside[1]
         return value, wrong or ("" if fine else f"is {value!r}; it must be {must}")
     if origin is Literal:
+        if isinstance(value, bool) and {"yes", "no"} <= set(inside):
+            value = "yes" if value else "no"
         words = ", ".join(map(str, inside))
         return value, "" if value in inside else f"is {value!r}; it must be one of {words}"
     if origin in (Union, UnionType):

@@ -173,7 +173,12 @@ def outcome(method: Method, engine: Any, state: Any) -> list[Tensor]:
     order = torch.tensor([clients.index(c) for c in engine.clients])
     scores = [v[order].nan_to_num(-1) for v in leaves(found)]  # a client with one class has no AUC
     kept = [v for keep in states(engine).values() for v in leaves(keep)]
-    return [torch.as_tensor(v).double() for v in [*leaves(state), *kept, *scores]]
+    return [numbers(v) for v in [*leaves(state), *kept, *scores]]
+
+
+def numbers(v: Any) -> Tensor:
+    """A value as numbers, a word by its letters."""
+    return torch.as_tensor(list(v.encode()) if isinstance(v, str) else v).double()
 
 
 def personal_models(method: Method, engine: Any, state: Any) -> dict[str, Tree]:
@@ -183,7 +188,7 @@ def personal_models(method: Method, engine: Any, state: Any) -> dict[str, Tree]:
 def gap(a: list[Any], b: list[Any]) -> float:
     """The largest difference of two lists of tensors or numbers; models of other sizes are far apart."""
     assert len(a) == len(b)
-    pairs = [(torch.as_tensor(p), torch.as_tensor(q)) for p, q in zip(a, b, strict=True)]
+    pairs = [(numbers(p), numbers(q)) for p, q in zip(a, b, strict=True)]
     if any(p.shape != q.shape for p, q in pairs):
         return math.inf
     return max([float((p - q).abs().max()) for p, q in pairs if p.numel()], default=0.0)

@@ -312,6 +312,7 @@ def test_every_clause_has_a_sentence_and_other_words_are_shown_cut() -> None:
         "publish",
         "weight",
         "limits",
+        "files",
         "state",
         "reset",
         "data",

@@ -52,6 +52,18 @@ def test_a_repeated_ask_in_another_round_or_run_gets_the_stored_model_and_no_new
     assert sum(again.ledger.budgets.values()) == pytest.approx(first.manifest.privacy.epsilon)
 
 
+def test_a_second_run_with_the_stored_model_is_within_a_budget_that_is_spent(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    service = site(tmp_path, replace(OPEN, publish="dp-linear epsilon=1", epsilon=1.0))
+    first = model(asked(service, recipe()))
+    assert model(asked(service, recipe(), 0, "second run")) == first
+    other = site(
+        tmp_path, replace(OPEN, publish="dp-linear epsilon=0.5", epsilon=1.0)
+    )  # another model is new
+    assert asked(other, recipe(), 0, "third run").refusal
+    assert "after epsilon 0.99" in other.ledger.path.read_text()
+
+
 def test_a_site_s_noise_is_not_that_of_the_seed_which_the_server_knows(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     held = recipe(public="dp-linear")
@@ -92,6 +104,20 @@ def test_a_model_that_the_policy_does_not_allow_is_refused_in_a_word_and_told_at
     said = service.ledger.path.read_text()
     assert reply.refusal and "would be published" in said or "model_bytes" in said
     assert '"clause": "publish"' in said
+
+
+def test_a_site_publishes_a_private_network_by_its_policy_and_boosting_says_what_it_cannot(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("opacus")
+    service = site(tmp_path / "a", replace(OPEN, publish="dp-network epsilon=2", epsilon=2.0))
+    made = model(asked(service, recipe(public="forest")))
+    assert 1.5 < (made.manifest.privacy.epsilon or 0) <= 2.0
+    assert "arithmetic" not in made.manifest.privacy.note
+    assert "epsilon 2" in service.ledger.path.read_text()
+    other = site(tmp_path / "b", replace(OPEN, publish="dp-boosting epsilon=2", epsilon=2.0))
+    assert asked(other, recipe(public="forest")).refusal
+    assert "dp-boosting knows two classes, and there are 3" in caplog.text
 
 
 def test_a_site_that_may_not_publish_is_left_out_and_the_federation_goes_on(tmp_path: Path) -> None:

@@ -30,36 +30,38 @@ def turn(engine: Any, number: int = 0) -> Turn:
 
 
 def test_auto_picks_by_the_network_and_says_why(task: Task, clients_data: dict[str, ClientData]) -> None:
-    dense = choose("auto", task, clients_data, steps=10)
+    dense = choose("auto", task, clients_data, steps=lambda _: 10)
     assert dense.name == "vmap" and "dense network" in dense.why and "too few" in dense.why
     conv = Task(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), "classes", 2)
-    assert choose("auto", conv, clients_data, steps=10).name == "threads"
+    assert choose("auto", conv, clients_data, steps=lambda _: 10).name == "threads"
     one = {"c00": clients_data["c00"]}
-    assert choose("auto", task, one, steps=10).name == "loop"
+    assert choose("auto", task, one, steps=lambda _: 10).name == "loop"
 
 
 def test_methods_of_ordinary_python_run_on_threads(task: Task, clients_data: dict[str, ClientData]) -> None:
     from motet.methods.fedavg import FedAvg
     from motet.methods.stacking import Stacking
 
-    chosen = [choose("auto", task, clients_data, steps=10, method=m(task)) for m in (Stacking, FedAvg)]
+    chosen = [
+        choose("auto", task, clients_data, steps=lambda _: 10, method=m(task)) for m in (Stacking, FedAvg)
+    ]
     assert [c.name for c in chosen] == ["threads", "vmap"] and "ordinary Python" in chosen[0].why
 
 
 def test_long_runs_are_compiled_if_there_is_a_compiler(
     task: Task, clients_data: dict[str, ClientData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert choose("vmap", task, clients_data, steps=10**6).compiled
-    assert not choose("vmap", task, clients_data, steps=10**6, compiled="no").compiled
+    assert choose("vmap", task, clients_data, steps=lambda _: 10**6).compiled
+    assert not choose("vmap", task, clients_data, steps=lambda _: 10**6, compiled="no").compiled
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    without = choose("vmap", task, clients_data, steps=10**6)
+    without = choose("vmap", task, clients_data, steps=lambda _: 10**6)
     assert not without.compiled and "no C++ compiler" in without.why
 
 
 def test_a_chunk_holds_as_many_clients_as_memory_allows(clients_data: dict[str, ClientData]) -> None:
     big = Task(nn.Linear(6, 2_000_000), "classes", 2_000_000)
-    assert choose("vmap", big, clients_data, steps=1).chunk == 1
+    assert choose("vmap", big, clients_data, steps=lambda _: 1).chunk == 1
 
 
 def test_a_mean_is_weighted_and_keeps_its_type() -> None:

@@ -57,21 +57,23 @@ def test_a_wrapped_engine_answers_as_the_engine_does(
     turn = Turn(0, loop.clients, loop.clients, 3)
     before = method.start(turn)
     states = [play(e, method, before, turn) for e in (loop, wrapped)]
+    rows = clients_data[loop.clients[0]].test.take()
     found = [
-        answers(e, method, state, before, turn) for e, state in zip((loop, wrapped), states, strict=True)
+        answers(e, method, state, before, turn, rows)
+        for e, state in zip((loop, wrapped), states, strict=True)
     ]
     assert all(torch.equal(a, b) for a, b in zip(leaves(found[0]), leaves(found[1]), strict=True))
     assert wrapped.clients == loop.clients and wrapped.refused is other.refused
     assert wrapped.keeps is other.keeps
 
 
-def answers(engine: Engine, method: Any, state: Any, before: Any, turn: Turn) -> Any:
+def answers(engine: Engine, method: Any, state: Any, before: Any, turn: Turn, rows: Any) -> Any:
     """All that a run asks of an engine besides asks."""
     first = engine.clients[0]
     return [
         engine.evaluate(method, state, turn, "val")[1],
         engine.evaluate_trained(method, training(method, before, turn), turn)[1],
         [tree for _, tree in engine.personal_models(method, state, turn)],
-        engine.keep(first),
-        engine.data(first).x,
+        torch.tensor(list(engine.model_function(method, state, turn, first).encode())),
+        engine.server_scores(method.task, method.task.w0, rows),
     ]

@@ -65,7 +65,10 @@ def test_it_says_who_took_part_what_left_whom_and_what_the_server_learned(folder
     assert "Nothing left any machine" in left["says"]
     for client, rows in traffic.groupby("client"):
         own = [r for r in left["rows"] if r["client"] == client]
-        assert {r["verb"] for r in own} == {"publish", "stack"} and {r["learn"] for r in own} == {"collect"}
+        assert {(r["verb"], r["learn"]) for r in own} == {
+            *(("publish", "collect"), ("stack", "collect")),
+            *(("evaluate", "scores"), ("save_model", "nothing")),
+        }
         assert (
             sum(r["up"] for r in own) == rows["up"].sum()
             and sum(r["down"] for r in own) == rows["down"].sum()

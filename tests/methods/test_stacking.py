@@ -260,3 +260,30 @@ def test_who_contributes_more_is_served_a_version_with_more_privacy_budget(task:
     budget = {c: e.pop() or 0 for c, e in earned.items()}
     assert budget["c00"] == pytest.approx(0.5, rel=0.1) and budget["c01"] == pytest.approx(8, rel=0.1)
     assert accuracy(method, engine, state) > 0.3
+
+
+def test_clients_publish_and_stack_side_by_side(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two clients waits in both verbs for the other one; one after another they would wait in vain."""
+    from threading import Barrier
+
+    from motet.engines.choose import choose
+    from motet.engines.threads import Threads
+
+    both, build, public = Barrier(2, timeout=60), Stacking.build, Stacking.public_models
+
+    def meet(function: Any) -> Any:
+        def met(*given: Any) -> Any:
+            both.wait()
+            return function(*given)
+
+        return met
+
+    clients = federation(2)
+    method = Stacking(task, trees=2)
+    choice = choose("auto", method.task, clients, 1, method=method)
+    assert choice.name == "threads"
+    monkeypatch.setattr(Stacking, "build", meet(build))
+    monkeypatch.setattr(Stacking, "public_models", meet(public))
+    engine = Threads(clients, workers=2)
+    state = after(method, engine, 1)
+    assert set(state["stacked"]) == set(engine.clients)

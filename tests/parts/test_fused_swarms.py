@@ -140,20 +140,20 @@ def test_what_the_loops_do_not_know_is_asked_one_by_one(how: Any) -> None:
 def test_a_swarm_runs_on_the_loop_and_says_whether_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     task = linear(4, 1)
     method = Swarm(task, stretch=100)
-    short = choose("auto", task, lines(), 10, method=method, rounds=20)
+    short = choose("auto", task, lines(), lambda _: 10, method=method, rounds=20)
     assert (short.name, short.compiled) == ("loop", False) and "too few" in short.why
     monkeypatch.setattr("motet.engines.choose.find_spec", lambda name: None)
-    without = choose("auto", task, lines(), 10, method=method, rounds=1000)
+    without = choose("auto", task, lines(), lambda _: 10, method=method, rounds=1000)
     assert not without.compiled and "motet[speed]" in without.why
     monkeypatch.setattr("motet.engines.choose.find_spec", lambda name: object())
-    long = choose("auto", task, lines(), 10, method=method, rounds=1000)
+    long = choose("auto", task, lines(), lambda _: 10, method=method, rounds=1000)
     assert (long.name, long.compiled) == ("loop", True)
-    assert not choose("auto", task, lines(), 10, compiled="no", method=method, rounds=1000).compiled
+    assert not choose("auto", task, lines(), lambda _: 10, compiled="no", method=method, rounds=1000).compiled
 
 
 def test_a_compiled_run_is_not_continued_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("motet.engines.choose.find_spec", lambda name: None)
     method = Swarm(linear(4, 1))
-    choice = choose("loop", method.task, lines(), 1, compiled="yes", method=method)
+    choice = choose("loop", method.task, lines(), lambda _: 1, compiled="yes", method=method)
     with pytest.raises(ValueError, match=r"numba.*\n?hint: pip install"):
         choice.build(lines())

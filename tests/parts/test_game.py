@@ -16,7 +16,7 @@ from motet.vec import stack
 from rounds import after, server_examples, turn
 
 
-def test_a_client_sees_its_validation_examplesples_or_else_those_it_trains_on(
+def test_a_client_sees_its_validation_examples_or_else_those_it_trains_on(
     task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     h = clients_data["c03"]

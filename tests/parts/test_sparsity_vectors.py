@@ -18,6 +18,8 @@ from motet.client.activations import zero_masks
 from motet.parts import sparsity_vectors
 from motet.vec import Vec
 
+ONE_LAYER = sparsity_vectors.Measure(layers=1)
+
 
 def data_of(x: Tensor, n: int | None = None, seed: int = 5) -> Data:
     y, none = torch.zeros(len(x), dtype=torch.int64), Batch.of(x[:0], torch.zeros(0, dtype=torch.int64))
@@ -43,7 +45,7 @@ def test_a_sparsity_vector_by_hand() -> None:
 
 def test_only_the_first_layers_count_if_asked() -> None:
     x = torch.tensor([[2.0], [1.0], [-1.0], [0.0]])
-    assert sparsity_vectors.mean_vector(tiny(), tiny().w0, data_of(x), layers=1).tolist() == [1 / 2, 3 / 4]
+    assert sparsity_vectors.mean_vector(tiny(), tiny().w0, data_of(x), ONE_LAYER).tolist() == [1 / 2, 3 / 4]
 
 
 def test_in_an_image_zeros_are_counted_over_positions() -> None:
@@ -205,7 +207,7 @@ def test_validation_examples_count_too() -> None:
 def test_second_moments_by_hand() -> None:
     # first layer: units are zero for x = 2: (0, 1), for x = -1: (1, 0); minus 1/2, products are +-1/4
     found = sparsity_vectors.second_moments(
-        tiny(), tiny().w0, data_of(torch.tensor([[2.0], [-1.0]])), layers=1
+        tiny(), tiny().w0, data_of(torch.tensor([[2.0], [-1.0]])), ONE_LAYER
     )
     assert found.tolist() == [[0.25, -0.25], [-0.25, 0.25]]
 

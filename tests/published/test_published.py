@@ -390,3 +390,16 @@ def test_the_paper_s_noise_is_the_standard_deviation_times_epsilon() -> None:
 def test_a_flag_s_default_is_the_most_frequent_value_without_noise() -> None:
     flags = np.array([[1.0], [0.0], [1.0]])
     assert defaults(flags, {"sex": "flag"}, "noise", 16.0)[0].default == 1.0
+
+
+def test_side_by_side_models_run_in_children_of_their_own_and_one_after_another_in_one() -> None:
+    from motet.published import Limits
+    from motet.published.runner import borrowed, runners
+
+    limits = Limits(batch=77)  # of this test alone
+    with borrowed(limits) as one:
+        if not runners(limits).empty():
+            with borrowed(limits) as two:
+                assert one is not two
+    with borrowed(limits) as again:
+        assert again is one

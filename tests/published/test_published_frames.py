@@ -83,7 +83,7 @@ def test_what_cannot_be_converted_is_said_with_a_hint(model: Any, why: str) -> N
 
 def test_a_column_of_text_is_named_with_what_to_do() -> None:
     text = FRAME.assign(sex=np.where(FRAME["married"], "f", "m"))
-    with pytest.raises(UsageError, match=r"'sex' holds text(.|\n)*get_dummies"):
+    with pytest.raises(UsageError, match=r"'sex' holds text(.|\n)*'category'"):
         defaults(text, KINDS | {"sex": "flag"})
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 pytest.importorskip("onnxruntime")
 
@@ -21,8 +23,13 @@ def test_the_guide_publishes_refuses_and_predicts(tmp_path: Path, monkeypatch: p
         np.float32
     )
     known: dict[str, Any] = {"x": x, "y": (x[:, 0] > 50).astype(int)}
-    publishing, running, private = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    publishing, text, running, private, kept = re.findall(
+        r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL
+    )
     exec(publishing, known)
+    pytest.importorskip("xgboost")
+    frame = pd.DataFrame({"age": x[:, 0], "job": np.where(x[:, 2] > 0, "nurse", "clerk")})
+    exec(text, known | {"frame": frame})
     Path("outbox").rename("inbox")
     Path("inbox/mallory.onnx").write_bytes(b"no model")
     exec(running, known)
@@ -30,3 +37,7 @@ def test_the_guide_publishes_refuses_and_predicts(tmp_path: Path, monkeypatch: p
     assert set(known["refused"]) == {"mallory"}
     pytest.importorskip("opacus")
     exec(private, known | {"features": known["made"].manifest.features})
+    pytest.importorskip("tenseal")
+    linear = LogisticRegression(max_iter=500).fit(x, known["y"])
+    exec(kept, {"model": linear, "features": known["made"].manifest.features})
+    assert Path("kept/clinic.linear").exists() and Path("kept/clinic.json").exists()

@@ -12,9 +12,10 @@ import pytest
 
 from motet.cli.main import main
 from motet.errors import Damaged
+from motet.runs.compare_runs import differences
 from motet.runs.export import export
 from motet.runs.recipe import read
-from motet.runs.run import NoProgress, Run, Stopped, differences, run, verify
+from motet.runs.run import NoProgress, Run, Stopped, run, verify
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
 from rewritten import rewritten, without_checksums

@@ -74,6 +74,7 @@ def test_an_experiment_runs_in_processes_and_prints_our_numbers_and_the_papers(s
     assert "all head" in rebuilt["failures"][0] and rebuilt["values"]["global"] == []
     text = paper_numbers.as_text(table)
     assert "80.00" in text and "all head" in text
+    assert "Scale quick" in text and "Scale quick" not in paper_numbers.as_text(table | {"scale": "desk"})
     assert "| Average |" in (small / "table.md").read_text()
 
 

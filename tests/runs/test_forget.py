@@ -22,9 +22,10 @@ from motet.errors import Damaged, RunError, Stopped
 from motet.report import html
 from motet.report.price import price, price_text
 from motet.report.read import read as read_runs
+from motet.runs.compare_runs import differences
 from motet.runs.forget import forget
 from motet.runs.recipe import method_names, read
-from motet.runs.run import NoProgress, Run, differences, run
+from motet.runs.run import NoProgress, Run, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
 

@@ -71,7 +71,8 @@ def own_scores(folder: Path, client: str) -> np.ndarray:
     """What the client's personal model of the run makes of all its rows, in some order."""
     store = Store(folder)
     trainer = Trainer(resolve(recipes.Recipe(store.facts()["settings"])), store)
-    method, engine, turn = trainer.method, trainer.evaluator, trainer.turn(store.facts()["reported"])
+    method, turn = trainer.method, trainer.turn(store.facts()["reported"])
+    engine = trainer.choice.build(trainer.federated.clients_data, trainer.keeps)
     engine.visit(method, turn)
     view = method.download(unpack(store.state(turn.number)), client)
     own: Any = method.personal(view, engine.keep(client), engine.data(client))

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import motet
+from motet.runs.compare_runs import differences
 from motet.runs.recipe import read
-from motet.runs.run import RunError, differences, run, verify
+from motet.runs.run import RunError, run, verify
 from motet.runs.store import Store
 from rewritten import rewritten
 
@@ -108,15 +109,25 @@ def test_a_run_by_both_stops_when_neither_side_improves_and_says_since_when(tmp_
 
 def test_a_cohort_is_a_share_or_a_number_and_changes_from_round_to_round(tmp_path: Path) -> None:
     done = small(tmp_path / "r", "train.cohort=2", "data.clients=8")
-    who = done.traffic.groupby("round")["client"].apply(frozenset)
+    trained = done.asks.query("verb == 'train'")
+    who = trained.groupby("round")["client"].apply(frozenset)
     assert set(who.map(len)) == {2} and len(set(who)) > 1
 
 
 def test_bytes_are_counted_for_every_client_and_round(tmp_path: Path) -> None:
     done = small(tmp_path / "r")
     weights = (13 * 3 + 3) * 4  # wine: 13 features, 3 classes, float32
-    assert (done.traffic["up"] >= weights).all() and (done.traffic["up"] < weights + 400).all()
-    assert len(done.traffic) == 6 * len(done.clients.query("seen == 1"))
+    trained, many = done.asks.query("verb == 'train'"), len(done.clients.query("seen == 1"))
+    assert (trained["up"] >= weights).all() and (trained["up"] < weights + 400).all()
+    assert len(trained) == 6 * many
+    assert done.rounds["up"].sum() == trained["up"].sum()  # what training takes
+    for way in (
+        "up",
+        "down",
+    ):  # all that crosses the wire, scores included; the last row is the end of the run
+        assert done.traffic[way].sum() == done.asks[way].sum() > trained[way].sum()
+    assert sorted(set(done.traffic["round"])) == list(range(7)) and len(done.traffic) == 7 * many
+    assert set(done.asks["verb"]) == {"train", "evaluate", "save_model"}
 
 
 def test_regression_runs_too(tmp_path: Path) -> None:
@@ -145,9 +156,16 @@ ADAMS_AND_RATES = (
     "method.schedule.warm_up=2",
 )  # fmt: skip
 
+STACKING = (
+    "method=stacking",
+    "method.trees=3",
+    "train.patience=0",
+    "train.cohort=1.0",
+)  # each model is counted once
+
 
 @pytest.mark.parametrize(
-    "words", [(), ("engine.keep=disk",), ("engine.name=threads",), ADAMS_AND_RATES], ids=str
+    "words", [(), ("engine.keep=disk",), ("engine.name=threads",), ADAMS_AND_RATES, STACKING], ids=str
 )
 def test_stopping_and_going_on_ends_with_the_same_bits(tmp_path: Path, words: tuple[str, ...]) -> None:
     from motet.runs.run import NoProgress, Stopped
@@ -256,10 +274,10 @@ def test_ctrl_c_stops_after_the_round_and_the_same_command_goes_on(tmp_path: Pat
 
 
 def test_a_second_process_may_not_write_the_same_run(tmp_path: Path) -> None:
-    long = "train.rounds=100000"
-    first = start(tmp_path / "r", long)
+    long = ("train.rounds=100000", "train.patience=0")  # it must not end before the second has started
+    first = start(tmp_path / "r", *long)
     wait_until(lambda: rounds_done(tmp_path / "r") >= 1, first)
-    second = start(tmp_path / "r", long)
+    second = start(tmp_path / "r", *long)
     _, err = second.communicate()
     assert second.returncode == 2 and "another process is writing" in err and "hint:" in err
     assert first.poll() is None

@@ -14,8 +14,9 @@ import motet
 from motet.cli.main import main
 from motet.report.read import read as read_report
 from motet.runs.choose_metric import auto_metric
+from motet.runs.compare_runs import differences
 from motet.runs.recipe import RecipeError, read
-from motet.runs.run import RunError, differences, run, verify
+from motet.runs.run import RunError, run, verify
 from motet.runs.store import METRICS, Store
 from motet.runs.trainer import mean_score
 from rewritten import rewritten

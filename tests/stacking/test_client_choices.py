@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -16,8 +18,11 @@ from motet.client import Batch, Task
 from motet.engines.loop import Loop
 from motet.errors import UsageError
 from motet.methods.stacking import Stacking
-from motet.published import Feature, publish
+from motet.published import Feature, defaults, publish
 from motet.published.folder import save
+from motet.published.outbox import Terms
+from motet.runs.recipe import read
+from motet.runs.run import run
 from motet.stacking.client_choices import wishes
 from rounds import after
 
@@ -103,3 +108,57 @@ def test_auto_chooses_the_private_model_alone_where_others_publish_noise(task: T
     kept: Any = engine.keeps.get("c00")
     assert kept["whom"] == {} and kept["meta"] == ()
     assert state["trust"]["c00"] == {"c00": 1.0, "c01": 0.0, "c02": 0.0}
+
+
+def test_a_client_that_is_served_nothing_keeps_what_it_found_out_before(task: Task) -> None:
+    method = Stacking(task, trees=5, threshold=1.0)
+    once = after(method, Loop(make_clients_data([60] * 4)), 1)
+    later = after(method, Loop(make_clients_data([60] * 4)), 4)
+    out = [c for c in once["trust"] if not method.download(once, c)]
+    assert out and len(out) < 4
+    assert all(later["trust"][c] == once["trust"][c] for c in out)
+    assert any(later["history"][-1].values())
+
+
+def test_a_pickle_a_stranger_s_model_or_no_folder_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no folder(.|\n)*hint: motet.save_published"):
+        wishes([], str(tmp_path / "nowhere"), ["c00"])
+    (tmp_path / "c00.pkl").write_bytes(b"\x80\x04")
+    with pytest.raises(UsageError, match="is a pickle(.|\n)*hint: "):
+        wishes([], str(tmp_path), ["c00"])
+    (tmp_path / "c00.pkl").rename(tmp_path / "c0.onnx")
+    with pytest.raises(UsageError, match="unknown client c0(.|\n)*did you mean 'c00'"):
+        wishes([], str(tmp_path), ["c00"], {"c00": Terms({})})
+
+
+def test_a_model_of_the_table_itself_is_published_from_the_outbox_of_a_simulation(tmp_path: Path) -> None:
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    frame = hospital_rows()
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    text = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["job"]), remainder="passthrough")
+    mine = frame[frame["site"] == "north"]
+    model = make_pipeline(text, forest()).fit(mine[["age", "job"]], mine["outcome"])
+    features = defaults(mine, {"age": "number", "job": "category"})
+    about: Any = {"client": "north", "task": "classes", "classes": ("ill", "well"), "sample": mine}
+    save(publish(model, features, **about), tmp_path / "outbox")
+    words = ["method=stacking", "method.trees=5", f"method.outbox={tmp_path / 'outbox'}", "train.rounds=1"]
+    words += [f"data={tmp_path / 'people.csv'}", "data.target=outcome", "data.client=site"]
+    done = run(read(words=words), tmp_path / "r")
+    found = done.contributions
+    assert found["refused"] == {} and found["published"]["north"]["what"].startswith(
+        "an ExtraTreesClassifier"
+    )
+    assert found["trust"]["south"]["north"] > 0.02 and "north" not in found["named"]
+
+
+def hospital_rows() -> Any:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {"site": np.repeat(["north", "south", "west"], 120), "age": rng.integers(18, 90, 360)}
+    )
+    rows["job"] = rng.choice(["clerk", "nurse", "baker"], 360)
+    rows["outcome"] = np.where((rows["age"] > 50) ^ (rows["job"] == "nurse"), "ill", "well")
+    return rows

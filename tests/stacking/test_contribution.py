@@ -135,3 +135,7 @@ def test_the_graph_can_be_exported_and_read_again() -> None:
     assert not again.has_edge("a", "a")
     found = json.loads(c.to_json(TRUST, [TRUST] * 3))
     assert found["free_riders"] == ["c"] and len(found["history"]) == 3
+
+
+def test_where_nobody_relies_on_anybody_a_threshold_shuts_out_nobody() -> None:
+    assert c.served({"a": {"a": 1.0, "b": 0.0}, "b": {"b": 1.0}}, ["a", "b"], 0.5) == ["a", "b"]

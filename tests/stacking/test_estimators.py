@@ -105,7 +105,8 @@ def test_a_model_that_cannot_be_used_is_named_and_the_stack_goes_on() -> None:
     known, odd = LogisticRegression().fit(x, y), {"task": "classes", "classes": ("a", "b")}
     strange = publish(known, [Feature(n) for n in NAMES], client="strange", **odd)
     stack = StackedClassifier({"good": good, "broken": broken, "strange": strange}, **small(names=NAMES))
-    stack.fit(x, y)
+    with pytest.warns(UserWarning, match="left out of the stack"):
+        stack.fit(x, y)
     assert set(stack.refused_) == {"broken", "strange"} and "good" in stack.importances_
     assert stack.refused_["broken"].startswith("client broken: ")
 
@@ -182,3 +183,64 @@ def test_what_is_unknown_is_refused_with_what_would_do() -> None:
         StackedClassifier(variant="both").fit(x, y)
     with pytest.raises(ValueError, match="forest, boosting, linear, search"):
         StackedClassifier(meta="deep").fit(x, y)
+
+
+# ---- text, and labels that do not match ----
+
+
+def patients(rows: int = 240, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"age": rng.integers(18, 90, rows), "job": rng.choice(["clerk", "nurse"], rows)})
+    return frame, np.where((frame["age"] > 50) ^ (frame["job"] == "nurse"), "ill", "well")
+
+
+def encoded_forest() -> Any:
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    text = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["job"]), remainder="passthrough")
+    return make_pipeline(text, RandomForestClassifier(8, random_state=0))
+
+
+def test_a_frame_with_text_stacks_published_and_fitted_models_that_read_text() -> None:
+    frame, y = patients(seed=1)
+    model = encoded_forest().fit(*patients())
+    about: Any = {"client": "clinic", "task": "classes", "classes": ("ill", "well")}
+    shared = publish(model, defaults(frame, {"age": "number", "job": "category"}), **about)
+    stack = StackedClassifier({"clinic": shared, "own": model}, random_state=0).fit(frame, y)
+    assert set(stack.importances_) == {"private", "clinic", "own"} and stack.refused_ == {}
+    new, truth = patients(seed=2)
+    assert stack.score(new, truth) > 0.9
+    stack.predict(new.assign(job="pilot"))  # nobody knows pilots
+    assert [c["models"] for c in gains(stack, frame, y)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "why"),
+    [
+        (("ill", "well"), (0, 1), r"none of which is ours \(\['0', '1'\]\); hint: one names classes"),
+        (("sick", "fine"), ("ill", "well"), "hint: name classes alike"),
+    ],
+)
+def test_labels_that_do_not_match_are_said_and_the_others_are_stacked(
+    theirs: Any, ours: Any, why: str
+) -> None:
+    frame, y = patients()
+    labels = np.where(y == "ill", *theirs)
+    about: Any = {"client": "clinic", "task": "classes", "classes": tuple(sorted(theirs))}
+    model = publish(
+        encoded_forest().fit(frame, labels), defaults(frame, {"age": "number", "job": "category"}), **about
+    )
+    with pytest.warns(UserWarning, match=f"left out of the stack: client clinic: (.|\n)*{why}"):
+        stack = StackedClassifier([model], random_state=0).fit(frame, np.where(y == "ill", *ours))
+    assert set(stack.importances_) == {"private"} and "clinic" in stack.refused_
+
+
+def test_whole_numbers_are_the_same_classes_with_and_without_a_decimal_point() -> None:
+    frame, y = patients()
+    about: Any = {"client": "clinic", "task": "classes", "classes": ("0", "1")}
+    model = encoded_forest().fit(frame, (y == "ill").astype(int))
+    shared = publish(model, defaults(frame, {"age": "number", "job": "category"}), **about)
+    stack = StackedClassifier([shared], random_state=0).fit(frame, (y == "ill").astype(float))
+    assert "clinic" in stack.importances_

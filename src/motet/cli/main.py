@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from motet import __version__
+from motet.cli.bench_command import bench_command
 from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary, say, split_words
 from motet.cli.compare_command import compare_command
 from motet.cli.data_commands import data_commands
+from motet.cli.encrypted_commands import encrypted_commands
 from motet.cli.evidence_command import evidence_command
 from motet.cli.federation_commands import federation_commands
 from motet.cli.forget_command import forget_command
@@ -83,7 +86,9 @@ def parser() -> argparse.ArgumentParser:
     evidence_command(add)
     data_commands(add)
     reproduce_command(add)
+    bench_command(add)
     predict_command(add)
+    encrypted_commands(add)
     federation_commands(add)
     return top
 
@@ -163,18 +168,26 @@ def do_show(args: Any) -> None:
     from motet.report import tables, terminal
     from motet.report.contributions import contributions_of, contributions_text
     from motet.report.read import read
+    from motet.report.stack_variants import variants_of, variants_text
 
     found = read([Path(args.run)])
+    variants = variants_of(found[0])
     if args.clients:
         frame = tables.by_client(found)
-        text = terminal.clients_text(frame, found[0].metric)
-        print(frame.to_json(orient="records") if args.json else text)
+        text = [terminal.clients_text(frame, found[0].metric), *variants_text(variants, clients=True)]
+        print(frame.to_json(orient="records") if args.json else "\n".join(text))
         return
-    summary = tables.summary(found[0]) | {"contributions": contributions_of(found[0].facts)}
+    contributions = contributions_of(found[0].facts)
+    summary = tables.summary(found[0]) | {"variants": variants, "contributions": contributions}
     if args.graphml:
-        print(graphml_of(summary["contributions"], args.run))
+        print(graphml_of(contributions, args.run))
         return
-    lines = [terminal.summary_text(summary), *contributions_text(summary["contributions"])]
+    width = shutil.get_terminal_size().columns
+    lines = [
+        terminal.summary_text(summary),
+        *variants_text(variants),
+        *contributions_text(contributions, width),
+    ]
     print(json.dumps(summary, default=str) if args.json else "\n".join(lines))
 
 

@@ -56,6 +56,7 @@ def do_reproduce(args: Any) -> None:
     found = experiments.find(args.name, consent_of(args))
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
+    table["scale"] = args.scale
     print(json.dumps(table) if args.json else paper_numbers.as_text(table))
     if drawing := experiments.module_of(found, "show"):
         print("\n".join(drawing.show(done, table, base)), file=sys.stderr if args.json else sys.stdout)

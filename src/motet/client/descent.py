@@ -30,6 +30,7 @@ from motet.client.augment import shift_and_flip
 from motet.client.batches import batches, dice, schedule
 from motet.client.batchnorm import statistics, training_mode, with_statistics_of
 from motet.client.data import Batch, Data, take
+from motet.client.devices import still_working
 from motet.client.optimisers import Optimiser, OptimiserName, State
 from motet.vec import Vec
 
@@ -111,7 +112,8 @@ class _Descent(torch.autograd.Function):
         # The axis of clients of each value, None if all clients share it; rule and spec are no tensors.
         dims = in_dims[2:]
         rows = [v if d is None else v.movedim(d, 0) for v, d in zip(values, dims, strict=True)]
-        out = together(rule, info.batch_size, spec, rows, [d is not None for d in dims])
+        with still_working():  # torch leaves modes when it calls this rule
+            out = together(rule, info.batch_size, spec, rows, [d is not None for d in dims])
         return tuple(out), (0,) * len(out)
 
 
@@ -125,21 +127,23 @@ def alone(
     x, y, n, seed, *weight = rows
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
-    u = w.map(lambda a, _: own(a))
+    u, given = w.map(lambda a, _: own(a)), with_own_statistics(given)
     state = rule.optimiser.initial(u)
+    rate = float(lr)  # read once: on a GPU reading waits for all that is under way
     for epoch, at in batches(rule, seed, n, *length):
         some = take(x, at)
         if rule.augment:
             some = shift_and_flip(some, dice(seed, epoch, at))
         batch = Batch(some, y[at], weight[0][at]) if weight else Batch.of(some, y[at])
-        u, state = one_step(rule, u, state, given, lr, batch)
+        u, state = one_step(rule, u, state, given, (lr, rate), batch)
     return u.map(lambda a, _: a.detach())
 
 
 def one_step(
-    rule: DescentRule, u: Vec, state: State, given: Any, lr: Tensor, batch: Batch
+    rule: DescentRule, u: Vec, state: State, given: Any, lr: tuple[Tensor, float], batch: Batch
 ) -> tuple[Vec, State]:
-    """One step of one client; the usual step changes `u` in place, which saves a copy of the weights."""
+    """One step of one client; the usual step changes `u` in place, which saves a copy of the weights. `lr` is the rate
+    as a tensor and as a number."""
     still = statistics(u)
     names = [k for k in u if k not in still]
     params = [u[k] for k in names]
@@ -154,9 +158,17 @@ def one_step(
     g = Vec({k: torch.zeros_like(a) if (s := found.get(k)) is None else s for k, a in u.items()})
     g, state = rule.optimiser.direction(g, u, state)
     if rule.step is not sgd:
-        return with_statistics_of(rule.step(u, g, given, lr), u).map(lambda a, _: own(a)), state
-    torch._foreach_add_(list(u.values()), list(g.values()), alpha=-float(lr))
+        return with_statistics_of(rule.step(u, g, given, lr[0]), u).map(lambda a, _: own(a)), state
+    torch._foreach_add_(list(u.values()), list(g.values()), alpha=-lr[1])
     return u, state
+
+
+def with_own_statistics(given: Any) -> Any:
+    """The tree with copies of batch statistics: a loss that predicts with weights it is given changes them in place."""
+    if isinstance(given, Vec):
+        still = statistics(given)
+        return Vec(dict(given) | {k: given[k].clone() for k in still}) if still else given
+    return type(given)(map(with_own_statistics, given)) if type(given) in (tuple, list) else given
 
 
 def own(a: Tensor) -> Tensor:
@@ -299,7 +311,7 @@ class Traced:
     def __call__(self, *values: Tensor) -> Any:
         if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
             return self.f(*values)  # there is another vmap around this one
-        shapes = tuple((v.shape, v.dtype) for v in values)
+        shapes = (values[0].device, *((v.shape, v.dtype) for v in values))
         if shapes not in self.made:
             self.made[shapes] = self.build(values)
         return self.made[shapes](*values)

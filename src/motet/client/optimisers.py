@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from motet.client.batchnorm import weights_of
+from motet.client.devices import widest_float
 from motet.vec import Vec
 
 OptimiserName = Literal["sgd", "adam", "adamw"]
@@ -39,7 +40,8 @@ class Optimiser:
         """The state before the first step; `clients` is (clients,) where weights are stacked."""
         if self.name == "sgd":
             return (u.zeros(),) if self.momentum else ()
-        one = torch.ones(tuple(clients), dtype=torch.float64)
+        kind = widest_float(next(iter(u.values())).device)
+        one = torch.ones(tuple(clients), dtype=kind)
         return u.zeros(), u.zeros(), Vec(beta1=one, beta2=one.clone())
 
     def direction(self, g: Vec, u: Vec, state: State) -> tuple[Vec, State]:

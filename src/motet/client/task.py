@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from motet.client.activations import zero_masks
 from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
+from motet.client.devices import CPU, here, moved
 from motet.client.losses import USUAL, Criterion, Kind
 from motet.client.metrics import OwnMetric, metrics, probabilities
 from motet.client.own_loss import OwnLoss
@@ -80,13 +81,29 @@ class Task:
         self.statistics: str = getattr(net, "statistics", "")
         buffers = dict(net.named_buffers())
         named = dict(net.named_parameters()) | {k: buffers[k] for k in statistics(buffers)}
-        self.w0 = Vec({k: p.detach().clone() for k, p in named.items()})
+        self._w0 = {CPU: Vec({k: p.detach().clone() for k, p in named.items()})}
         self.head = last_layer(net)
         self.body = tuple(k for k in self.w0 if k not in self.head)
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
         self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
         self._own = threading.local()
         net.requires_grad_(False)
+
+    @property
+    def w0(self) -> Vec:
+        """The initial weights, on the device that the visit under way computes on."""
+        device = here()
+        if device in self._w0:
+            return self._w0[device]
+        with _disable_current_modes():
+            made: Vec = moved(self._w0[CPU], device)
+        if torch._C._functorch.peek_interpreter_stack() is None:  # else it belongs to a transform that ends
+            self._w0[device] = made
+        return made
+
+    @w0.setter
+    def w0(self, w: Vec) -> None:
+        self._w0 = {CPU: w}
 
     def other(self, name: str) -> Task:
         """The same task with another network, always the same one for a name."""
@@ -172,12 +189,15 @@ class Task:
         return y if self.kind == "classes" else y * self.scale + self.offset
 
     def _mine(self) -> ThreadNet:
-        """Weights are put in place of the network's own: every thread needs a network to itself."""
-        if not hasattr(self._own, "net"):
+        """Weights are put in place of the network's own: every thread needs a network to itself, on each device."""
+        nets: dict[torch.device, ThreadNet] = vars(self._own).setdefault("nets", {})
+        device = here()
+        if device not in nets:
             with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
-                self._own.net = ThreadNet(copy.deepcopy(self.net), self.statistics)
-        mine: ThreadNet = self._own.net
-        return mine
+                net = copy.deepcopy(self.net)
+                move_attributes(net, device)
+                nets[device] = ThreadNet(net, self.statistics)
+        return nets[device]
 
 
 class ThreadNet:
@@ -262,6 +282,15 @@ class Measured:
 
     def mean(self) -> dict[str, Tensor]:
         return {k: v / self.rows for k, v in self.sums.items()}
+
+
+def move_attributes(net: nn.Module, device: torch.device) -> None:
+    """Put tensors that are plain attributes of layers, say a table of positions, where the network runs. Parameters
+    and statistics are given at each call."""
+    for module in net.modules() if device != CPU else ():
+        for name, value in list(vars(module).items()):
+            if name not in ("_parameters", "_buffers", "_modules"):
+                vars(module)[name] = moved(value, device)
 
 
 def slices(examples: Batch) -> Iterator[Batch]:

@@ -7,25 +7,28 @@ Knows engines by name. Does not know methods, which say themselves what suits th
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+import torch
+from torch.nn import RNNBase
+
 from motet.client import ClientData, Task
+from motet.client.devices import CPU, widest_float
 from motet.core import Client, Method, is_solo, is_verb
 from motet.engines.client_state import ClientStates
+from motet.engines.device_names import best_there, device_named, free_memory
 from motet.engines.loop import Loop
-from motet.engines.threads import Threads
+from motet.engines.memory_needs import check_memory, chunk_for, client_bytes, is_small_step
+from motet.engines.threads import Threads, cores
 from motet.engines.vmap import Vmap
 from motet.errors import UsageError
 
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
-_CHUNK_BYTES = 256 << 20  # what the clients of one chunk may take together
-_CHUNK_MOST = 128  # larger chunks gain nothing
 
 
 @dataclass(frozen=True)
@@ -36,33 +39,41 @@ class Choice:
     chunk: int = 0
     compiled: bool = False
     why: str = ""
+    device: str = "cpu"
+    workers: int = 0  # threads that the device has room for; 0 = as many as there are cores
 
     def build(
         self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None = None, workers: int = 0
     ) -> Loop:
+        device = device_named(self.device)
         if self.name == "vmap":
-            return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled)
+            return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled, device=device)
         if self.name == "threads":
-            return Threads(clients_data, keeps, workers=workers or None)
+            return Threads(clients_data, keeps, workers=workers or self.workers or None, device=device)
         if self.compiled and find_spec("numba") is None:
             raise UsageError(
                 "engine.compile is yes, which on the engine loop needs numba, and it is not installed.\n"
                 "hint: pip install 'motet[speed]'; a new run may have engine.compile=no"
             )
-        return Loop(clients_data, keeps, fuses=self.compiled)
+        return Loop(clients_data, keeps, fuses=self.compiled, device=device)
 
 
 def choose(
     name: str,
     task: Task,
     clients_data: Mapping[Client, ClientData],
-    steps: int,
+    steps: Callable[[int], int],
     chunk: int = 0,
     compiled: str = "auto",
     method: Method | None = None,
     rounds: int = 1,
+    device: str = "cpu",
+    workers: int = 0,
 ) -> Choice:
-    """`steps` is how many batched steps the whole run will take; `compiled` is auto, yes or no."""
+    """`steps` says how many batched steps the whole run takes with so many clients in a chunk; `compiled` is auto, yes
+    or no."""
+    if (device := suiting_device(device, method)) != "cpu":
+        return choose_there(name, task, clients_data, chunk, compiled, method, device, workers)
     why = f"engine.name={name}"
     if name == "auto":
         name, why = pick(task, len(clients_data), method)
@@ -75,9 +86,10 @@ def choose(
         return Choice("loop", 0, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
     if name != "vmap":
         return Choice(name, why=why)
-    chunk = chunk or min(_CHUNK_MOST, fitting(task, clients_data))
-    steps *= -(-len(clients_data) // chunk)
-    yes, reason = worth(steps) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")
+    chunk = chunk or chunk_for(task, clients_data, CPU, 0)
+    yes, reason = (
+        worth(steps(chunk)) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")
+    )
     return Choice("vmap", chunk, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
 
 
@@ -120,9 +132,57 @@ def worth(steps: int) -> tuple[bool, str]:
     return True, f"{steps:,} batched steps pay for it"
 
 
-def fitting(task: Task, clients_data: Mapping[Client, ClientData]) -> int:
-    """How many of the largest client fit into a chunk: its examples, and some copies of the weights."""
-    weights = sum(v.numel() * 4 for v in task.w0.values())
-    one = math.prod(next(iter(clients_data.values())).train.shape)
-    rows = max(h.n + len(h.val) for h in clients_data.values()) * one * 4
-    return max(1, _CHUNK_BYTES // (rows + 6 * weights))
+# ---- on another device ----
+
+
+def suiting_device(name: str, method: Method | None = None) -> str:
+    """The device that `name` means here. Ordinary Python and swarms run on the CPU, whatever is asked for."""
+    device = best_there() if name == "auto" else str(device_named(name))
+    return "cpu" if method and (all_solo(method) or method.suits()[0]) else device
+
+
+def choose_there(
+    name: str,
+    task: Task,
+    clients_data: Mapping[Client, ClientData],
+    chunk: int,
+    compiled: str,
+    method: Method | None,
+    device_name: str,
+    workers: int,
+) -> Choice:
+    """As `choose`, on another device than the CPU: nothing is compiled unless it is asked for."""
+    device, batch = device_named(device_name), int(getattr(method, "batch", 16))
+    check_precision(task, device)
+    why = f"engine.name={name}"
+    if name == "auto":
+        name, why = pick_there(task, clients_data, batch)
+    one = client_bytes(task, clients_data, batch)
+    if name == "vmap":
+        chunk = chunk or chunk_for(task, clients_data, device, batch)
+        check_memory(device, min(chunk, len(clients_data)), one, "engine.chunk")
+        return Choice("vmap", chunk, compiled == "yes", f"{why}; on {device}", device_name)
+    check_memory(device, workers if name == "threads" and workers else 1, one, "engine.workers")
+    free = free_memory(device)
+    fit = 0 if free is None or name != "threads" else min(cores(), max(1, free // one))
+    return Choice(name, why=f"{why}; on {device}", device=device_name, workers=fit)
+
+
+def pick_there(task: Task, clients_data: Mapping[Client, ClientData], batch: int) -> tuple[str, str]:
+    if not task.stackable:
+        return "threads", "batch statistics want one client at a time"
+    if any(isinstance(m, RNNBase) for m in task.net.modules()):
+        return "threads", "recurrent layers run best as one call for each client"
+    if len(clients_data) < 2:
+        return "loop", "there is one client, which leaves nothing to batch"
+    if not is_small_step(task, clients_data, batch):
+        return "threads", "a step of one client is work enough for the device"
+    return "vmap", "small steps: clients run stacked as one tensor program"
+
+
+def check_precision(task: Task, device: torch.device) -> None:
+    if any(v.dtype == torch.float64 for v in task.w0.values()) and widest_float(device) != torch.float64:
+        raise UsageError(
+            f"engine.device is {str(device)!r}, which has no double precision, and this data set needs it.\n"
+            "hint: engine.device=cpu"
+        )

@@ -56,6 +56,8 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
         add("personal", method.personal(sent["download"], keep, who.data))
     if "alone" in sent["sides"]:
         add("alone", method.alone(sent["download"], keep, who.data))
+    for name in [n for n in method.variants if n in sent["sides"]]:
+        add(name, method.variant_model(name, sent["download"], keep, who.data))
     if "constant" in sent["sides"]:
         found["constant"] = constant(task, who.data.all, len(who.examples))
     return found, keep
@@ -95,6 +97,12 @@ def personal_model(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> t
             "functools.partial(self.task.predict, weights), which can be saved"
         )
     return own.args, keep
+
+
+def model_function(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
+    """The name of the function that a personal model's trees are arguments of."""
+    own: Any = method.personal(sent, keep, who.data)
+    return str(own.func.__name__), keep
 
 
 # ---- metrics ----

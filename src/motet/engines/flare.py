@@ -18,20 +18,27 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
+from torch import Tensor
+
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.awaited_replies import EVERY, Outcome, gather
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
-from motet.engines.letters import BEGINS_ANEW, LEARN, Letter, LetterJob, Reply
+from motet.engines.file_letters import batches, lacking
+from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
+from motet.engines.meter import Meter
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
 from motet.text import printable, round_name
-from motet.wire import WireError
+from motet.wire import FileNames, WireError, named
 
 log = logging.getLogger("motet.server")
 _SHORT = 1000  # bytes; a refusal that is one word is shorter
+_AGAIN = (
+    3  # times that a letter is repeated: a site may begin anew, and lack files, and lose some of them again
+)
 Received = Callable[..., None]
 """Writes down replies that came: by client, then job, verb, learn, round and ask."""
 Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
@@ -46,6 +53,7 @@ class Flare(Loop):
     """A Loop whose clients live elsewhere."""
 
     name = "flare"
+    meter: Meter
 
     def __init__(
         self,
@@ -77,6 +85,8 @@ class Flare(Loop):
         self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
         self.anew: dict[Client, int] = {}  # who gave up what it kept, and in which round
         self.received: Received = lambda *_, **__: None
+        self.meter = Meter()
+        self.names = FileNames()
 
     # ---- asks ----
 
@@ -96,7 +106,8 @@ class Flare(Loop):
         finite = {c: r for c, r in whole.items() if all_finite(r.tree)}
         finite = self.without(finite, outsized(ask, {c: r.tree for c, r in finite.items()}))
         came = [c for c in found if c not in self.excluded]
-        self.check_enough(self.where(ask.verb), len(came), len(ask.to))
+        idle = len(self.present.difference(ask.to)) if self.is_any_form(ask) else 0
+        self.check_enough(self.where(ask.verb), len(came) + idle, len(ask.to) + idle)
         for client in came:
             if client not in finite:
                 self.refused.append((client, name_of(ask.verb), self.turn.number))
@@ -108,9 +119,13 @@ class Flare(Loop):
     def of_other_form(self, ask: Ask, replies: Mapping[Client, Tree]) -> dict[Client, str]:
         """Whose replies are not of the form that a blank client's reply has, and why."""
         like = self.expect.like(self.method, self.turn, ask) if self.expect else None
-        own = getattr(ask.verb, "check", None)  # a solo verb's reply may differ from client to client
-        any_form = is_solo(ask.verb) and ask.learn == "all"
-        return odd_forms(replies, like, own, loose=ask.learn == "all", any_form=any_form)
+        own = getattr(ask.verb, "check", None)
+        return odd_forms(replies, like, own, loose=ask.learn == "all", any_form=self.is_any_form(ask))
+
+    def is_any_form(self, ask: Ask) -> bool:
+        """Whether replies may differ from client to client, and nothing is made of all of them together: who is there
+        and was not asked then counts as one that answered."""
+        return is_solo(ask.verb) and ask.learn == "all"
 
     def check_enough(self, what: str, came: int, asked: int) -> None:
         if came < (need := min(self.min_replies, asked)):
@@ -194,12 +209,18 @@ class Flare(Loop):
 
     def call_sites(self, job: LetterJob, sent: Mapping[Client, Tree], **more: Any) -> dict[Client, Reply]:
         """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
-        letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items() if c in self.present}
+        sent, files = self.with_names({c: tree for c, tree in sent.items() if c in self.present})
+        letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items()}
         if not letters:
             return {}
         came, failed = self.posted(job, letters, **more)
-        if anew := [c for c, message in came.items() if self.begins_anew(c, message)]:
-            again = {c: self.letter(job, c, sent[c], **more) for c in anew}
+        for _ in range(_AGAIN):
+            wanted = lacking(came, files) if files else {}
+            anew = [c for c, message in came.items() if self.begins_anew(c, message)]
+            if not wanted and not anew:
+                break
+            failed |= self.bring(wanted, files)
+            again = {c: self.letter(job, c, sent[c], **more) for c in {*anew, *wanted} if c not in failed}
             more_came, more_failed = self.posted(job, again, **more)
             came, failed = came | more_came, failed | more_failed
         found: dict[Client, Reply] = {}
@@ -219,13 +240,36 @@ class Flare(Loop):
                 self.away.pop(client, None)
         return {c: r for c, r in found.items() if c not in refusals}
 
+    def with_names(self, sent: Mapping[Client, Tree]) -> tuple[dict[Client, Tree], dict[str, Tensor]]:
+        """What is sent, with names in place of files, and the files; only published models are files."""
+        if not self.method.has_public_models:
+            return dict(sent), {}
+        found = {c: named(tree, self.names) for c, tree in sent.items()}
+        return {c: tree for c, (tree, _) in found.items()}, {
+            k: file for _, files in found.values() for k, file in files.items()
+        }
+
+    def bring(self, wanted: Mapping[Client, Sequence[str]], files: Mapping[str, Tensor]) -> dict[Client, str]:
+        """Send files to those that lack them; who did not answer, and why. A site that cannot store a file says so
+        when the letter that names it comes again."""
+        failed: dict[Client, str] = {}
+        for some in batches(wanted, files):
+            letters = {c: self.letter("files", c, tree) for c, tree in some.items() if c not in failed}
+            failed |= self.posted("files", letters)[1]
+        return failed
+
     def posted(self, job: LetterJob, letters: Mapping[Client, bytes], **more: Any) -> tuple[
         dict[Client, bytes], dict[Client, str]
     ]:  # fmt: skip
         """Letters carried; what came is written down before anything is read of it."""
+        if not letters:
+            return {}, {}
         came, failed = self.post(letters)
-        learn = LEARN[more["learn"]] if "learn" in more else ""
-        self.received(came, job, more.get("verb", ""), learn, self.turn.number, more.get("number", 0))
+        learn, verb = LEARN[more["learn"]] if "learn" in more else "", more.get("verb", "")
+        self.received(came, job, verb, learn, self.turn.number, more.get("number", 0))
+        for client, letter in letters.items():
+            what, up = verb if job == "verb" else job, length(came.get(client))
+            self.meter.count(client, what, learn or JOB_LEARNS[job], up, len(letter))
         return came, failed
 
     def read(self, job: LetterJob, message: bytes) -> Reply:
@@ -277,6 +321,11 @@ class Flare(Loop):
         for client, why in wrong.items():
             self.exclude(client, why)
         return {c: v for c, v in found.items() if c not in wrong}
+
+
+def length(reply: Any) -> int:
+    """Bytes of what came; what is no message counts as an empty one."""
+    return len(reply) if isinstance(reply, bytes) else 0
 
 
 def by_side(tree: Tree) -> dict[str, Tree]:

@@ -8,26 +8,29 @@ Knows fields and bytes. Does not know how letters are carried, nor what is done 
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from motet.core import Tree
 from motet.text import printable
 from motet.wire import WireError, check_form, pack, record, unpack
 
-PROTOCOL = 1  # of letters and replies: parties that speak another one do not understand each other
+PROTOCOL = 2  # of letters and replies: parties that speak another one do not understand each other
 
 Number = Annotated[int, Meta(gt=-(1 << 40), lt=1 << 40)]
 Label = tuple[Number, Number]  # (round, number of the ask within it)
 LetterJob = Literal[
-    "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model"
+    "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model", "files"
 ]
 BEGINS_ANEW = "reset"  # a refusal: the client gave up what it kept, and starts as one that has just joined
+LACKS_FILES = "files"  # a refusal: the letter names files that the client does not have; its tree says which
+JOB_LEARNS = {"evaluate": "scores", "evaluate_trained": "scores", "save_model": "nothing", "files": "nothing"}
 REPLY_BYTES: dict[LetterJob, int] = {  # largest replies that a server reads; of verbs, see the engine
     "describe": 16 << 20, "measure": 16 << 20, "layout": 64 << 10, "offer": 64 << 10, "evaluate": 1 << 20,
-    "evaluate_trained": 1 << 20, "save_model": 64 << 10,
+    "evaluate_trained": 1 << 20, "save_model": 64 << 10, "files": 64 << 10,
 }  # fmt: skip
 _REFUSAL = 300  # letters of a refusal that are kept
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
@@ -59,7 +62,12 @@ class Letter(Struct, frozen=True):
     @classmethod
     def read(cls, message: bytes, limit: int | None = None) -> Letter:
         """The letter that the bytes hold; anything else is a WireError."""
-        return record(unpack(message, limit), cls, "letter")
+        return record(unpack(message, limit, files=True), cls, "letter")
+
+    @property
+    def digest(self) -> str:
+        """Tells a repeated ask from another one with the same label."""
+        return sha256(replace(self, spare=()).pack()).hexdigest()
 
     @property
     def label(self) -> Label:
@@ -84,6 +92,8 @@ class Reply(Struct, frozen=True):
         """The reply that the bytes hold; anything else is a WireError. With `like`, its tree must be of the
         same form as that one (see wire.check_form). A refusal is text of somebody else's, and made harmless."""
         reply = record(unpack(message, limit), cls, "reply")
+        if reply.refusal == LACKS_FILES:
+            return cls(tree=file_hashes(reply.tree), refusal=LACKS_FILES)
         if reply.refusal:
             return cls(refusal=printable(reply.refusal, _REFUSAL).strip() or "a refusal without a word")
         if like is not None and not reply.spoilt:
@@ -99,3 +109,8 @@ class Reply(Struct, frozen=True):
                 f"the reply to {job} says that it is not finite, which only a verb's reply can be"
             )
         return reply
+
+
+def file_hashes(tree: Tree) -> list[str]:
+    """The files that a client says that it lacks, as far as these are hashes."""
+    return [v for v in tree if isinstance(v, str) and len(v) == 64] if isinstance(tree, list) else []

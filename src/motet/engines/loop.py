@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.client import Batch, ClientData, ClientTest, Data
+from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted
+from motet.client.devices import CPU
 from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
 from motet.core import (
     SIDES,
@@ -29,6 +30,7 @@ from motet.core import (
     Tree,
     Turn,
     Verb,
+    is_solo,
     is_verb,
 )
 from motet.engines.client_state import ClientStates
@@ -37,11 +39,14 @@ from motet.engines.evaluate import (
     evaluation_request,
     groups,
     measured,
+    model_function,
     personal_model,
     predictions,
     predictions_trained,
 )
 from motet.engines.mean import ReplyMean, RunningMean
+from motet.engines.meter import Meter
+from motet.engines.placement import Placement
 from motet.text import round_name
 from motet.vec import leaves, stack
 
@@ -54,6 +59,9 @@ class Loop:
     """Every engine of motet is a Loop; others override how replies are made."""
 
     name = "loop"
+    meter: Meter | None = (
+        None  # of an engine that sends letters; the bytes of others are counted by their trees
+    )
 
     def __init__(
         self,
@@ -61,11 +69,13 @@ class Loop:
         keeps: ClientStates | None = None,
         *,
         fuses: bool = False,
+        device: torch.device = CPU,
     ) -> None:
         self.clients_data = dict(clients_data)
         self.clients = sorted(clients_data)
         self.keeps = keeps or ClientStates()
         self.fuses = fuses  # whether asks that can be done at once are
+        self.placement = None if device == CPU else Placement(device, self.clients_data.values())
         self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
         self.refused: list[Refusal] = []
         self.refused_before = 0  # how many there were when the ask that is under way began
@@ -136,6 +146,21 @@ class Loop:
         self.visit(method, turn)
         views = {c: method.download(state, c) for c in self.clients}
         yield from self.each(partial(personal_model, method), views, self.client_test)
+
+    def model_function(self, method: Method, state: Tree, turn: Turn, client: Client) -> str:
+        """The name of the function that a personal model's trees are arguments of."""
+        self.visit(method, turn)
+        sent = {client: method.download(state, client)}
+        return str(dict(self.each(partial(model_function, method), sent, self.client_test))[client])
+
+    def server_scores(self, task: Task, model: Tree, examples: Batch) -> Tensor:
+        """What a model predicts for examples of the server's own."""
+        if self.placement is None:
+            return predicted(partial(task.predict, model), examples)
+        with self.placement.visit():
+            w, rows = self.placement.sent(model), self.placement.there(examples)
+            scores: Tensor = self.placement.back(predicted(partial(task.predict, w), rows))
+        return scores
 
     def visit(self, method: Method, turn: Turn, upto: int | None = None) -> None:
         """Which method and turn count now, and the round whose client states do: by default the turn's."""
@@ -221,7 +246,20 @@ class Loop:
     # ---- what can go wrong ----
 
     def perform(self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
-        return perform(verb, sent, keep, data, self.turn.number, client)
+        if self.placement is None or self.is_ordinary_python(verb):
+            return perform(verb, sent, keep, data, self.turn.number, client)
+        with self.placement.visit():
+            _ = self.method.task.w0  # moved to the device once, before any transform begins
+            kept, there = self.placement.there(keep), self.placement.there(data)
+            letter = self.placement.sent(sent)
+            reply, new = perform(verb, letter, kept, there, self.turn.number, client)
+            return self.placement.back(reply), keep if new is kept else self.placement.back(new)
+
+    def is_ordinary_python(self, verb: Verb) -> bool:
+        """Whether it, or what it calls of the method, is solo: such code may use NumPy, so it stays on the host."""
+        if not isinstance(verb, partial):
+            return is_solo(verb)
+        return any(map(is_solo, (self.method.personal, self.method.alone, *verb.args)))
 
     def accepted(self, ask: Ask, client: Client, reply: Tree, keep: Tree) -> bool:
         """Whether a reply can be used; if so, what the client keeps is stored, else it keeps what it had."""

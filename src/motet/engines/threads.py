@@ -13,7 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import torch
+
 from motet.client import ClientData
+from motet.client.devices import CPU
 from motet.client.visit import single_thread
 from motet.core import Ask, Client, Tree, Verb
 from motet.engines.client_state import ClientStates
@@ -31,8 +34,9 @@ class Threads(Loop):
         keeps: ClientStates | None = None,
         *,
         workers: int | None = None,
+        device: torch.device = CPU,
     ) -> None:
-        super().__init__(clients_data, keeps)
+        super().__init__(clients_data, keeps, device=device)
         self.workers = workers or cores()
         self.pool = ThreadPoolExecutor(self.workers, initializer=single_thread)
 

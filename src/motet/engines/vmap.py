@@ -18,11 +18,14 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
+from motet.client.devices import CPU, moved
 from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.evaluate import evaluation_request, personal_model, predictions, predictions_trained
 from motet.engines.loop import Loop, all_finite
+from motet.engines.mean import RunningMean
+from motet.engines.placement import Placement
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
@@ -41,15 +44,16 @@ class Vmap(Loop):
         *,
         chunk: int = 128,
         compiled: bool = False,
+        device: torch.device = CPU,
     ) -> None:
-        super().__init__(clients_data, keeps)
+        super().__init__(clients_data, keeps, device=device)
         self.chunk, self.compiled = chunk, compiled
         if compiled:
             keep_what_is_compiled()
         self.by_size = sorted(self.clients, key=lambda c: (self.clients_data[c].n, c))
         self.stacks: dict[Any, tuple[Any, ...]] = {}
         self.seeds_are_of, self.seeds = -1, dict[tuple[Client, ...], Tensor]()
-        self.free = _CACHE
+        self.free = self.placement.free if self.placement else _CACHE
 
     def begin(self, method: Method, turn: Turn) -> None:
         if not method.task.stackable:
@@ -64,10 +68,13 @@ class Vmap(Loop):
         if is_solo(ask.verb):
             return super().mean(ask)
         fold = self.fold()
-        for clients, replies in self.chunks(ask):
+        # Only a plain sum is made on the device: a guard compares replies on the host.
+        sums_there = bool(self.placement and self.placement.sums and isinstance(fold, RunningMean))
+        device = self.placement.device if self.placement and sums_there else CPU
+        for clients, replies in self.chunks(ask, sums_there):
             weights = [self.weight(ask, c) for c in clients]
-            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64))
-        return self.folded(ask, fold)
+            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64, device=device))
+        return moved(self.folded(ask, fold), CPU) if sums_there else self.folded(ask, fold)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:
         if is_solo(ask.verb):
@@ -83,8 +90,11 @@ class Vmap(Loop):
             yield from super().predictions(state, part, sides)
             return
         views = {c: self.method.download(state, c) for c in self.clients}
-        verb = partial(_evaluate, self.method, state, sides)
-        for clients, found, _ in self.stacked(verb, views, _shared(views), part):
+        shared, view = _shared(views), views[self.clients[0]]
+        request = evaluation_request(self.method, state, view if shared else None, sides)
+        request["global"] = self.placement.there(request["global"]) if self.placement else request["global"]
+        verb = partial(_evaluate, self.method, request)
+        for clients, found, _ in self.stacked(verb, views, shared, part):
             yield clients, found
 
     def personal_models(self, method: Any, state: Tree, turn: Any) -> Iterator[tuple[Client, Tree]]:
@@ -106,9 +116,10 @@ class Vmap(Loop):
 
     # ---- chunks ----
 
-    def chunks(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
-        """The stacked replies that can be used, chunk by chunk; what their clients keep is stored."""
-        for clients, replies, keeps in self.stacked(ask.verb, ask.messages(), ask.each is None):
+    def chunks(self, ask: Ask, stay: bool = False) -> Iterator[tuple[list[Client], Tree]]:
+        """The stacked replies that can be used, chunk by chunk; what their clients keep is stored. Replies `stay` on
+        the device, or are moved to the host."""
+        for clients, replies, keeps in self.stacked(ask.verb, ask.messages(), ask.each is None, None, stay):
             if not all_finite(replies):
                 yield from self.picked(ask, clients, replies, keeps)
                 continue
@@ -128,7 +139,12 @@ class Vmap(Loop):
             yield [c for c, _ in found], stack([reply for _, reply in found])
 
     def stacked(
-        self, verb: Verb, sent: Mapping[Client, Tree], shared: bool, part: Part | None = None
+        self,
+        verb: Verb,
+        sent: Mapping[Client, Tree],
+        shared: bool,
+        part: Part | None = None,
+        stay: bool = False,
     ) -> Iterator[tuple[list[Client], Tree, Tree]]:
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
         order = [c for c in self.by_size if c in sent]
@@ -136,7 +152,14 @@ class Vmap(Loop):
             clients = order[first : first + self.chunk]
             letter = sent[clients[0]] if shared else stack([sent[c] for c in clients])
             padding = _padding(len(clients)) if len(order) < len(self.clients) else 0
-            yield clients, *self.at_once(verb, clients, letter, shared, self.kept(clients), part, padding)
+            given = (letter, self.kept(clients), self.rows(clients, part))
+            if self.placement is None:
+                yield clients, *self.at_once(verb, clients, given, shared, padding)
+            else:
+                yield (
+                    clients,
+                    *self.at_once_there(self.placement, verb, clients, given, shared, padding, stay),
+                )
 
     def kept(self, clients: list[Client]) -> Tree:
         """What some clients keep, stacked."""
@@ -145,19 +168,34 @@ class Vmap(Loop):
         kept = [self.keep(c) for c in clients]
         return stack(kept) if leaves(kept[0]) else kept[0]
 
+    def at_once_there(
+        self,
+        placement: Placement,
+        verb: Verb,
+        clients: list[Client],
+        given: tuple[Tree, Tree, Tree],
+        shared: bool,
+        padding: int,
+        stay: bool,
+    ) -> tuple[Tree, Tree]:
+        """As `at_once`, on the device; what is kept comes back to the host, and so do replies that do not `stay`."""
+        letter, keeps, rows = given
+        with placement.visit():
+            _ = self.method.task.w0  # as in the loop
+            there = placement.sent(letter), placement.there(keeps), placement.there(rows)
+            reply, keep = self.at_once(verb, clients, there, shared, padding)
+            return reply if stay else placement.back(reply), placement.back(keep)
+
     def at_once(
         self,
         verb: Verb,
         clients: list[Client],
-        letter: Tree,
+        given: tuple[Tree, Tree, Tree],
         shared: bool,
-        keeps: Tree,
-        part: Part | None,
         padding: int,
     ) -> tuple[Tree, Tree]:
-        args: tuple[Any, ...] = (keeps, self.rows(clients, part))
-        if not shared:
-            args = (letter, *args)
+        """Replies and what is kept, stacked; `given` are the letter, what was kept and the rows, on one device."""
+        letter, args = given[0], given[1:] if shared else given
         if padding:
             args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(padding, *t.shape[1:])]), args)
         one = partial(verb, letter) if shared else verb
@@ -213,7 +251,8 @@ class Vmap(Loop):
         same = part == "val" and tested and not weighted
         val = tested if same and tested else pad_all([h.val for h in clients_data], weighted)
         n = torch.tensor([h.n for h in clients_data])
-        made = (train.x, train.y, n, val, tested, train.live if weighted else None)
+        made: tuple[Any, ...] = (train.x, train.y, n, val, tested, train.live if weighted else None)
+        made = self.placement.there(made) if self.placement else made
         need = sum(t.numel() * t.element_size() for t in leaves(made) if isinstance(t, Tensor))
         if need <= self.free:
             self.stacks[key], self.free = made, self.free - need
@@ -231,10 +270,8 @@ def keep_what_is_compiled() -> None:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
-def _evaluate(
-    method: Any, state: Tree, sides: Sequence[str], view: Tree, keep: Tree, who: ClientTest
-) -> tuple[Tree, Tree]:
-    return predictions(method, evaluation_request(method, state, view, sides), keep, who)
+def _evaluate(method: Any, request: Tree, view: Tree, keep: Tree, who: ClientTest) -> tuple[Tree, Tree]:
+    return predictions(method, request | {"download": view}, keep, who)
 
 
 def _shared(views: Mapping[Client, Tree]) -> bool:

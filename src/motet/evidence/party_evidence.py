@@ -19,7 +19,7 @@ from motet.deploy.server.job import sites_recipe
 from motet.deploy.server.received import ReceivedLine, read_received
 from motet.deploy.site.config import KEPT, POLICY, read_policy
 from motet.deploy.site.contract import Contract, policy_hash, recipe_hash
-from motet.deploy.site.ledger import LedgerLine, hashes_of_lines, read_ledger
+from motet.deploy.site.ledger import ASKS_FOR_FILES, LedgerLine, hashes_of_lines, read_ledger
 from motet.deploy.site.policy import Policy
 from motet.evidence.check_file import SERVER, SITE
 from motet.evidence.document import EvidenceError
@@ -44,7 +44,7 @@ from motet.wire import unpack
 _JOBS = {
     "describe": "names and types of columns, categories, classes", "measure": "sums of columns",
     "layout": "numbers of rows", "offer": "that it takes part", "evaluate": "scores", "evaluate_trained": "scores",
-    "save_model": "nothing",
+    "save_model": "nothing", "files": "nothing",
 }  # fmt: skip
 FIELDS = ("job", "verb", "learn", "round", "ask", "bytes", "sha256")
 
@@ -105,7 +105,7 @@ def sections_of_server(kit: Kit, run: str) -> Sections:
             "text": f"{r.site}: {r.verb or r.job}, {round_name(r.round)}: {r.refusal}",
         }
         for r in lines
-        if r.refusal
+        if r.refusal and r.refusal != ASKS_FOR_FILES
     ]
     return list(found.items())
 
@@ -154,7 +154,7 @@ def sections_of_site(kit: Kit, run: str) -> Sections:
         ("learned", learned_at_site(contract)),
         ("policies", policies(kit, policy, contract, left)),
         ("guards", guards(policy, contract, left)),
-        ("refusals", [refusal(line) for line in own if line.clause]),
+        ("refusals", [refusal(line) for line in own if line.clause not in ("", ASKS_FOR_FILES)]),
         ("versions", site_versions(contract)),
         ("scores", site_scores(kit, run, policy)),
         ("models", site_cards(kept, run, policy)),

@@ -41,6 +41,7 @@ LEARNS = {
     "collect": "every single reply, by client",
     "scores": "numbers of rows, and metrics of predictions for them; no prediction",
     "nothing": "that it was done",
+    "handshake": "what agreeing on columns and rows takes, before anything trains",
 }
 IN_THE_CLEAR = (
     "No secure aggregation was used: every reply reached the server's process by itself, also where only a mean is "

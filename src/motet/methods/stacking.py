@@ -26,11 +26,10 @@ from motet.core import (
 )
 from motet.published import Published
 from motet.published.public_choice import Family, PublicChoice
-from motet.stacking import client_stack, contribution
+from motet.stacking import client_stack, contribution, what_people_see
 from motet.stacking.catalogue import (
     admitted,
     affordable,
-    announced,
     check_published,
     check_stack_reply,
     digest,
@@ -38,7 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import models_of_client, wishes
+from motet.stacking.client_choices import models_of_client, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -61,30 +60,31 @@ class Stacking(Method):
     """
 
     has_public_models = True
+    variants = ("held-out", "pooled")
     public: Family = "forest"  # the family of published models
-    public_of: tuple[
-        str, ...
-    ] = ()  # who publishes something else: "client-3: dp-linear epsilon=1 columns=age"
-    outbox: str = (
-        ""  # in a simulation: a folder with CLIENT.onnx and .json, which these clients publish instead
-    )
+    public_of: tuple[str, ...] = ()  # other choices: "client-3: dp-linear epsilon=1 columns=age"
+    outbox: str = ""  # in a simulation: a folder with CLIENT.onnx and .json, which these clients publish
     private: Literal["forest", "boosting", "linear"] = "forest"  # the family of models that are never sent
     meta: Literal["forest", "linear"] = "forest"  # the model that combines predictions; linear is WrapperFL's
     trees: Count = 10  # of every forest, and rounds of boosting; the paper has 100
     variant: Variant = "held-out"  # rows of the meta-model: Meta Train, or all; auto may also choose alone
     share: Share = 0.25  # of the rows that are Meta Train, if held out
-    importance: How = (
-        "permutation"  # of contributions, on validation rows; mdi is the paper's, on rows that taught
-    )
+    importance: How = "permutation"  # of contributions, on validation rows; mdi is the paper's, on Meta rows
     noise: NotNegative = 0.0  # in published defaults of columns, in deviations (the paper's epsilon)
     budget: NotNegative = 0.0  # megabytes of models that a client fetches; 0: no limit
     threshold: NotNegative = 0.0  # contribution below which a client is served nothing; 1: an equal part
     epsilon: Positive = 1.0  # privacy budget of a dp model, the defaults of its columns included
     versions: Count = 1  # of a dp model, each with four times the budget: more for who contributes more
     own: Any = field(default=None, metadata=NOT_A_SETTING)  # what an organisation chose, and its store
+    terms: Any = field(
+        default=None, metadata=NOT_A_SETTING
+    )  # in a simulation: each client's units and classes
 
     def at_site(self, own: Any) -> Stacking:
         return replace(self, own=own)
+
+    def in_simulation(self, federated: Any) -> Stacking:
+        return replace(self, terms=terms_by_client(federated))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
 
@@ -94,7 +94,7 @@ class Stacking(Method):
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         models, trust, stacked = of_present(s, turn.clients)
         if new := [c for c in turn.cohort if c not in models]:
-            wished = wishes(self.public_of, self.outbox, new)
+            wished = wishes(self.public_of, self.outbox, new, self.terms)
             replies = yield collect(self.publish, new, each=wished)  # public models: everyone may see them
             good, refused = admitted(replies)
             models, s = models | good, s | {"refused": s["refused"] | refused}
@@ -102,7 +102,9 @@ class Stacking(Method):
         served = {c: self.download(s, c) for c in turn.cohort}
         if changed := {c: served[c] for c in turn.cohort if stacked.get(c) != digest(served[c])}:
             replies = yield collect(self.stack, list(changed), each=changed)  # contribution scores of each
-            trust |= {c: contribution.trust_of(c, r["trust"], served[c]) for c, r in replies.items()}
+            # who is served nothing has nothing new to say of others: what it found out before stays
+            heard = {c: r for c, r in replies.items() if served[c] or c not in trust}
+            trust |= {c: contribution.trust_of(c, r["trust"], served[c]) for c, r in heard.items()}
             stacked |= {c: digest(served[c]) for c in replies}
             s = s | {"refused": s["refused"] | reasons(replies, models), "seen": seen(s, replies)}
         return s | {
@@ -126,8 +128,8 @@ class Stacking(Method):
     def metrics(self, s: Tree) -> dict[str, float]:
         return contribution.metrics(s)
 
-    def summary(self, s: Tree) -> dict[str, Any]:
-        return contribution.summary(s) | {"published": {c: announced(m) for c, m in s["catalogue"].items()}}
+    summary, described = what_people_see.summary, what_people_see.described
+    one_graph, variant_model = what_people_see.one_graph, what_people_see.variant_model
 
     # ---- clients ----
 

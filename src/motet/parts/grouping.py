@@ -209,7 +209,7 @@ class Grouping(Method):
     @verb
     def second_moments(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         noise, n = self.vector_noise, sparsity_vectors.real_examples(data).sum()
-        m = sparsity_vectors.second_moments(self.measured, sent["extractor"], data, *self.vector_size)
+        m = sparsity_vectors.second_moments(self.measured, sent["extractor"], data, self.vector_measure)
         return {"moments": noise.on_moments(m, n, data.seed), "noise": noise.variance(n, len(m))}, keep
 
     @verb
@@ -227,12 +227,15 @@ class Grouping(Method):
         if not self.needs_vectors:
             return torch.zeros(0)
         noise, n = self.vector_noise, sparsity_vectors.real_examples(data).sum()
-        V = sparsity_vectors.mean_vector(self.measured, w, data, *self.vector_size)
+        V = sparsity_vectors.mean_vector(self.measured, w, data, self.vector_measure)
         return noise.on_vector(V, n, data.seed)
 
     @property
-    def vector_size(self) -> tuple[int, int, float, sparsity_vectors.Join]:
-        return self.extractor_layers, self.extractor_channels, self.vector_noise.clip, self.extractor_join
+    def vector_measure(self) -> sparsity_vectors.Measure:
+        clip = self.vector_noise.clip
+        return sparsity_vectors.Measure(
+            self.extractor_layers, self.extractor_channels, clip, self.extractor_join
+        )
 
     @property
     def vector_noise(self) -> sparsity_vectors.VectorNoise:

@@ -256,7 +256,7 @@ def flagged_squared_errors(r: Tensor, theta: Tensor) -> Tensor:
 
     A client with few examples answers this some thousand times a second.
     """
-    if _under_vmap(r) or _under_vmap(theta):
+    if _under_vmap(r) or _under_vmap(theta) or not r.is_cpu:
         return flagged(squared_errors(r, theta))
     root, at = r.numpy(), theta.numpy()
     both = np.zeros((2, at.shape[0], at.shape[1]))

@@ -9,6 +9,7 @@ Knows numbers of rounds. Does not know what is trained.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from motet.client.devices import widest_float
 from motet.core import Count, MethodUnfit
 
 Whole = Annotated[int, ">= 0"]
@@ -71,7 +73,7 @@ class RateSchedule:
             return (number + 1) / (self.warm_up + 1)
         passed = number - self.warm_up
         if self.kind == "step":
-            return self.by ** (passed // self.every)
+            return max(self.by ** (passed // self.every), sys.float_info.min)  # never 0 by rounding
         if self.kind == "cosine":
             turned = math.cos(math.pi * passed / (self.over - self.warm_up))
             return self.last + (1 - self.last) * (1 + turned) / 2
@@ -79,10 +81,11 @@ class RateSchedule:
 
     def factor_at(self, number: Tensor) -> Tensor:
         """The same for a round that is a tensor: looked up, so that all engines have the same bits."""
-        return factors(self)[number.clamp(0, self.over - 1)]
+        return factors(self, number.device)[number.clamp(0, self.over - 1)]
 
 
 @lru_cache(maxsize=16)
-def factors(schedule: RateSchedule) -> Tensor:
-    """The factors of all rounds."""
-    return torch.tensor([schedule.factor(r) for r in range(schedule.over)], dtype=torch.float64)
+def factors(schedule: RateSchedule, device: torch.device) -> Tensor:
+    """The factors of all rounds, on the device that looks them up."""
+    every = [schedule.factor(r) for r in range(schedule.over)]
+    return torch.tensor(every, dtype=widest_float(device), device=device)

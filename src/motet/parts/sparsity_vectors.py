@@ -38,32 +38,29 @@ _NOISE = 1 << 41  # salt of the noise, far from the salts of batch orders and of
 # ---- from examples to a vector ----
 
 
-def mean_vector(
-    task: Task,
-    w: Vec,
-    data: Data,
-    layers: int = 3,
-    channels: int = 32,
-    clip: float = 0.0,
-    join: Join = "mean",
-) -> Tensor:
-    """The client's sparsity vector V: numbers in [0, 1], at most `channels` of them, or of each layer."""
-    shares, real = of_examples(task, w, data, layers, channels, join)
-    return real @ clipped(shares, clip) / real.sum()
+@dataclass(frozen=True)
+class Measure:
+    """What of a network's activations becomes a vector."""
+
+    layers: int = 3  # the first ones that have activations
+    channels: int = 32  # at most so many, of all layers together or of each
+    clip: float = 0.0  # largest distance of an example's vector from 1/2; 0 = no limit
+    join: Join = "mean"
 
 
-def second_moments(
-    task: Task,
-    w: Vec,
-    data: Data,
-    layers: int = 3,
-    channels: int = 32,
-    clip: float = 0.0,
-    join: Join = "mean",
-) -> Tensor:
+AS_PUBLISHED = Measure()
+
+
+def mean_vector(task: Task, w: Vec, data: Data, measure: Measure = AS_PUBLISHED) -> Tensor:
+    """The client's sparsity vector V: numbers in [0, 1]."""
+    shares, real = of_examples(task, w, data, measure)
+    return real @ shares / real.sum()
+
+
+def second_moments(task: Task, w: Vec, data: Data, measure: Measure = AS_PUBLISHED) -> Tensor:
     """Second moments about 1/2 of the vectors of single examples, (numbers, numbers)."""
-    shares, real = of_examples(task, w, data, layers, channels, join)
-    away = clipped(shares, clip) - 0.5
+    shares, real = of_examples(task, w, data, measure)
+    away = shares - 0.5
     return (away * real[:, None]).T @ away / real.sum()
 
 
@@ -76,16 +73,15 @@ def clipped(shares: Tensor, clip: float) -> Tensor:
     return 0.5 + away * (clip / longest)
 
 
-def of_examples(
-    task: Task, w: Vec, data: Data, layers: int, channels: int, join: Join
-) -> tuple[Tensor, Tensor]:
+def of_examples(task: Task, w: Vec, data: Data, measure: Measure) -> tuple[Tensor, Tensor]:
     """The vector of each example, (examples, numbers), and which examples are real, (examples,)."""
     w = task.at_home(partial(task.predict, w), data).args[0]  # its own statistics, where they are local
     shares = []
     for x in (*torch.split(data.x, _SLICE), *torch.split(data.val.x, _SLICE)):
         if len(x):
-            shares.append(zero_shares(task.zero_masks(w, x, layers), channels, join))
-    return torch.cat(shares), real_examples(data)
+            masks = task.zero_masks(w, x, measure.layers)
+            shares.append(zero_shares(masks, measure.channels, measure.join))
+    return clipped(torch.cat(shares), measure.clip), real_examples(data)
 
 
 def real_examples(data: Data) -> Tensor:

@@ -10,12 +10,16 @@ import copy
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from motet.published import trees
-from motet.published.framed_models import named_rows, of_arrays
+from motet.published.framed_models import of_arrays
 from motet.published.graph import OPSET, OPSET_ML, one_output, spread
+from motet.published.manifest import Feature
+from motet.published.pipelines import Values, by_steps, pipeline_to_onnx
 
 KEEPS_ROWS = frozenset(
     [
@@ -36,9 +40,14 @@ KEEPS_ROWS = frozenset(
     ]
 )  # models whose parameters are rows of the training data
 
+_TREES = {"sklearnex": ("sklearnex",), "daal4py": ("sklearnex",)}  # forests of scikit-learn-intelex
 
-def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> tuple[Any, str]:
-    """The model as an ONNX ModelProto, and what it was made with."""
+
+def convert(
+    model: Any, features: Sequence[Feature], task: str, classes: tuple[str, ...], values: Values
+) -> tuple[Any, str]:
+    """The model as an ONNX ModelProto, and what it was made with. `values` has what columns of text hold."""
+    many = len(features)
     if (given := as_onnx(model)) is not None:
         which = (
             len(given.graph.output) - 1 if classes else 0
@@ -49,18 +58,34 @@ def convert(model: Any, features: int, task: str, classes: tuple[str, ...]) -> t
     if _is_torch(model):
         from motet.published.networks import to_onnx
 
-        return to_onnx(model, features, task), _with("torch")
-    model, root = of_arrays(model), type(model).__module__.partition(".")[0]
+        return to_onnx(model, many, task), _with("torch")
     if classes and not hasattr(model, "predict_proba"):
         raise ValueError("it predicts classes without probabilities (it has no predict_proba)")
+    model = chosen(model)
+    predictor = partial(_predictor, task=task, classes=classes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # converters warn of versions that are newer than themselves
-        if trees.writes(model):
-            made, used = trees.to_onnx(model, features), _with("sklearn")
-        elif root in ("xgboost", "lightgbm"):
-            made, used = _boosted(model, root, features), _with(root, "onnxmltools")
-        else:
-            made, used = _sklearn(model, features), _with("sklearn", "skl2onnx")
+        if by_steps(model, [f.name for f in features]):
+            return pipeline_to_onnx(model, features, values, predictor)
+        return predictor(model, many)
+
+
+def chosen(model: Any) -> Any:
+    """Of a search the model that it chose."""
+    return getattr(model, "best_estimator_", model)
+
+
+def _predictor(model: Any, features: int, task: str, classes: tuple[str, ...]) -> tuple[Any, str]:
+    """A predictor of numbers, with one output."""
+    if hasattr(model, "to_onnx"):
+        return model.to_onnx(), "motet"
+    model, root = of_arrays(model), type(model).__module__.partition(".")[0]
+    if trees.writes(model):
+        made, used = trees.to_onnx(model, features), _with(*_TREES.get(root, ("sklearn",)))
+    elif root in ("xgboost", "lightgbm"):
+        made, used = _boosted(model, root, features), _with(root, "onnxmltools")
+    else:
+        made, used = _sklearn(model, features), _with("sklearn", "skl2onnx")
     made = one_output(made, 1 if len(made.graph.output) > 1 and classes else 0, len(classes) or 1)
     return (spread(made, places(model, classes), len(classes)) if classes else made), used
 
@@ -84,6 +109,7 @@ def as_onnx(model: Any) -> Any:
 
 def steps(model: Any) -> list[Any]:
     """A pipeline's parts, the predictor last; anything else alone."""
+    model = chosen(model)
     return [part for _, part in model.steps] if type(model).__name__ == "Pipeline" else [model]
 
 
@@ -109,7 +135,14 @@ def places(model: Any, classes: Sequence[str]) -> list[int]:
 
 def _with(*packages: str) -> str:
     """Names and versions of modules, which are loaded by now."""
-    return ", ".join(f"{p} {getattr(sys.modules[p], '__version__', '')}".strip() for p in packages)
+    return ", ".join(f"{p} {_version(p)}".strip() for p in packages)
+
+
+def _version(package: str) -> str:
+    """As the module says it, or as it was installed."""
+    if package == "sklearnex":
+        return version("scikit-learn-intelex")
+    return str(getattr(sys.modules[package], "__version__", ""))
 
 
 def _sklearn(model: Any, features: int) -> Any:
@@ -158,7 +191,7 @@ def _is_torch(model: Any) -> bool:
 
 
 def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
-    """The original model's predictions, in the columns of the published model."""
+    """The original model's predictions for rows as it knows them, in the columns of the published model."""
     import numpy as np
 
     if _is_torch(model):
@@ -169,7 +202,7 @@ def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
         with torch.no_grad():
             return Answer(model, task).eval()(torch.as_tensor(x)).numpy()
     if task == "numbers":
-        return np.asarray(model.predict(named_rows(model, x))).reshape(len(x), -1)
+        return np.asarray(model.predict(x)).reshape(len(x), -1)
     p = np.zeros((len(x), len(classes)))
-    p[:, places(model, classes)] = model.predict_proba(named_rows(model, x))
+    p[:, places(model, classes)] = model.predict_proba(x)
     return p

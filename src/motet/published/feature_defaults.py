@@ -15,24 +15,27 @@ from typing import Any, Literal
 
 import numpy as np
 
-from motet.published.framed_models import numbers_of
+from motet.errors import UsageError
 from motet.published.manifest import Feature, Kind
+from motet.published.text_columns import RARE, Declared, declared_flags, encoded, source_of
 
 Mechanism = Literal["plain", "noise", "dp"]
 
 
 def defaults(
     table: Any,
-    kinds: Mapping[str, Kind],
+    kinds: Mapping[str, Declared],
     mechanism: Mechanism = "plain",
     epsilon: float = 0.0,
     seed: int = 0,
     bounds: Mapping[str, tuple[float, float]] | None = None,
     *,
     simulated: bool = False,
+    rare: int = RARE,
 ) -> tuple[Feature, ...]:
     """A Feature for each column of `table` (rows, features), with names and kinds from `kinds`, in order. Of a data
-    frame the columns that `kinds` names.
+    frame the columns that `kinds` names; a column of categories becomes a flag `column=category` for each of them that
+    at least `rare` rows have ("category"), or for each that is named. Names of categories leave with the model.
 
     Only "dp" needs `bounds`, publicly known ranges of numbers. It spends `epsilon` in all, and draws its noise
     from the machine's secure source, not from the `seed`; `simulated` draws it from the `seed`, and protects nobody.
@@ -40,10 +43,12 @@ def defaults(
     >>> defaults(np.array([[1.0, 0], [2.0, 1], [9.0, 1]]), {"age": "number", "sex": "flag"})
     (Feature(name='age', kind='number', default=2.0), Feature(name='sex', kind='flag', default=1.0))
     """
-    table = numbers_of(table, list(kinds))
-    if table.ndim != 2 or table.shape[1] != len(kinds) or not len(table):
-        raise ValueError(f"a table of shape {table.shape} has no {len(kinds)} columns of at least one row")
-    columns = [(name, kind, table[:, i].astype(np.float64)) for i, (name, kind) in enumerate(kinds.items())]
+    _check_kinds(kinds, public=mechanism == "dp")
+    flags = declared_flags(table, kinds, rare)
+    x = encoded(table, list(flags))
+    if x.ndim != 2 or x.shape[1] != len(flags) or not len(x):
+        raise ValueError(f"a table of shape {x.shape} has no {len(flags)} columns of at least one row")
+    columns = [(name, kind, x[:, i].astype(np.float64)) for i, (name, kind) in enumerate(flags.items())]
     if mechanism == "dp":
         from motet.published.private_medians import private_middles
 
@@ -54,7 +59,43 @@ def defaults(
         rng = np.random.default_rng(seed)
         spread = epsilon if mechanism == "noise" else 0.0
         middles = [_middle(kind, c, spread, rng) for _, kind, c in columns]
+        middles = _one_category(list(flags), [n for n in kinds if n not in flags], x, middles)
     return tuple(Feature(name, kind, float(m)) for (name, kind, _), m in zip(columns, middles, strict=True))
+
+
+def _check_kinds(kinds: Mapping[str, Declared], public: bool) -> None:
+    """Refuse a word that is no kind: it would be taken for categories, one for each letter. Where defaults are private,
+    categories must be `public`: named, and not read off the rows."""
+    for name, kind in kinds.items():
+        if isinstance(kind, str) and kind not in ("number", "flag", "category"):
+            raise UsageError(
+                f"column {name!r} is declared as {kind!r}; "
+                "expected 'number', 'flag', 'category' or names of categories\n"
+                f"hint: kinds={{{name!r}: 'category'}}, or {{{name!r}: ('first', 'second')}}"
+            )
+    if public:
+        _check_public(kinds)
+
+
+def _check_public(kinds: Mapping[str, Declared]) -> None:
+    if found := [n for n, kind in kinds.items() if kind == "category"]:
+        raise UsageError(
+            f"the categories of {found[0]!r} would be read off the rows, which spends a budget that nobody counts\n"
+            f"hint: name them from public knowledge: kinds={{{found[0]!r}: ('first', 'second', …)}}"
+        )
+
+
+def _one_category(
+    names: Sequence[str], texts: Sequence[str], x: np.ndarray, middles: Sequence[float]
+) -> list[float]:
+    """Of each column of text the most frequent category, and no other, is the default."""
+    found = list(middles)
+    for column in texts:
+        places = [k for k, n in enumerate(names) if source_of(n, texts) == column]
+        most = max(places, key=lambda k: x[:, k].sum())
+        for k in places:
+            found[k] = float(k == most)
+    return found
 
 
 def _middle(kind: Kind, column: np.ndarray, epsilon: float, rng: np.random.Generator) -> float:

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from motet.errors import UsageError
 from motet.published.limits import USUAL, Limits
 from motet.published.manifest import LONGEST, Manifest, ModelRefused, Published, same_bytes
 from motet.published.model_check import sized
@@ -37,6 +38,8 @@ def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
 
 def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published], dict[str, str]]:
     """All models that are published there, in the order of names; and by client why others were refused."""
+    if not Path(folder).is_dir():
+        raise UsageError(f"there is no folder {str(folder)!r}\nhint: save_published(made, folder) writes one")
     models, refused = [], {}
     for path in sorted(Path(folder).glob("*.onnx")):
         client = unquote(path.name.removesuffix(".onnx"))

@@ -7,12 +7,7 @@ the published features. Knows fitted models. Does not know ONNX.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-
-from motet.errors import UsageError
 
 
 def of_arrays(model: Any) -> Any:
@@ -60,30 +55,3 @@ def _without_names(part: Any) -> None:
         del part.feature_names_in_
     except AttributeError:  # XGBoost and LightGBM compute it
         return
-
-
-def named_rows(model: Any, x: Any) -> Any:
-    """Rows as the model knows them: a frame with its names where it was fitted on one."""
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:
-        return x
-    import pandas as pd
-
-    return pd.DataFrame(np.asarray(x), columns=[str(n) for n in names])
-
-
-def numbers_of(frame: Any, names: Sequence[str]) -> Any:
-    """The columns of a data frame as numbers; a column of text is named, with what to do. Arrays are as they are."""
-    if not hasattr(frame, "columns"):
-        return np.asarray(frame)
-    if lacking := [n for n in names if n not in frame.columns]:
-        raise UsageError(
-            f"the data frame has no column {lacking[0]!r}\nhint: {', '.join(map(str, frame.columns))}"
-        )
-    texts = [n for n in names if frame[n].dtype.kind not in "biuf"]
-    if texts:
-        raise UsageError(
-            f"column {texts[0]!r} holds text, and published models read numbers and flags\n"
-            f"hint: pandas.get_dummies(frame, columns=[{texts[0]!r}], prefix_sep='=') before the model is fitted"
-        )
-    return frame[list(names)].to_numpy(dtype=float)

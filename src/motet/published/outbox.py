@@ -85,6 +85,18 @@ def in_terms(model: Published, terms: Terms, client: str = "public") -> Publishe
     return Published(replace(said, client=client, features=features, classes=classes, **about), raw)
 
 
+def terms_of(federated: Any, client: str = "") -> Terms:
+    """How a run has columns and target. What standardises numbers is the same for all clients, unless each uses its
+    own: then that of `client`."""
+    scaler = federated.rulers.get(client) or next(iter(federated.rulers.values()), None)
+    named = [c.name for c in federated.columns]
+    names = named or [f"x{k}" for k in range(len(scaler.middle) if scaler else 0)]  # arrays have no names
+    middle = scaler.middle if scaler else [0.0] * len(names)
+    spread = scaler.spread if scaler else [1.0] * len(names)
+    scaling = {n: (float(m), float(s)) for n, m, s in zip(names, middle, spread, strict=True)}
+    return Terms(scaling, federated.classes, (federated.offset, federated.scale))
+
+
 def _places(said: Manifest, terms: Terms) -> tuple[str, ...]:
     """The model's classes as positions among the federation's."""
     place = {name: str(k) for k, name in enumerate(terms.classes)}

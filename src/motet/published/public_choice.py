@@ -50,6 +50,12 @@ class PublicChoice:
         ('age', 'bp')
         """
         first, *rest = words.split() or [""]
+        if first == "encrypted":
+            raise UsageError(
+                "an encrypted model is not published: it stays with its owner, who answers encrypted rows, and a "
+                "stack of a federation is scored without asking anybody\n"
+                "hint: motet encrypted ask | answer | read, between two parties; or dp-linear, which is published"
+            )
         if first not in (*FAMILIES, OUTBOX, NOTHING):
             raise UsageError(unknown("family to publish", first, [*FAMILIES, OUTBOX, NOTHING]))
         said: dict[str, Any] = {}

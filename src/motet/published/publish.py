@@ -15,7 +15,6 @@ import numpy as np
 
 from motet.errors import UsageError
 from motet.published.convert import as_onnx, at_home, convert, keeps_rows, steps
-from motet.published.framed_models import numbers_of
 from motet.published.manifest import (
     Feature,
     Manifest,
@@ -24,6 +23,8 @@ from motet.published.manifest import (
     Published,
     TaskKind,
 )
+from motet.published.pipelines import Values, wanted_columns
+from motet.published.text_columns import MISSING, MOST, decoded, encoded, in_32_bits, source_of, text_of
 
 _ROUGH = 1e-4  # largest difference between a published model and the original; relative above 1
 
@@ -52,7 +53,8 @@ def publish(
     """
     if not rows_may_leave:
         _check_rows_stay(model, client)
-    onnx_model, made_with = _converted(model, len(features), task, tuple(classes))
+    values = _values(model, sample)
+    onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
         *(client, task, tuple(features), tuple(classes), privacy or Privacy()),
@@ -63,18 +65,33 @@ def publish(
         made_with=made_with,
     )
     made = _checked(Published(manifest, raw))
-    _same(model if maker is None else maker, made, sample)
+    _same(model if maker is None else maker, made, sample, values)
     return made
+
+
+def _values(model: Any, sample: Any) -> Values:
+    """What the columns of text hold for the text of a category: a sample knows, where categories are no strings."""
+    texts = [n for n in wanted_columns(model) if hasattr(sample, "columns") and n in sample.columns]
+    return {n: _by_text(sample[n].astype(object)) for n in texts}
+
+
+def _by_text(column: Any) -> dict[str, Any]:
+    """Values by their text, and what a missing one is, None or NaN."""
+    missing = column[column.isna()]
+    found = {text_of(v): v for v in column.dropna().unique()[: 10 * MOST]}
+    return found | ({MISSING: missing.iloc[0]} if len(missing) else {})
 
 
 def _family(model: Any) -> str:
     return "ONNX model" if as_onnx(model) is not None else type(steps(model)[-1]).__name__
 
 
-def _converted(model: Any, features: int, task: TaskKind, classes: tuple[str, ...]) -> tuple[Any, str]:
+def _converted(
+    model: Any, features: Sequence[Feature], task: TaskKind, classes: tuple[str, ...], values: Values
+) -> tuple[Any, str]:
     """Converters raise all kinds of errors for models that they do not know; people get one."""
     try:
-        return convert(model, features, task, classes)
+        return convert(model, features, task, classes, values)
     except UsageError:
         raise
     except OSError as e:
@@ -111,21 +128,43 @@ def random_rows(manifest: Manifest, rows: int = 64) -> np.ndarray:
     middle = np.nan_to_num(np.array([f.default for f in manifest.features], np.float32))
     x = middle + rng.normal(size=(rows, len(middle))) * (1 + np.abs(middle))
     flags = np.array([f.kind == "flag" for f in manifest.features])
-    return np.asarray(np.where(flags, x > middle, x), np.float32)
+    x = np.where(flags, x > middle, x)
+    sources = [
+        n.partition("=")[0] if kind and "=" in n else n for n, kind in zip(manifest.names, flags, strict=True)
+    ]
+    for source in {s for s in sources if sources.count(s) > 1}:  # a row is of one category
+        places = [k for k, s in enumerate(sources) if s == source]
+        x[:, places] = np.eye(len(places))[rng.integers(len(places), size=rows)]
+    return np.asarray(x, np.float32)
 
 
-def _same(model: Any, made: Published, sample: Any) -> None:
+def _compared(model: Any, made: Published, sample: Any, values: Values) -> tuple[Any, Any]:
+    """The same rows as the original model and as the published one reads them; of a sample, those whose categories
+    are all published, or missing."""
+    names, wanted = made.manifest.names, wanted_columns(model)
+    if hasattr(sample, "columns"):
+        x = encoded(sample, names).astype(np.float32)
+        at = {n: k for k, n in enumerate(names)}
+        known = np.ones(len(x), bool)
+        for column in [c for c in wanted if c not in at]:
+            flags = [at[n] for n in names if source_of(n, wanted) == column]
+            known &= x[:, flags].any(1) | sample[column].isna().to_numpy()
+        return (in_32_bits(sample[wanted]) if wanted else x)[known], x[known]
+    x = random_rows(made.manifest) if sample is None else np.asarray(sample).astype(np.float32)
+    return (decoded(x, names, wanted, values) if wanted else x), x
+
+
+def _same(model: Any, made: Published, sample: Any, values: Values) -> None:
     """Refuse a published model that predicts otherwise than the model that it was made of, where that is there."""
     if as_onnx(model) is not None:
         return
-    names = made.manifest.names
-    x = random_rows(made.manifest) if sample is None else numbers_of(sample, names).astype(np.float32)
+    rows, x = _compared(model, made, sample, values)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
     import onnxruntime as ort
 
     session = ort.InferenceSession(made.model, providers=["CPUExecutionProvider"])
     away = session.run(None, {session.get_inputs()[0].name: x})[0]
-    home = at_home(model, x, made.manifest.task, made.manifest.classes)
+    home = at_home(model, rows, made.manifest.task, made.manifest.classes)
     off = float(np.max(np.abs(away - home) / np.maximum(1, np.abs(home)), initial=0))
     if not off <= _ROUGH:
         raise UsageError(

@@ -9,38 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
+from queue import LifoQueue
 from typing import Any
 
 import numpy as np
 
 from motet.published.child_process import Child
 from motet.published.limits import USUAL, Limits
-from motet.published.manifest import Manifest, ModelRefused, Published, same_bytes
+from motet.published.manifest import Feature, Manifest, ModelRefused, Published, same_bytes
 from motet.published.model_check import sized
 from motet.published.pipe import Ended, Late
+from motet.published.text_columns import as_models_read
 
+_MOST = 8  # children at once
 _MEMORY = 1000  # refused models that are remembered
 _ROUGH = 1e-3  # how far probabilities may be from 0 to 1, and their sum from 1
 
 
 def predict(
     models: Sequence[Published],
-    x: np.ndarray,
-    names: Sequence[str],
+    x: Any,
+    names: Sequence[str] = (),
     *,
     limits: Limits = USUAL,
     runner: Runner | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Each client's predictions for the rows of `x`, whose columns are `names`; and why some were refused.
+    """Each client's predictions for the rows of `x`, whose columns are `names`; and why some were refused. `x` may be
+    a data frame: its columns of text become flags `column=category`.
 
     Predictions are probabilities (rows, classes) or numbers (rows, 1). Columns that a model does not read are left
     out, and those that it reads and `x` lacks are filled with its published defaults.
     """
-    runner = runner or shared(limits)
+    if hasattr(x, "columns"):
+        x, names = as_models_read(x, [n for m in models for n in m.manifest.names])
+    if runner is None:
+        with borrowed(limits) as own:
+            return predict(models, x, names, limits=limits, runner=own)
     found: dict[str, np.ndarray] = {}
     refused: dict[str, str] = {}
     for m in models:
@@ -57,17 +66,55 @@ def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarr
     """The columns that a model reads, in its order; those that x lacks are the model's defaults."""
     if x.ndim != 2 or x.shape[1] != len(names):
         raise ValueError(f"x has the shape {x.shape}, and {len(names)} columns have names")
+    places, fills = places_and_fills(manifest.features, names)
+    rest = np.broadcast_to(np.array(fills, np.float32), (len(x), len(fills)))
+    return np.concatenate([np.asarray(x, np.float32), rest], axis=1)[:, places]
+
+
+def places_and_fills(features: Sequence[Feature], names: Sequence[str]) -> tuple[list[int], list[float]]:
+    """Where each feature stands among columns `names` and the fills behind them. A column that lacks is filled with
+    the default; a category of a column whose other categories are there is 0: these rows are of another category.
+
+    >>> places_and_fills([Feature("age", default=40.0), Feature("sex=x", "flag", 1.0)], ["sex=f"])
+    ([1, 2], [40.0, 0.0])
+    """
     at = {name: i for i, name in enumerate(names)}
-    read = np.empty((len(x), len(manifest.features)), np.float32)
-    for i, f in enumerate(manifest.features):
-        read[:, i] = x[:, at[f.name]] if f.name in at else f.default
-    return read
+    there = {n.partition("=")[0] for n in names if "=" in n}
+    places: list[int] = []
+    fills: list[float] = []
+    for f in features:
+        places.append(at.get(f.name, len(names) + len(fills)))
+        if f.name not in at:
+            source, sign, _ = f.name.partition("=")
+            other = f.kind == "flag" and sign and source in there
+            fills.append(0.0 if other else f.default)
+    return places, fills
 
 
 @cache
-def shared(limits: Limits) -> Runner:
-    """The one runner of this process with these limits."""
-    return Runner(limits)
+def runners(limits: Limits) -> LifoQueue[Runner]:
+    """The runners of this process with these limits, as many as it has cores. Clients that work side by side have a
+    child each; one after another they have the same."""
+    found: LifoQueue[Runner] = LifoQueue()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    for _ in range(min(cores, _MOST)):
+        found.put(Runner(limits))
+    return found
+
+
+@contextlib.contextmanager
+def borrowed(limits: Limits) -> Iterator[Runner]:
+    """A runner that nobody else uses meanwhile."""
+    idle = runners(limits)
+    runner = idle.get()
+    try:
+        yield runner
+    finally:
+        idle.put(runner)
+
+
+class _BadAnswers(ModelRefused):
+    """A model answered these rows with something that is no prediction."""
 
 
 class _Died(Exception):
@@ -93,6 +140,8 @@ class Runner:
                 raise ModelRefused(model.client, self._refused[key])
             try:
                 return self._batches(key, model, np.ascontiguousarray(x, np.float32))
+            except _BadAnswers:
+                raise  # these rows were the reason, perhaps: other rows are tried again
             except ModelRefused as e:
                 self._refused = dict([*self._refused.items(), (key, e.reason)][-_MEMORY:])
                 raise
@@ -169,12 +218,14 @@ class Runner:
 def _valid(manifest: Manifest, y: np.ndarray) -> np.ndarray:
     """The predictions, if they are probabilities or finite numbers; raises ModelRefused otherwise."""
     if not np.isfinite(y).all():
-        raise ModelRefused(manifest.client, "its model's answers are not all finite")
+        raise _BadAnswers(
+            manifest.client, "its model's answers are not all finite; do the rows have empty cells?"
+        )
     if manifest.task == "numbers":
         return y
     far = max(0.0, -float(y.min(initial=0)), float(np.abs(y.sum(1) - 1).max(initial=0)))
     if far > _ROUGH:
-        raise ModelRefused(
+        raise _BadAnswers(
             manifest.client, f"its model's answers are no probabilities: they are off by {far:.3g}"
         )
     return np.asarray(np.clip(y, 0, 1))

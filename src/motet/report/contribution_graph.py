@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, Picture, evenly
+from motet.report.contributions import history_of
+from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, Picture, evenly, styles_of
 from motet.report.read import ReportedRun, natural
 from motet.report.terminal import short
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Trust = Mapping[str, Mapping[str, float]]  # {asker: {owner: share}}
 MOST = 24  # clients that are drawn
 ARROWS = 3  # most of one asker
+LINES = 10  # clients whose history is drawn
 
 
 def picture(run: ReportedRun) -> list[Picture]:
@@ -42,19 +44,56 @@ def picture(run: ReportedRun) -> list[Picture]:
     )
     caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
     caption += "".join(f" {c} is named: {why}." for c, why in sorted((record.get("named") or {}).items()))
-    published = sorted((record.get("published") or {}).items(), key=lambda p: natural(p[0]))
-    caption += (
-        " Published: " + "; ".join(f"{c}: {p['what']}" for c, p in published) + "." if published else ""
-    )
-    caption += " The noise of private models is arithmetic and protects nobody." * (
-        "arithmetic" in str(published)
-    )
     caption += f" {len(names)} of {len(everyone)} clients are drawn." * (len(everyone) > len(names))
     size = WIDE, max(3.4, min(0.9 + 0.26 * len(names), 6.5))
     name = f"who-relies-on-whom-{run.label}-seed{run.seed}"
     rows = [(i, j, w) for i, row in trust.items() for j, w in row.items()]
     data = pd.DataFrame(rows, columns=["client", "relies_on", "share"])
-    return [Picture(name, "Who relies on whom", caption, drawing(trust, names), size, data)]
+    drawn = Picture(name, "Who relies on whom", caption, drawing(trust, names), size, data)
+    return [drawn, *_history(run, record)]
+
+
+def _history(run: ReportedRun, record: Mapping[str, Any]) -> list[Picture]:
+    """Contributions by round; nothing where there was one round."""
+    import pandas as pd
+
+    clients = evenly(sorted(record.get("self_importance") or {}, key=natural), LINES)
+    by_round = {c: history_of(record, c) for c in clients}
+    if not clients or len(by_round[clients[0]]) < 2:
+        return []
+    caption = "Each client's contribution in every round, in equal parts: 1 is what all would have if all were alike."
+    rows = [(c, k, v) for c, values in by_round.items() for k, v in enumerate(values, 1)]
+    data = pd.DataFrame(rows, columns=["client", "round", "contribution"])
+    name = f"contributions-by-round-{run.label}-seed{run.seed}"
+    return [Picture(name, "Contributions by round", caption, _lines(by_round), (WIDE, 3.2), data)]
+
+
+def _lines(by_round: Mapping[str, list[float]]) -> Draw:
+    styles = styles_of(list(by_round))
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.subplots()
+        for c, values in by_round.items():
+            at = range(1, len(values) + 1)
+            how = styles[c]
+            axes.plot(
+                at,
+                values,
+                color=how.colour,
+                marker=how.marker,
+                ls=how.dashes,
+                ms=4,
+                lw=1.4,
+                label=short(c, 14),
+            )
+        axes.axhline(1.0, color=GREY, lw=0.8)
+        axes.set(xlabel="round", ylabel="contribution", ylim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return draw
 
 
 def drawing(trust: Trust, names: list[str]) -> Draw:

@@ -1,15 +1,20 @@
-"""Contributions for a terminal: what each client published, how much others rely on it, and who is named for what.
+"""Contributions for a terminal and for a page: what each client published, how much others rely on it, what it is
+served, and who is named for what.
 
 Knows what a run recorded. Does not know how contributions are measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from motet.report.read import natural
 from motet.text import aligned, printable
+
+CENTRALITIES = {"pagerank": "PageRank", "authority": "authority", "hub": "hub", "betweenness": "betweenness"}
+_LAST = 3  # rounds of the history in a terminal
 
 
 def contributions_of(facts: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -18,29 +23,115 @@ def contributions_of(facts: Mapping[str, Any]) -> dict[str, Any] | None:
     return dict(record) if record.get("trust") else None
 
 
-def contributions_text(found: Mapping[str, Any] | None) -> list[str]:
-    """A table: contributions are in equal parts, 1 is what everybody would have if all were alike."""
+def contributions_text(found: Mapping[str, Any] | None, width: int = 80) -> list[str]:
+    """Tables and sentences: contributions are in equal parts, 1 is what everybody would have if all were alike."""
     if not found:
         return []
-    measures = found.get("centralities") or {}
-    given = measures.get("in_strength") or {}
-    head = ("client", "contributes", "PageRank", "own model")
-    rows = [
-        (
-            printable(c)[:20],
-            f"{given[c] * len(given):.2f}",
-            f"{(measures.get('pagerank') or {}).get(c, 0.0):.2f}",
-            f"{(found.get('self_importance') or {}).get(c, 0.0):.0%}",
-        )
-        for c in sorted(given, key=natural)
-    ]
-    table = aligned([head, *rows], right=[1, 2, 3]) if rows else []
-    published = sorted((found.get("published") or {}).items(), key=lambda p: natural(p[0]))
-    table += [f"{printable(c)} published {printable(p['what'])}" for c, p in published]
-    named = [
-        f"{printable(c)} is named: {printable(why)}" for c, why in sorted((found.get("named") or {}).items())
-    ]
-    refused = [printable(why) for why in (found.get("refused") or {}).values()]
     noise = "arithmetic" in str(found.get("published"))
     note = ["simulated: noise of private models is arithmetic and protects nobody"] if noise else []
-    return ["", *table, *named, *(f"refused: {why}" for why in refused), *note]
+    library = f"private and meta-models: {printable(found['made_with'])}" if found.get("made_with") else ""
+    said = [
+        *published_lines(found),
+        *([library] if library else []),
+        *policy_lines(found),
+        *named_lines(found),
+        *note,
+    ]
+    return ["", *_table(found), "", *_central(found), "", *(line for s in said for line in wrapped(s, width))]
+
+
+def wrapped(sentence: str, width: int) -> list[str]:
+    """Lines of at most `width` characters; those after the first are indented."""
+    return textwrap.wrap(sentence, max(width, 30), subsequent_indent="  ", break_on_hyphens=False)
+
+
+def by_client(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row for each client: contribution in equal parts, centralities, own model, history."""
+    measures = found.get("centralities") or {}
+    given = measures.get("in_strength") or {}
+    own = found.get("self_importance") or {}
+    return [
+        {
+            "client": c,
+            "contributes": given[c] * len(given),
+            **{k: max(0.0, (measures.get(k) or {}).get(c, 0.0)) for k in CENTRALITIES},
+            "own": own.get(c, 0.0),
+            "history": history_of(found, c),
+        }
+        for c in sorted(given, key=natural)
+    ]
+
+
+def history_of(found: Mapping[str, Any], client: str) -> list[float]:
+    """A client's contribution in each round, in equal parts."""
+    return [shares.get(client, 0.0) * len(shares) for shares in found.get("history") or []]
+
+
+def policy_lines(found: Mapping[str, Any]) -> list[str]:
+    """What a threshold and versions do to whom; nothing where neither is used."""
+    use = found.get("served") or {}
+    clients: Mapping[str, Any] = use.get("clients") or {}
+    lines = []
+    if use.get("threshold"):
+        lines.append(f"threshold {use['threshold']:g} of an equal part: {_shut_out(clients)}")
+    if use.get("versions", 1) > 1:
+        each = ", ".join(
+            f"{printable(c)} {clients[c]['version']}"
+            for c in sorted(clients, key=natural)
+            if clients[c]["models"]
+        )
+        who = each or "nobody is served"
+        lines.append(f"versions by contribution (1 has most noise, {use['versions']} least): {who}")
+    return lines
+
+
+def _shut_out(clients: Mapping[str, Any]) -> str:
+    out = [c for c in sorted(clients, key=natural) if not clients[c]["models"]]
+    said = (f"{printable(c)} contributes {clients[c]['contribution']:.2f} and is served nothing" for c in out)
+    return "; ".join(said) or "all clients are served"
+
+
+def named_lines(found: Mapping[str, Any]) -> list[str]:
+    """Who is named for what, and which models are not used, with the reason."""
+    named = sorted((found.get("named") or {}).items(), key=lambda p: natural(p[0]))
+    refused = (found.get("refused") or {}).values()
+    return [
+        *(f"{printable(c)} is named: {printable(why)}" for c, why in named),
+        *(f"refused: {printable(why)}" for why in refused),
+    ]
+
+
+def _table(found: Mapping[str, Any]) -> list[str]:
+    rows = by_client(found)
+    several = any(len(r["history"]) > 1 for r in rows)
+    head = ("client", "contributes", "own model", *(["last rounds"] if several else []))
+    cells = [
+        (
+            printable(r["client"])[:20],
+            f"{r['contributes']:.2f}",
+            f"{r['own']:.0%}",
+            *([_last(r["history"])] if several else []),
+        )
+        for r in rows
+    ]
+    return aligned([head, *cells], right=range(1, len(head))) if cells else []
+
+
+def _last(history: Sequence[float]) -> str:
+    return " ".join(f"{v:.2f}" for v in history[-_LAST:])
+
+
+def _central(found: Mapping[str, Any]) -> list[str]:
+    rows = by_client(found)
+    head = ("client", *CENTRALITIES.values())
+    cells = [(printable(r["client"])[:20], *(f"{r[k]:.2f}" for k in CENTRALITIES)) for r in rows]
+    return aligned([head, *cells], right=range(1, len(head))) if cells else []
+
+
+def published_lines(found: Mapping[str, Any]) -> list[str]:
+    published = sorted((found.get("published") or {}).items(), key=lambda p: natural(p[0]))
+    return [
+        f"{printable(c)} published {printable(p['what'])}"
+        + (f" ({printable(p['made_with'])})" if p.get("made_with") else "")
+        for c, p in published
+    ]

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from motet.report import figure_data, figures, terminal
 from motet.report.export_table import columns_of, name_of
+from motet.report.gains import NO_NETWORK
 from motet.report.pictures import pictures
 from motet.report.price import forgotten
 from motet.report.read import ALONE, ReportedRun
+from motet.report.stack_variants import stacks
 from motet.report.tables import client_scores, comparison, summary
 from motet.report.unscored import WEIGHTED, remark, with_unscored
 from motet.report.verdict import verdict
@@ -73,7 +75,7 @@ def render(
         remarks=table.attrs["warnings"], varied=table.attrs["what_varies"],
         rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
-        clients=_client_table(runs, table), forgotten=forgotten(runs),
+        clients=_client_table(runs, table), forgotten=forgotten(runs), stacks=stacks(runs),
         pictures=[
             {"title": p.title, "caption": p.caption, "svg": figures.in_page(p), "narrow": figures.in_narrow_page(p)}
             for p in pictures(runs, table)
@@ -203,7 +205,8 @@ def _about(runs: Sequence[ReportedRun]) -> dict[str, Any]:
     facts = [run.facts for run in runs]
     seen = [run.clients[run.clients["seen"] == 1] for run in runs if len(run.clients)]
     return {
-        "data": facts[0].get("data", "unknown"), "nets": _once(f.get("net") for f in facts),
+        "data": facts[0].get("data", "unknown"),
+        "nets": _once(r.facts.get("net", "unknown") for r in runs if r.method not in NO_NETWORK),
         "seeds": sorted({run.seed for run in runs}),
         "splits": sorted({run.split for run in runs}), "fixed_tests": all(run.fixed_tests for run in runs),
         "clients": len(seen[0]) if seen else 0,

@@ -5,10 +5,15 @@ Knows plain data: rows with values by seed, and what a paper prints. Does not ru
 
 from __future__ import annotations
 
+from math import isnan
 from statistics import mean, pstdev
 from typing import Any
 
 from motet.text import aligned
+
+QUICK = (
+    "Scale quick: it shows that everything runs. It is too small to compare with the paper; see --scale desk."
+)
 
 
 def cells(results: dict[str, Any]) -> list[list[str]]:
@@ -26,14 +31,21 @@ def _numbers(results: dict[str, Any], row: dict[str, Any]) -> list[str]:
 
 def ours(values: list[float], unit: str = "percent") -> str:
     """
+    A seed whose number is nan has none: it is left out, and the others are counted.
+
     >>> ours([0.9, 0.92]), ours([0.5]), ours([]), ours([23.5, 23.7], "number")
     ('91.00 ± 1.00', '50.00', '–', '23.6000 ± 0.1000')
+    >>> nan = float("nan")
+    >>> ours([0.9, nan, 0.92]), ours([nan, nan])
+    ('91.00 ± 1.00 (2 of 3)', '–')
     """
-    if not values:
+    known = [v for v in values if not isnan(v)]
+    if not known:
         return "–"
     by, places = (100, 2) if unit == "percent" else (1, 4)
-    spread = f" ± {by * pstdev(values):.{places}f}" if len(values) > 1 else ""
-    return f"{by * mean(values):.{places}f}{spread}"
+    spread = f" ± {by * pstdev(known):.{places}f}" if len(known) > 1 else ""
+    some = f" ({len(known)} of {len(values)})" if len(known) < len(values) else ""
+    return f"{by * mean(known):.{places}f}{spread}{some}"
 
 
 def theirs(value: float | None, unit: str = "percent") -> str:
@@ -55,6 +67,8 @@ def as_markdown(results: dict[str, Any], command: str, commit: str) -> str:
 
 
 def remarks(results: dict[str, Any]) -> list[str]:
-    """Why rows are empty."""
+    """Why rows are empty, and what a small scale does not show."""
     said = [f"{name}: {row['failures'][0]}" for name, row in results["rows"].items() if row["failures"]]
+    if results.get("scale") == "quick":
+        said.append(QUICK)
     return ["", *said] if said else []

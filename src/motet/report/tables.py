@@ -58,7 +58,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
         "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
         "validation": run.validation, "constant": _known(run, CONSTANT), "constant_name": constant_name(run),
-        "needs": needs([run]), "alone": _known(run, "alone"),
+        "needs": needs([run]), "device": facts.get("device", "cpu"), "alone": _known(run, "alone"),
         "arrival": _known(run, "arrival", seen=False), "visit": _known(run, "visit", seen=False),
         "unseen_global": _known(run, "global", seen=False),
         "server_test": (facts.get("server_test") or {}).get(run.metric),

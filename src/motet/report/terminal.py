@@ -386,7 +386,8 @@ def summary_text(summary: dict[str, Any]) -> str:
 
 
 def _cost(summary: dict[str, Any]) -> str:
-    time = f"{number(summary['seconds'])} s, {summary['rounds']} rounds"
+    where = "" if summary["device"] == "cpu" else f" on {summary['device']}"
+    time = f"{number(summary['seconds'])} s{where}, {summary['rounds']} rounds"
     if summary["up"] is None:
         return time
     up, down = number(summary["up"] / 1024), number(summary["down"] / 1024)

@@ -35,6 +35,7 @@ from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
 
+_ROUNDS_COUNTED = 20  # whose cohorts say how many steps a run takes
 _MEMORIES = 60_000  # largest replay memory of an agent whose recipe leaves it open
 
 
@@ -66,7 +67,9 @@ def resolve(recipe: Recipe) -> Resolved:
         choice = choose_engine(found)
     settings = found.recipe.settings
     compiled = "yes" if choice.compiled else "no"
-    settings["engine"] |= {"name": choice.name, "chunk": choice.chunk, "compile": compiled}
+    settings["engine"] |= {
+        "name": choice.name, "chunk": choice.chunk, "compile": compiled, "device": choice.device
+    }  # fmt: skip
     settings["train"]["evaluate"] = found.recipe.train.evaluate or evaluation_interval(found)
     check_guard(found.recipe, found.training.clients_data)
     check_row_weights(found.task, found.method, federated.clients_data)
@@ -83,27 +86,31 @@ def resolve(recipe: Recipe) -> Resolved:
 def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:
     """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
     task = task or task_of(recipe, federated)
-    method, e = method_of(recipe, task), recipe.engine
-    choice = Choice(e.name, e.chunk, e.compile == "yes")
+    method, e = method_of(recipe, task).in_simulation(federated), recipe.engine
+    choice = Choice(e.name, e.chunk, e.compile == "yes", device=e.device)
     trainees = federated.pooled() if recipe["method"]["name"] == "centralised" else federated
     return Resolved(recipe, federated, trainees, task, method, choice)
 
 
 def choose_engine(found: Resolved) -> Choice:
     """The engine that the recipe names, or one that suits the network and the length of the run."""
-    method, e = found.method, found.recipe.engine
-    most = max(h.n for h in found.federated.clients_data.values())
-    steps = steps_in_round(method, most) * found.recipe.train.rounds
-    return choose(
-        e.name,
-        found.task,
-        found.training.clients_data,
-        steps,
-        e.chunk,
-        e.compile,
-        method,
-        found.recipe.train.rounds,
-    )
+    method, e, rounds = found.method, found.recipe.engine, found.recipe.train.rounds
+    clients, steps = found.training.clients_data, partial(batched_steps, found)
+    return choose(e.name, found.task, clients, steps, e.chunk, e.compile, method, rounds, e.device, e.workers)
+
+
+def batched_steps(found: Resolved, chunk: int) -> int:
+    """How many batched steps the run takes with so many clients in a chunk, if it takes all its rounds: those of the
+    largest client in each chunk of each round's cohort. Some rounds are counted, and stand for all."""
+    clients, rounds = found.training.clients_data, found.recipe.train.rounds
+    counted = range(0, rounds, -(-rounds // _ROUNDS_COUNTED))
+    steps = 0
+    for number in counted:
+        sizes = sorted(clients[c].n for c in cohort_of(found.recipe, clients, number))
+        # chunks are cut from the smallest client up, as the engine does
+        chunks = (sizes[first : first + chunk] for first in range(0, len(sizes), chunk))
+        steps += sum(steps_in_round(found.method, part[-1]) for part in chunks)
+    return round(steps * rounds / len(counted))
 
 
 def evaluation_interval(found: Resolved) -> int:
@@ -242,6 +249,15 @@ def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> No
 def cohort_size(asked: float, clients: int) -> int:
     """A share of the clients up to 1, or a number of them."""
     return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
+
+
+def cohort_of(recipe: Recipe, clients: Iterable[Client], number: int) -> list[Client]:
+    """Who takes part in a round: a draw that depends on seed, round and name alone."""
+    everyone = list(clients)
+    many = cohort_size(recipe.train.cohort, len(everyone))
+    if many == len(everyone):
+        return everyone
+    return sorted(sorted(everyone, key=lambda c: seed_of(recipe.seed, "cohort", number, c))[:many])
 
 
 def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:

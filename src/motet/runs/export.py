@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from motet.checksums import with_checksum
+from motet.client import Task
+from motet.errors import UsageError
 from motet.runs.model_files import copy_model, facts_text, model_path, stored
-from motet.runs.predict import in_unit, network_facts, network_of, read_weights
+from motet.runs.predict import (
+    in_unit,
+    laid_out,
+    method_of,
+    network_facts,
+    network_of,
+    predictor,
+    read_weights,
+    session_of,
+)
 from motet.runs.run import Run, RunError
 from motet.text import unknown
 from motet.trusted_code import Consent, require_trust
+
+_TRIED = 256  # random rows on which one graph must answer as its parts do
+_ROUGH = 1e-5  # largest difference of probabilities; of numbers, relative above 1
 
 
 def export(folder: Path, client: str, form: str, to: Path | None = None, trust: Consent = False) -> Path:
@@ -59,6 +76,9 @@ def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
         import onnx
     except ImportError as e:
         raise RunError("ONNX needs more packages.\nhint: pip install 'motet[onnx]'") from e
+    if raw := joined(source, trust):
+        write_onnx(onnx.ModelProto.FromString(raw), read_weights(source)[0], to)
+        return
     net, facts = portable(source, trust)
     example = torch.zeros(2, *facts["shape"])
     batch = torch.export.Dim("batch")
@@ -71,10 +91,51 @@ def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
         dynamic_shapes=({0: batch},),
         verbose=False,
     )
-    model = program.model_proto  # type: ignore[union-attr]
+    write_onnx(program.model_proto, facts, to)  # type: ignore[union-attr]
+
+
+def write_onnx(model: Any, facts: dict[str, Any], to: Path) -> None:
+    import onnx
+
     onnx.helper.set_model_props(model, {"motet": facts_text(facts)})
     onnx.checker.check_model(model)
     to.write_bytes(with_checksum(model.SerializeToString()))
+
+
+def joined(source: Path, trust: Consent = False) -> bytes:
+    """A model of several parts, say a stack, as one graph that answers as the parts do; b"" for other models."""
+    facts, trees = read_weights(source)
+    if "layout" not in facts:
+        return b""
+    require_trust([network_facts(facts), facts.get("method")], source, trust)
+    task = Task(network_of(facts), facts["kind"], len(facts["classes"]) or 1)
+    own = laid_out(source, facts["layout"], trees[0])
+    try:
+        raw: bytes = method_of(facts, task).one_graph(own, facts["inputs"], facts["target"])
+    except UsageError as e:
+        raise RunError(
+            f"{source.stem}'s model cannot be written as one ONNX file: {e}\n"
+            f"hint: motet predict --model {source.stem}.safetensors new.csv uses it as it is"
+        ) from e
+    if raw:
+        check_answers(source, facts, raw, predictor(source, facts, trees))
+    return raw
+
+
+def check_answers(
+    source: Path, facts: dict[str, Any], raw: bytes, scores: Callable[[Tensor], Tensor]
+) -> None:
+    """Refuse a graph that answers otherwise than the model that it was made of, on random rows."""
+    session = session_of(source, raw)
+    rng, columns = np.random.default_rng(0), len(facts["columns"]) or math.prod(facts["shape"])
+    mean, std = (np.ravel(facts["inputs"].get(k, v)) for k, v in (("mean", 0.0), ("std", 1.0)))
+    rows = mean + std * rng.normal(size=(_TRIED, columns))
+    at_home = scores(torch.from_numpy(((rows - mean) / std).astype(np.float32))).numpy()
+    there = session.run(None, {"x": rows})[0].reshape(at_home.shape)
+    off = float(np.abs(np.exp(there) - np.exp(at_home)).max() if facts["kind"] == "classes" else
+                np.max(np.abs(there - at_home) / np.maximum(1, np.abs(at_home))))  # fmt: skip
+    if not off <= _ROUGH:
+        raise RunError(f"{source.stem}'s model as one ONNX file would answer differently: off by {off:.2g}")
 
 
 def portable(source: Path, trust: Consent = False) -> tuple[nn.Module, dict[str, Any]]:

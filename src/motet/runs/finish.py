@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 
 from motet.atomic import write_atomically
 from motet.checksums import file_checksum
-from motet.client import predicted
 from motet.client.losses import Criterion
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
@@ -41,6 +41,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
     evaluate_server_test(trainer, best)
     if trainer.recipe.save.models != "none":
         write_models(trainer, best, turn, folder)
+    trainer.write_traffic(trainer.number + 1)
     for table in TABLES:
         trainer.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
     if trainer.stuck():
@@ -58,7 +59,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
 
 def score_clients(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
     """Test scores of the clients, with what they are compared with: a constant, and the method's own kind alone."""
-    rows, extra = PredictionRows(trainer.task), ("constant", "alone")
+    rows, extra = PredictionRows(trainer.task), ("constant", "alone", *trainer.method.variants)
     trainer.score(trainer.evaluator, best.state, turn, "test", (*SIDES, *extra), rows.add)
     trainer.score(trainer.evaluator, best.state, turn, "val", extra)
     rows.write(folder)
@@ -105,7 +106,7 @@ def evaluate_server_test(trainer: Trainer, best: Best) -> None:
         )
         return
     examples = server_test.take()
-    scores = predicted(lambda x: trainer.task.predict(model, x), examples)
+    scores = trainer.evaluator.server_scores(trainer.task, model, examples)
     found = trainer.task.measured(["server"], scores[None], examples.y[None], examples.live[None])
     trainer.store.set_facts(server_test=only_numbers(found))
 
@@ -130,20 +131,17 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
     if trainer.recipe.save.models == "all":
         call = ""
         for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
-            call = call or calls(trainer, best, client)
-            write(client, tree, facts_of(*run, client, scores.get(client, {})) | {"call": call})
+            call = call or calls(trainer, best, turn, client)
+            more = {"call": call} | trainer.method.described(tree)
+            write(client, tree, facts_of(*run, client, scores.get(client, {})) | more)
     writer.close()
 
 
-def calls(trainer: Trainer, best: Best, client: str) -> str:
+def calls(trainer: Trainer, best: Best, turn: Turn, client: str) -> str:
     """The function that a personal model's trees are arguments of: `predict` of the task, or one of the method."""
-    method, evaluator = trainer.method, trainer.evaluator
-    if type(method).personal is Method.personal:
+    if type(trainer.method).personal is Method.personal:
         return "predict"
-    own: Any = method.personal(
-        method.download(best.state, client), evaluator.keep(client), evaluator.data(client)
-    )
-    return str(own.func.__name__)
+    return trainer.evaluator.model_function(trainer.method, best.state, turn, client)
 
 
 def in_file(tree: Tree) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -176,6 +174,18 @@ def test_scores(trainer: Trainer, number: int) -> dict[str, dict[str, float]]:
     rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
     kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
     return {str(c): {str(k): float(v) for k, v in row.dropna().items()} for c, row in kept.iterrows()}
+
+
+def variants_in(scores: pd.DataFrame, reported: int | None) -> pd.DataFrame:
+    """Scores of the reported round by client and part, of sides that are compared; none for most methods."""
+    sides = ("alone", "held-out", "pooled", "personal")
+    rows = scores[(scores["round"] == reported) & scores["side"].isin(sides)]
+    if not rows["side"].isin(sides[1:3]).any():
+        return rows.iloc[:0].rename(columns={"side": "variant"})
+    first = [c for c in ("part", "client", "side", "n") if c in rows]
+    rows = rows.assign(side=pd.Categorical(rows["side"], sides, ordered=True)).sort_values(first[:3])
+    kept = [*first, *(c for c in rows if c in METRICS)]
+    return rows[kept].astype({"side": str}).rename(columns={"side": "variant"}).reset_index(drop=True)
 
 
 def only_numbers(scores: Mapping[str, Tensor]) -> dict[str, float]:
@@ -248,6 +258,30 @@ def filling(f: FederatedData, client: str) -> dict[str, Any]:
     return {"fill": fill.tolist()}
 
 
+_VARIANTS = {
+    "held-out": "its meta-model learned from rows that the private model had not seen (held-out)",
+    "pooled": "its meta-model learned from the same rows as the private model (pooled)",
+    "alone": "the private model alone: on validation examples no stack was better",
+    "mean": "the mean of all models: there were too few rows, or rows of one class, for a meta-model",
+}
+
+
+def stack_lines(stack: Mapping[str, Any]) -> list[str]:
+    """Whose models a stack is made of, for its card."""
+    meta = f", a {stack['meta']} combines them" if stack["meta"] else ""
+    lines = [
+        f"- A stack of {len(stack['models'])} models{meta}; {_VARIANTS.get(stack['variant'], stack['variant'])}."
+    ]
+    for m in stack["models"]:
+        whose = "its own private model" if not m["owner"] else f"of {in_markdown(m['owner'])}"
+        part = "" if m["importance"] is None else f", importance {m['importance']:.0%}"
+        note = f" Privacy: {in_markdown(m['privacy'])}." if m["privacy"] else ""
+        lines.append(
+            f"  - {whose}: {in_markdown(m['what'])}{part}; made with {in_markdown(m['made_with'])}.{note}"
+        )
+    return lines
+
+
 def card(f: dict[str, Any]) -> str:
     """A model card that a person can read; names of classes, columns and clients are text and nothing else."""
     method = in_markdown(", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name"))
@@ -258,7 +292,7 @@ def card(f: dict[str, Any]) -> str:
         "",
         f"- Trained by motet's {name} ({method}) on {data}, seed {f['seed']}; "
         f"this is {round_name(f['round'])}, chosen on validation examples.",
-        f"- Network: {net}, input {tuple(f['shape'])}.",
+        *(stack_lines(f["stack"]) if "stack" in f else [f"- Network: {net}, input {tuple(f['shape'])}."]),
         f"- Predicts: {predicts(f)}.",
     ]
     if f["columns"]:

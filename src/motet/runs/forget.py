@@ -21,9 +21,10 @@ from typing import Any
 from motet.data.left_out import NoSuchClient
 from motet.errors import RunError
 from motet.runs.build import Resolved, resolve
+from motet.runs.compare_runs import changed_files
 from motet.runs.identity import changed_code
 from motet.runs.recipe import Recipe, Settings
-from motet.runs.run import Run, changed_files, delete_run, run
+from motet.runs.run import Run, delete_run, run
 from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, Store
 from motet.runs.trainer import Observer

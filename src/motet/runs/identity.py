@@ -163,7 +163,7 @@ def changed_settings(before: Recipe, now: Recipe) -> list[str]:
 
 
 def _resulting(recipe: Recipe) -> dict[str, Any]:
-    engine = {k: v for k, v in recipe["engine"].items() if k != "workers"}
+    engine = {k: v for k, v in recipe["engine"].items() if k != "workers"} | {"device": recipe.device_kind}
     return {k: v for k, v in recipe.settings.items() if k != "save"} | {"engine": engine}
 
 

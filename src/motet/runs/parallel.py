@@ -83,8 +83,9 @@ def blocked(job: Job, ended: dict[str, Outcome]) -> Outcome | None:
 
 
 def default_jobs(recipe: Recipe) -> int:
-    """Runs that use one core each go side by side; runs on threads use all cores by themselves."""
-    return 1 if resolve(recipe).choice.name == "threads" else cores()
+    """Runs that use one core each go side by side; runs on threads use all cores by themselves, others a whole GPU."""
+    choice = resolve(recipe).choice
+    return 1 if choice.name == "threads" or choice.device != "cpu" else cores()
 
 
 class WorkerPool:

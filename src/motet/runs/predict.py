@@ -8,6 +8,7 @@ Knows models' files and tables. Does not know runs, nor where a model came from.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,7 @@ class Model:
         fill = np.asarray(inputs.get("fill", mean))
         absent = np.isin(self.columns, self.facts.get("absent", ())) if self.columns else False
         rows = np.where(np.isnan(rows), np.where(absent, mean, fill), rows)
-        return ((rows - mean) / std if self.standardise else rows).astype(np.float32)
+        return ((rows - mean) / std).astype(np.float32) if self.standardise else rows
 
     def __repr__(self) -> str:
         f = self.facts
@@ -152,8 +153,7 @@ def open_model(path: Path, *, trust: Consent = False) -> Model:
     if absent := [k for k in wanted if k not in facts]:
         raise RunError(f"{path} is a model of an earlier motet: it does not say its {', '.join(absent)}")
     if path.suffix == ".onnx":
-        run = trees[0].run
-        return Model(facts, lambda x: torch.from_numpy(run(None, {"x": x.numpy()})[0]), standardise=False)
+        return Model(facts, onnx_scores(trees[0]), standardise=False)
     require_trust([network_facts(facts), facts.get("method")], path, trust)
     return Model(facts, predictor(path, facts, trees))
 
@@ -195,15 +195,18 @@ def predictor(path: Path, facts: dict[str, Any], trees: Sequence[Tree]) -> Calla
         trees = trees_of(trees[0])
     if call == "predict" and (len(trees) != 1 or set(trees[0]) != set(task.w0)):
         raise RunError(f"{path} is not a single network, and does not say which function uses its parts")
-    owner: Any = task
-    if call != "predict":
-        method = facts["method"]
-        found = method_class(method["name"])
-        owner = found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
+    owner: Any = task if call == "predict" else method_of(facts, task)
     f = getattr(owner, str(call), None)
     if not callable(f) or str(call).startswith("_"):
         raise RunError(f"{path} says that {call!r:.80} uses its parts, and there is no such function")
     return lambda x: in_unit(applied(path, f, trees, x), target)
+
+
+def method_of(facts: Mapping[str, Any], task: Task) -> Any:
+    """The method that a file names, with the file's settings."""
+    method = facts["method"]
+    found = method_class(method["name"])
+    return found(task, **with_objects(found, {k: v for k, v in method.items() if k != "name"}))
 
 
 def laid_out(path: Path, layout: Any, tensors: Mapping[str, Tensor]) -> Sequence[Tree]:
@@ -253,19 +256,38 @@ def trees_of(weights: Mapping[str, Tensor]) -> list[Vec]:
 
 def read_onnx(path: Path) -> tuple[dict[str, Any], Sequence[Any]]:
     """Facts, and the session that predicts."""
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
-    content = read_whole(path)
-    try:
-        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as e:  # noqa: BLE001 onnxruntime has no error of its own
-        raise RunError(f"{path} is no model: {e}") from None
+    session = session_of(path, read_whole(path))
     props = session.get_modelmeta().custom_metadata_map
     if "motet" not in props:
         raise RunError(f"{path} was not written by motet: it does not describe its model")
     return read_facts(props["motet"]), [session]
+
+
+def session_of(path: Path, content: bytes) -> Any:
+    """A session of one thread: with more, trees are added in another order, and a stack's meta-model may take another
+    branch for a row that lies at a threshold."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
+    try:
+        import onnxruntime
+    except ImportError as e:
+        raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as e:  # noqa: BLE001 onnxruntime has no error of its own
+        raise RunError(f"{path} is no model: {e}") from None
+
+
+def onnx_scores(session: Any) -> Callable[[Tensor], Tensor]:
+    """Rows to scores; rows in 32 bits, or in 64 where the model reads them so."""
+    wide = session.get_inputs()[0].type == "tensor(double)"
+
+    def scores(x: Tensor) -> Tensor:
+        given = x.double() if wide else x.float()
+        return torch.from_numpy(session.run(None, {"x": given.numpy()})[0])
+
+    return scores
 
 
 # ---- both together ----

@@ -88,6 +88,11 @@ class Recipe:
         return EngineSettings(**self["engine"])
 
     @property
+    def device_kind(self) -> str:
+        """The device without its number: which of two GPUs computes is no other run."""
+        return self.engine.device.partition(":")[0]
+
+    @property
     def save(self) -> SaveSettings:
         return SaveSettings(**self["save"])
 
@@ -110,6 +115,9 @@ class Recipe:
         """A hash of all settings that may change a result; data, code and versions are in identity.py."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
+        what["engine"]["device"] = self.device_kind
+        if self.device_kind == "cpu":
+            del what["engine"]["device"]  # as in runs of the version in which there was no other
         if self.guard == GuardSettings():
             del what["guard"]  # so that runs of the version before it are found again
         if not self.weights:

@@ -18,21 +18,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.checksums import file_checksum
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data.federated import FederatedData
+from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
+from motet.runs.compare_runs import changed_files, differences
+from motet.runs.device_of_run import check_device, other_device
 from motet.runs.divergence import Diverged
-from motet.runs.finish import finish, written_files
+from motet.runs.finish import finish, variants_in, written_files
 from motet.runs.identity import Pieces, changes, code_record, versions, whole
 from motet.runs.recipe import Recipe
 from motet.runs.run_folder import locked, writable
-from motet.runs.store import FILE, METRICS, Store
+from motet.runs.store import FILE, Store
 from motet.runs.trainer import Observer, Trainer
 from motet.text import round_name
 from motet.trusted_code import Consent, require_trust
@@ -90,7 +92,14 @@ class Run:
 
     @property
     def traffic(self) -> pd.DataFrame:
+        """Bytes of every client and round, up and down, scores included. Round -1 is before the first; the number after
+        the last stands for the end of the run. `rounds` has what training takes."""
         return self._table("traffic")
+
+    @property
+    def asks(self) -> pd.DataFrame:
+        """The same, by verb or job and by what the server learns of it."""
+        return self._table("asks")
 
     @property
     def events(self) -> pd.DataFrame:
@@ -118,6 +127,12 @@ class Run:
         methods without contributions."""
         record = self.facts.get("record") or {}
         return dict(record) if record.get("trust") else {}
+
+    @property
+    def variants(self) -> pd.DataFrame:
+        """Of a stacking run: what each client's private model alone, its held-out and its pooled stack, and the one
+        that it uses ("personal") score on its validation and test rows; choose by validation rows."""
+        return variants_in(self.scores, self.facts.get("reported"))
 
     def model(self, client: str) -> Model:
         """A client's personal model, or `global`: an object with `predict`."""
@@ -196,7 +211,9 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         check_same(resolved, facts, folder)
         if facts["status"] != "done":
             store.set_facts(status="running", failure="")
-            store.event("resumed", "continued from the last checkpoint")
+            store.event(
+                "resumed", f"continued from the last checkpoint{other_device(resolved.choice.device, facts)}"
+            )
             store.commit()
         return
     federated, why = resolved.federated, resolved.choice.why
@@ -204,7 +221,10 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
     command = f"motet run {folder / 'recipe.toml'}"
     write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
-    store.set_facts(metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted)
+    store.set_facts(
+        metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted,
+        device=full_name(resolved.choice.device),
+    )  # fmt: skip
     store.commit()
 
 
@@ -355,39 +375,16 @@ def verify(
             "hint: at each site, `motet federation ledger KIT` shows what left, and checks it"
         )
     require_trust(old.facts["settings"], folder, trust)
+    check_device(old.folder, old.facts)
     resolved = resolve(Recipe(old.facts["settings"]))
     for line in changes(old.facts, resolved.recipe, resolved.pieces):
         say(f"{folder}: {line}")
+    if elsewhere := other_device(resolved.choice.device, old.facts):
+        say(f"{folder}: it is run again{elsewhere}")
     with tempfile.TemporaryDirectory() as again:
         new = run(resolved, again, observer)
         with closing(Store(old.folder)) as before, closing(Store(new.folder)) as after:
             return changed + differences(before, after)
-
-
-def changed_files(folder: Path, known: Mapping[str, str]) -> list[str]:
-    """Files of a run that are not as they were written."""
-    found = []
-    for name, checksum in known.items():
-        path = folder / name
-        if not path.is_file():
-            found.append(f"{name}: is missing")
-        elif file_checksum(path.read_bytes()) != checksum:
-            found.append(f"{name}: is damaged, or was changed since the run ended")
-    return found
-
-
-def differences(old: Store, new: Store) -> list[str]:
-    found = []
-    scores = "round, part, REPLACE(side, 'local', 'after_training'), client, n, " + ", ".join(old.metrics)
-    # earlier versions measured less, and neither constants nor models trained alone
-    earlier = " WHERE side NOT IN ('constant', 'alone')" if old.metrics != METRICS else ""
-    special = {"keeps": ("client, round, tree", ""), "scores": (scores, earlier)}
-    for table in ("states", "checkpoint", "keeps", "scores", "traffic", "clients"):
-        columns, some = special.get(table, ("*", ""))
-        rows = [set(s.db.execute(f"SELECT {columns} FROM {table}{some}")) for s in (old, new)]
-        if many := len(rows[0] ^ rows[1]):
-            found.append(f"{table}: {many} rows differ")
-    return found
 
 
 def folder_for(resolved: Resolved, base: str | Path = "runs") -> Path:

@@ -93,6 +93,9 @@ class EngineSettings:
     compile: Literal["auto", "yes", "no"] = (
         "auto"  # vmap, and swarms on loop; auto = if the run is long enough to gain by it
     )
+    device: str = (
+        "cpu"  # where clients compute: cpu, cuda, cuda:1, mps; auto = a GPU if there is one; rounding differs
+    )
     workers: int = 0  # threads only: number of threads; 0 = one for each core; changes no result
     keep: Literal["memory", "disk"] = "memory"  # where clients' states are between rounds
 

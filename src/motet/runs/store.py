@@ -132,15 +132,19 @@ class Store:
         self.db.executemany("INSERT INTO files VALUES (?, ?)", sorted(checksums.items()))
         self.checks.touch("files")
 
-    def ended(self, number: int, seconds: float, traffic: dict[str, tuple[int, int]]) -> None:
-        """A round has ended: how long it took, and (up, down) bytes of each client in it."""
-        up, down = (sum(b[i] for b in traffic.values()) for i in (0, 1))
-        self.rows["rounds"].append((number, seconds, len(traffic), up, down))
+    def ended(self, number: int, seconds: float, trained: Mapping[str, tuple[int, int]]) -> None:
+        """A round has ended: how long it took, and (up, down) bytes that training took of each client in it."""
+        up, down = (sum(b[i] for b in trained.values()) for i in (0, 1))
+        self.rows["rounds"].append((number, seconds, len(trained), up, down))
+
+    def crossed(self, number: int, traffic: Mapping[str, tuple[int, int]]) -> None:
+        """(up, down) bytes of each client in a round, scores included; -1: before the first, and the number after the
+        last: as the run ends."""
         self.rows["traffic"] += [(number, c, *b) for c, b in traffic.items()]
 
     def asked(self, number: int, asks: Mapping[tuple[str, str, str], Sequence[int]]) -> None:
-        """What clients were asked in a round (-1: before the first): messages and bytes up and down, by client, verb
-        and how much the server learned, average or collect."""
+        """What clients were asked in a round, as in `crossed`: messages and bytes up and down, by client, verb or job,
+        and how much the server learned: average, collect, scores or nothing."""
         self.rows["asks"] += [(number, *key, *counts) for key, counts in asks.items()]
 
     def add_metrics(self, number: int, numbers: dict[str, float]) -> None:

@@ -21,9 +21,10 @@ from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
 from motet.engines.loop import Loop, rate_hint
-from motet.engines.wrappers.counted import Counted, by_client
+from motet.engines.meter import Meter, Traffic, by_client, in_training
+from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.runs.build import Resolved, attackers_of, cohort_size, mean_of
+from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged, diverged
 from motet.runs.store import METRICS, Store
@@ -82,9 +83,15 @@ class Trainer:
         if not self.pooled:
             clients.fold = mean_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
-        self.engine = Counted(Hostile(clients, attackers, how) if attackers and how != "none" else clients)
+        attacked = Hostile(clients, attackers, how) if attackers and how != "none" else clients
+        # an engine that sends letters counts their bytes itself
+        self.counted = Counted(attacked) if clients.meter is None else None
+        self.engine: Engine = self.counted or attacked
+        self.meter = self.counted.meter if self.counted else clients.meter or Meter()
         everyone = self.federated.clients_data
-        self.evaluator = self.choice.build(everyone, workers=e.workers) if self.pooled else clients
+        self.evaluator: Engine = self.engine
+        if self.pooled:
+            self.evaluator = self.choice.build(everyone, workers=e.workers)
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         facts = metric_facts(recipe) | store.facts()
         self.metric, self.better = str(facts["metric"]), int(facts["better"])
@@ -109,7 +116,7 @@ class Trainer:
         observer.on_start(self)
         if self.number == -2:
             self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
-            self.store.asked(-1, self.engine.take_by_verb())
+            self.write_traffic(-1)
             self.write_events(())
             self.save()
         while not self.over() and not observer.should_stop():
@@ -122,17 +129,23 @@ class Trainer:
                 self.evaluate()
                 if t.after_training:
                     self.score_after_training(before)
-            seconds, asked = time.perf_counter() - began, self.engine.take_by_verb()
-            traffic = by_client(asked)
-            self.store.ended(self.number, seconds, traffic)
-            self.store.asked(self.number, asked)
-            self.idle = 0 if traffic else self.idle + 1
+            seconds = time.perf_counter() - began
+            trained = self.write_traffic(self.number)
+            self.store.ended(self.number, seconds, trained)
+            self.idle = 0 if trained else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
             observer.on_round(self, seconds)
         self.save()
+
+    def write_traffic(self, number: int) -> Traffic:
+        """Write down what crossed the wire since the last call; return what of it was for training."""
+        asked = self.meter.take()
+        self.store.asked(number, asked)
+        self.store.crossed(number, by_client(asked))
+        return by_client(in_training(asked))
 
     def over(self) -> bool:
         return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished()
@@ -153,12 +166,7 @@ class Trainer:
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
     def cohort(self, number: int) -> list[str]:
-        """Who takes part: a draw that depends on seed, round and name alone."""
-        clients, asked = list(self.engine.clients), self.recipe.train.cohort
-        many = cohort_size(asked, len(clients))
-        if many == len(clients):
-            return clients
-        return sorted(sorted(clients, key=lambda c: seed_of(self.recipe.seed, "cohort", number, c))[:many])
+        return cohort_of(self.recipe, self.engine.clients, number)
 
     def write_events(self, before: Tree) -> None:
         """Log replies that were left out of the round, and the method's own line."""
@@ -303,6 +311,8 @@ class Trainer:
         self.store.set_facts(
             peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest, top=top
         )
+        if self.counted and self.counted.held:
+            self.store.set_facts(held={c: sorted(files) for c, files in self.counted.held.items()})
         self.keeps.write(self.number)
         self.store.commit()
         now = time.monotonic()
@@ -329,11 +339,14 @@ class Trainer:
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
+        if self.counted:
+            held = self.store.facts().get("held", {})  # files that clients were sent, which go once
+            self.counted.held = {c: set(files) for c, files in held.items()}
         self.idle = self.store.idle_rounds()
 
     def give_up_round(self) -> None:
         """Forget what the round that was interrupted has done so far, and save the rounds before it."""
-        self.engine.take()
+        self.meter.take()
         self.engine.refused.clear()
         self.keeps.rewind(self.number)
         if self.number >= -1:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from motet.published import Manifest, ModelRefused, Published
-from motet.published.public_choice import in_words
+from motet.published.public_choice import in_words, rounded_up
 from motet.stacking import fetching
 from motet.text import printable
 
@@ -111,10 +111,18 @@ def announced(versions: Sequence[Tree]) -> dict[str, Any]:
     manifests = [manifest_of(v) for v in versions]
     claims = [m.privacy for m in manifests]
     return {
-        "what": "; ".join(map(in_words, manifests)) or "nothing",
+        "what": _versions_in_words(manifests),
         "epsilon": [p.epsilon for p in claims if p.epsilon is not None],
         "note": claims[-1].note if claims else "",
+        "made_with": manifests[-1].made_with if manifests else "",
     }
+
+
+def _versions_in_words(manifests: Sequence[Manifest]) -> str:
+    if not manifests:
+        return "nothing"
+    more = [rounded_up(m.privacy.epsilon) for m in manifests[1:] if m.privacy.epsilon is not None]
+    return in_words(manifests[0]) + (f", and versions with epsilon {', '.join(more)}" if more else "")
 
 
 def checksum(tree: Tree) -> int:

@@ -9,30 +9,42 @@ Knows words, folders and rows. Does not know servers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from motet.errors import UsageError
 from motet.published import ModelRefused, Published
 from motet.published.folder import load
+from motet.published.outbox import Terms, in_terms, is_pickle, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice
 from motet.stacking.public_models import public_models
 from motet.stacking.stack import StackRows
+from motet.text import unknown
 
 Tree = Any
+_HINT = "hint: motet.save_published writes CLIENT.onnx and CLIENT.json of a model that motet.publish made"
 
 
-def wishes(public_of: Sequence[str], outbox: str, clients: Sequence[str]) -> dict[str, Tree]:
+def terms_by_client(federated: Any) -> dict[str, Terms]:
+    """How a run has each client's columns, classes and targets, so that models speak of them in the table's units."""
+    return {c: terms_of(federated, c) for c in (*federated.clients_data, *federated.unseen)}
+
+
+def wishes(
+    public_of: Sequence[str], outbox: str, clients: Sequence[str], terms: Mapping[str, Terms] | None = None
+) -> dict[str, Tree]:
     """What each client is told of what it is to publish: nothing, words, or a model of its own."""
     words = dict(said(line) for line in public_of)
     found: dict[str, Tree] = {c: words.get(c, ()) for c in clients}
     if not outbox:
         return found
+    check_outbox(Path(outbox), terms)
     there = [c for c in clients if (Path(outbox) / f"{quote(c, safe=' ')}.onnx").exists()]
-    return found | {c: loaded(outbox, c).tree() for c in there}
+    return found | {c: loaded(outbox, c, (terms or {}).get(c)).tree() for c in there}
 
 
 def said(line: str) -> tuple[str, str]:
@@ -46,11 +58,34 @@ def said(line: str) -> tuple[str, str]:
     return client.strip(), words.strip()
 
 
-def loaded(folder: str, client: str) -> Published:
+def check_outbox(outbox: Path, terms: Mapping[str, Terms] | None) -> None:
+    """Refuse a folder that is not there, that holds a pickle, or models of clients that are not."""
+    files = sorted(outbox.iterdir()) if outbox.is_dir() else None
+    if files is None:
+        raise UsageError(f"method.outbox: there is no folder {outbox}\n{_HINT}")
+    if pickled := next((p for p in files if is_pickle(p)), None):
+        raise UsageError(
+            f"{pickled} is a pickle: reading it could run any code, so nothing of it was read.\n{_HINT}"
+        )
+    owners = [unquote(p.name.removesuffix(".onnx")) for p in files if p.suffix == ".onnx"]
+    if terms and (strange := [c for c in owners if c not in terms]):
+        raise UsageError(f"method.outbox: {unknown('client', strange[0], list(terms))}")
+
+
+def loaded(folder: str, client: str, terms: Terms | None = None) -> Published:
+    """A client's model, in the run's units and classes where these are known; classes may be numbered already. Names
+    that the run does not have are said by those who would stack the model."""
     try:
-        return load(folder, client)
+        found = load(folder, client)
     except ModelRefused as e:
-        raise UsageError(f"method.outbox: {e}\nhint: motet.save_published writes both files") from e
+        raise UsageError(f"method.outbox: {e}\n{_HINT}") from e
+    if terms is None or not terms.scaling:
+        return found
+    numbers = tuple(map(str, range(len(terms.classes))))
+    for classes in (tuple(terms.classes), numbers):
+        if {*found.manifest.classes} <= {*classes}:
+            return in_terms(found, replace(terms, classes=classes), client)
+    return found
 
 
 def wished(wish: Tree, usual: PublicChoice) -> PublicChoice:

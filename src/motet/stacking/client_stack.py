@@ -16,8 +16,10 @@ from torch import Tensor
 
 from motet.client import Data, Task
 from motet.published import Feature, Published, defaults, publish
+from motet.published.public_choice import in_words
 from motet.stacking.catalogue import Catalogue, Tree, checksum, fetched
 from motet.stacking.contribution import OWN
+from motet.stacking.one_graph import one_graph
 from motet.stacking.predictions import Array, predictions
 from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
 from motet.stacking.validation_findings import Findings, ValidationRows, has_enough_rows
@@ -111,7 +113,8 @@ def to_tree(stack: Stack, models: Catalogue) -> Tree:
     """What a client keeps of its stack: its own two models, and the checksums of the others' models."""
     owners = {owner: checksum(models[owner]) for owner in stack.owners}
     meta = stack.meta.tree() if stack.meta else ()
-    return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners}
+    about = {"variant": stack.variant, "shares": dict(stack.importances)}
+    return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about}
 
 
 def is_current(keep: Tree, models: Catalogue) -> bool:
@@ -123,8 +126,33 @@ def is_current(keep: Tree, models: Catalogue) -> bool:
 def predictor(keep: Tree, models: Catalogue, here: Sequence[bool]) -> Tree:
     """All that `predict` needs: the kept stack with the others' models themselves, and the columns held."""
     return {_OWNERS: {c: models[c] for c in keep[_OWNERS]}, "here": tuple(here)} | {
-        k: keep[k] for k in ("private", "meta")
+        k: keep[k] for k in ("private", "meta", "variant", "shares") if k in keep
     }
+
+
+def described(own: Tree, meta: str) -> dict[str, Any]:
+    """A stack for its card: its variant, and each model with its family, its budget and how much it is relied on."""
+    models, _ = fetched(own[_OWNERS])
+    parts = {OWN: Published.from_tree(own["private"]), **models}
+    shares = own.get("shares", {})
+    return {
+        "variant": own.get("variant", ""),
+        "meta": meta if own["meta"] else "",
+        "models": [
+            {
+                "owner": "" if name == OWN else name,
+                "what": in_words(model.manifest),
+                "made_with": model.manifest.made_with,
+                "privacy": model.manifest.privacy.note,
+                "importance": shares.get(name),
+            }
+            for name, model in parts.items()
+        ],
+    }
+
+
+def as_one_graph(own: Tree, inputs: Mapping[str, Any], target: Mapping[str, Any], task: Task) -> bytes:
+    return one_graph(own, own[_OWNERS], inputs, target, classes_of(task))
 
 
 def alone(how: StackSettings, data: Data, task: Task) -> Tree:

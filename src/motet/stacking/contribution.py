@@ -280,8 +280,11 @@ def _duplicates(seen: Mapping[str, Any]) -> dict[str, str]:
 
 
 def served(trust: Trust, clients: Sequence[str], threshold: float) -> list[str]:
-    """The clients that may fetch models: new ones, and those that contribute at least `threshold` equal parts."""
+    """The clients that may fetch models: new ones, and those that contribute at least `threshold` equal parts. Where
+    nobody relies on anybody there is nothing to compare, and all may."""
     got, known = in_strength(trust), set(members(trust))
+    if not any(got.values()):
+        return list(clients)
     return [c for c in clients if c not in known or got[c] * len(known) >= threshold]
 
 
@@ -296,6 +299,25 @@ def tier(trust: Trust, client: str, versions: int) -> int:
     got = in_strength(trust)
     parts = got.get(client, 0.0) * len(got)  # 1 is an equal part
     return min(int(parts / 2 * versions), versions - 1)
+
+
+def policies_in_use(
+    trust: Trust, served_models: Mapping[str, Collection[str]], threshold: float, versions: int
+) -> dict[str, Any]:
+    """What each client is served by its contribution: how many models, and which version of them."""
+    got = in_strength(trust)
+    return {
+        "threshold": threshold,
+        "versions": versions,
+        "clients": {
+            c: {
+                "models": len(models),
+                "version": tier(trust, c, versions) + 1,
+                "contribution": got.get(c, 0.0) * len(got),  # in equal parts
+            }
+            for c, models in served_models.items()
+        },
+    }
 
 
 # ---- export ----

@@ -9,6 +9,7 @@ Knows rows, models and scikit-learn. Does not know servers.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from motet.published import Published
+from motet.published.text_columns import categories_of, is_text, with_flags
 from motet.stacking.contribution import OWN
 from motet.stacking.fetching import order, within
 from motet.stacking.predictions import Array, named, predictions
@@ -58,12 +60,22 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
         """`y` holds positions of classes, or numbers."""
         self.fetched_ = self._within_budget()
         found, self.refused_ = predictions(self.fetched_, x, self._names(), self._ours)
+        for why in self.refused_.values():
+            warnings.warn(f"left out of the stack: {why}", stacklevel=3)
         self.fetched_ = {k: self.fetched_[k] for k in found}
         rows = self._rows(x, y)
         self.plan_ = self._plan(rows, found)
         self.stack_ = build(self.plan_, rows, found, self._seed)
         self.private_, self.meta_ = self.stack_.private, self.stack_.meta
         self.importances_ = self.stack_.importances
+
+    def _numbers(self, X: Any, *, learn: bool = False) -> Any:
+        """Rows of numbers: columns of text become flags `column=category`, of the categories that `fit` saw."""
+        if not hasattr(X, "columns") or not any(is_text(X[n]) for n in X.columns):
+            return X
+        if learn:
+            self.categories_ = categories_of(X)
+        return with_flags(X, getattr(self, "categories_", {}))
 
     def _rows(self, x: Array, y: Array) -> StackRows:
         kinds = dict.fromkeys(self._names() or [f"x{k}" for k in range(x.shape[1])], "number")
@@ -103,7 +115,7 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
     def _predict(self, X: Any) -> Array:
         """(rows, classes) or (rows, 1)."""
         check_is_fitted(self, "stack_")
-        x = validate_data(self, X, reset=False, dtype=float)
+        x = validate_data(self, self._numbers(X), reset=False, dtype=float)
         found, refused = predictions(self.fetched_, x, self._names(), self._ours)
         if refused:
             raise ValueError(f"fetched models do not run any more: {refused}\nhint: fit again without them")
@@ -150,7 +162,7 @@ class StackedClassifier(ClassifierMixin, _Stacked):  # type: ignore[misc]
     """
 
     def fit(self, X: Any, y: Any) -> StackedClassifier:
-        x, y = validate_data(self, X, y, dtype=float)
+        x, y = validate_data(self, self._numbers(X, learn=True), y, dtype=float)
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -170,7 +182,7 @@ class StackedRegressor(RegressorMixin, _Stacked):  # type: ignore[misc]
     """A regressor on top of fetched models."""
 
     def fit(self, X: Any, y: Any) -> StackedRegressor:
-        x, y = validate_data(self, X, y, dtype=float, y_numeric=True)
+        x, y = validate_data(self, self._numbers(X, learn=True), y, dtype=float, y_numeric=True)
         self._learn(x, np.asarray(y, float))
         return self
 
@@ -185,7 +197,7 @@ def gains(stack: _Stacked, X: Any, y: Any) -> list[dict[str, Any]]:
     entry is the private model alone.
     """
     fitted = clone(stack).fit(X, y)
-    x, y = validate_data(fitted, X, y, reset=False, dtype=float)
+    x, y = validate_data(fitted, fitted._numbers(X), y, reset=False, dtype=float)
     places = np.unique(y, return_inverse=True)[1] if is_classifier(fitted) else np.asarray(y, float)
     rows = fitted._rows(x, places)
     found, _ = predictions(fitted.fetched_, x, fitted._names(), fitted._ours)

@@ -13,7 +13,7 @@ def model_of(what: Any, task: str, seed: int, *, trees: int = 100, cv: int = 3) 
     from sklearn.base import clone
 
     families = {
-        "forest": lambda: forest(task, seed, trees, plain=True),
+        "forest": lambda: forest(task, seed, trees),
         "boosting": lambda: boosting(task, seed, trees),
         "linear": lambda: linear(task),
         "search": lambda: search(task, seed, cv),
@@ -25,6 +25,14 @@ def model_of(what: Any, task: str, seed: int, *, trees: int = 100, cv: int = 3) 
     return families[what or "forest"]()
 
 
+def library_of(*families: str) -> str:
+    """The library that makes a client's own models of these families, with its version; forests are scikit-learn's
+    own unless a caller asks for others."""
+    import sklearn
+
+    return f"{', '.join(dict.fromkeys(families))}: scikit-learn {sklearn.__version__}"
+
+
 def weights_for(model: Any, weight: Any) -> dict[str, Any]:
     """What a model's `fit` is given so that rows count by their weights; nothing where they have none."""
     if weight is None:
@@ -33,26 +41,12 @@ def weights_for(model: Any, weight: Any) -> dict[str, Any]:
     return {f"{name}__sample_weight": weight for name, _ in steps} if steps else {"sample_weight": weight}
 
 
-def forest(task: str, seed: int, trees: int = 100, *, plain: bool = False) -> Any:
-    """A random forest for one thread: scikit-learn-intelex's where it is installed, or scikit-learn's if `plain`.
+def forest(task: str, seed: int, trees: int = 100) -> Any:
+    """scikit-learn's random forest, for one thread."""
+    from sklearn import ensemble
 
-    Both grow the same kind of trees, without a limit of depth, from other random numbers. Intel's takes
-    about a quarter of the time for the few columns of a meta-model.
-    """
     name = "RandomForestClassifier" if task == "classes" else "RandomForestRegressor"
-    return getattr(_forests(plain), name)(n_estimators=trees, random_state=seed % 2**31, n_jobs=1)
-
-
-def _forests(plain: bool) -> Any:
-    import sklearn.ensemble
-
-    if plain:
-        return sklearn.ensemble
-    try:
-        import sklearnex.ensemble
-    except ImportError:
-        return sklearn.ensemble
-    return sklearnex.ensemble
+    return getattr(ensemble, name)(n_estimators=trees, random_state=seed % 2**31, n_jobs=1)
 
 
 def boosting(task: str, seed: int, trees: int = 100) -> Any:
@@ -78,7 +72,7 @@ def search(task: str, seed: int, cv: int) -> Any:
     from sklearn.pipeline import Pipeline
 
     grid = [
-        {"model": [forest(task, seed, plain=True)], "model__min_samples_leaf": [1, 5]},
+        {"model": [forest(task, seed)], "model__min_samples_leaf": [1, 5]},
         {"model": [boosting(task, seed)], "model__max_leaf_nodes": [7, 31]},
         {"model": [linear(task)]},
     ]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from motet.published import ModelRefused, Published, predict
+from motet.published.text_columns import decoded
 
 Array = np.ndarray[Any, Any]
 
@@ -78,14 +79,13 @@ def _output(name: str, model: Any, x: Array, names: Sequence[str] | None, classe
     wanted: Any = getattr(model, "feature_names_in_", None)
     rows: Any = x
     if names is not None and wanted is not None:
-        if lacking := [n for n in wanted if n not in names]:
+        try:
+            rows = decoded(x, names, [str(n) for n in wanted])
+        except KeyError as e:
             raise ValueError(
-                f"model {name!r} needs the columns {lacking[:5]}, which the rows lack.\n"
+                f"model {name!r} needs the column {e}, which the rows lack.\n"
                 "hint: have it published (motet.publish): its defaults fill missing columns"
-            )
-        import pandas as pd
-
-        rows = pd.DataFrame(x, columns=list(names))[list(wanted)]
+            ) from e
     return np.asarray(model.predict_proba(rows) if classes else model.predict(rows))
 
 
@@ -96,11 +96,40 @@ def _in_classes(name: str, output: Array, known: Sequence[Any], classes: Sequenc
         if len(known):
             raise ModelRefused(name, "its model predicts classes, and numbers are wanted")
         return output
-    at = {str(c): k for k, c in enumerate(classes)}
-    shared = [(k, at[str(c)]) for k, c in enumerate(known) if str(c) in at]
+    if not len(known):
+        raise ModelRefused(name, "its model predicts numbers, and classes are wanted")
+    shared = shared_classes(known, classes)
     if not shared:
-        raise ModelRefused(name, f"its model predicts the classes {list(known)[:5]}, none of which is ours")
+        raise ModelRefused(name, _no_class_of_ours(known, classes))
     wide = np.zeros((len(output), len(classes)), output.dtype)
     for k, place in shared:
         wide[:, place] = output[:, k]
     return wide
+
+
+def shared_classes(known: Sequence[Any], classes: Sequence[Any]) -> list[tuple[int, int]]:
+    """Which column of a model is which of our classes; 1, 1.0 and "1" are the same class.
+
+    >>> shared_classes(["ill", "1"], [1.0, 0.0])
+    [(1, 0)]
+    """
+    at = {_label(c): k for k, c in enumerate(classes)}
+    return [(k, at[_label(c)]) for k, c in enumerate(known) if _label(c) in at]
+
+
+def _label(name: Any) -> str:
+    """The text of a class; whole numbers without a decimal point."""
+    number = isinstance(name, float | np.floating) and float(name).is_integer()
+    return str(int(name)) if number else str(name)
+
+
+def _no_class_of_ours(known: Sequence[Any], classes: Sequence[Any]) -> str:
+    theirs, ours = ([_label(c) for c in some[:5]] for some in (list(known), list(classes)))
+    why = f"its model predicts the classes {theirs}, none of which is ours ({ours})"
+    if _are_numbers(known) == _are_numbers(classes):
+        return f"{why}; hint: name classes alike"
+    return f"{why}; hint: one names classes and the other numbers them: publish(..., classes={ours})"
+
+
+def _are_numbers(names: Sequence[Any]) -> bool:
+    return all(_label(n).lstrip("-").isdigit() for n in names)

@@ -101,6 +101,10 @@ def _private_model(family: str, rows: StackRows, epsilon: float, seed: int | Non
         raise UsageError(
             f"{family} predicts classes, and these targets are numbers.\nhint: public=dp-boosting, or public=linear"
         )
+    if family == "dp-boosting" and len(rows.classes) > 2:
+        raise UsageError(
+            f"{family} knows two classes, and there are {len(rows.classes)}.\nhint: public=dp-network knows more"
+        )
     model = _unfitted(family, rows, epsilon, seed)
     try:
         return model.fit(np.asarray(rows.x, np.float64 if family == "dp-boosting" else np.float32), rows.y)

@@ -79,6 +79,7 @@ class Stack:
     owners: tuple[str, ...]
     importances: dict[str, float]  # of OWN and all owners, summing to 1
     classes: tuple[Any, ...] = ()
+    variant: str = ""  # which one it is; "mean" without a meta-model
 
     def predict(self, x: Array, names: Sequence[str] | None, predictions: Mapping[str, Array]) -> Array:
         """(rows, classes) or (rows, 1), from rows and the other models' predictions for them."""
@@ -109,14 +110,14 @@ def build(
     private = prepare(fitted(how.private, rows.at(train), seed, how.trees, how.cv))
     owners, at = tuple(predictions), rows.at(meta)
     if how.variant == ALONE:
-        return Stack(private, None, (), {OWN: 1.0, **dict.fromkeys(owners, 0.0)}, rows.classes)
+        return Stack(private, None, (), {OWN: 1.0, **dict.fromkeys(owners, 0.0)}, rows.classes, ALONE)
     if len(rows.y) < _LEAST or len(np.unique(at.y)) < 2:
         equal = dict.fromkeys((OWN, *owners), 1 / (1 + len(owners)))
-        return Stack(private, None, owners, equal, rows.classes)
+        return Stack(private, None, owners, equal, rows.classes, "mean")
     own = prediction(private, at.x, rows.names, rows.classes)
     z = features([own, *(p[meta] for p in predictions.values())])
     top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed, at.weight)
-    return Stack(private, top, owners, shares, rows.classes)
+    return Stack(private, top, owners, shares, rows.classes, how.variant)
 
 
 def fitted(what: Any, rows: StackRows, seed: int, trees: int = 100, cv: int = 3) -> Any:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,11 +37,20 @@ _DEEP = 64  # how deep a tree may nest
 _HEADER = 16 << 20  # bytes of a header, in messages from elsewhere
 _PLAIN = (int, float, str, bool, type(None))
 _DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_HASH = re.compile(r"[0-9a-f]{64}")
 R = TypeVar("R", bound=msgspec.Struct)
 
 
 class WireError(MotetError, ValueError):
     """A tree that cannot be sent, or bytes that are no message."""
+
+
+@dataclass(frozen=True)
+class FileName:
+    """Stands in a tree for a row of bytes that the receiver has, or can ask for."""
+
+    sha256: str
+    size: int  # bytes
 
 
 def pack(tree: Any) -> bytes:
@@ -62,10 +73,11 @@ def size(tree: Any) -> int:
     return len(MAGIC) + 8 + len(header) + body
 
 
-def unpack(message: bytes, limit: int | None = None) -> Any:
+def unpack(message: bytes, limit: int | None = None, *, files: bool = False) -> Any:
     """The tree that `pack` was given; raises WireError for anything else.
 
-    `limit` is for messages from elsewhere: the most bytes that are read at all.
+    `limit` is for messages from elsewhere: the most bytes that are read at all. Names of `files` are read where they
+    are expected.
     """
     if not isinstance(message, bytes | bytearray):
         raise WireError(f"a message is bytes, not a {type(message).__name__}")
@@ -82,7 +94,7 @@ def unpack(message: bytes, limit: int | None = None) -> Any:
     try:
         header = json.loads(message[start : start + length])
         arrays = _arrays(header["arrays"], message, start + length)
-        return _Builder(arrays).whole(header["tree"])
+        return _Builder(arrays, files).whole(header["tree"])
     except _DAMAGE as e:
         raise e if isinstance(e, WireError) else WireError(f"the message's header is damaged: {e}") from e
 
@@ -121,6 +133,8 @@ def _shape(t: Any, arrays: list[Tensor | bytes]) -> Any:
         return {"tuple" if isinstance(t, tuple) else "list": [_shape(v, arrays) for v in t]}
     if isinstance(t, int | float | str | bool) or t is None:
         return {"is": t}
+    if isinstance(t, FileName):
+        return {"file": [t.sha256, t.size]}
     raise WireError(
         f"cannot send a {type(t).__name__}; "
         "send tensors, numbers, text, bytes, and dicts, lists or tuples of them"
@@ -161,8 +175,8 @@ def _tensor(kind: dict[str, Any], piece: bytes) -> Tensor:
 class _Builder:
     """Puts arrays into the tree that a header describes: each once, and in order, as `pack` had them."""
 
-    def __init__(self, arrays: list[Tensor | bytes]) -> None:
-        self.arrays, self.used = arrays, 0
+    def __init__(self, arrays: list[Tensor | bytes], files: bool = False) -> None:
+        self.arrays, self.files, self.used = arrays, files, 0
 
     def whole(self, t: dict[str, Any]) -> Any:
         tree = self.build(t, 0)
@@ -188,10 +202,21 @@ class _Builder:
             if not all(isinstance(x, Tensor) for x in inside.values()):
                 raise WireError("a vector of weights holds something that is no array")
             return Vec(inside)
+        if kind == "file" and self.files:
+            return _file_name(v)
         if kind in ("tuple", "list") and isinstance(v, list):
             items = [self.build(x, depth + 1) for x in v]
             return tuple(items) if kind == "tuple" else items
         raise WireError(f"unknown kind {kind!r:.80}")
+
+
+def _file_name(v: Any) -> FileName:
+    sha256, length = v
+    if not (isinstance(sha256, str) and _HASH.fullmatch(sha256)) or type(length) is not int:
+        raise WireError(f"no name of a file: {v!r:.120}")
+    if not 0 <= length < 1 << 48:
+        raise WireError(f"a file is said to have {length} bytes")
+    return FileName(sha256, length)
 
 
 # ---- what was expected ----
@@ -233,7 +258,9 @@ def _form(t: dict[str, Any], depth: int = 0) -> Any:
         return type(v)
     if kind in ("vec", "map"):
         return kind, {k: _form(x, depth + 1) for k, x in v.items()}
-    return (kind, [_form(x, depth + 1) for x in v]) if isinstance(v, list) else kind
+    if kind == "file" or not isinstance(v, list):
+        return kind
+    return kind, [_form(x, depth + 1) for x in v]
 
 
 def _size(v: Any, loose: bool) -> Any:

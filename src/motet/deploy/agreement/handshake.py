@@ -21,6 +21,7 @@ from motet.deploy.agreement.layout import Layout, Split
 from motet.deploy.agreement.refusals import WHERE, explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
 from motet.deploy.agreement.site_replies import (
+    UnusableReplies,
     check_widths,
     checked_description,
     each_site,
@@ -104,6 +105,12 @@ def trees_of(replies: Mapping[str, Reply]) -> dict[str, Tree]:
     if not replies:
         raise DataError("no site answered.\nhint: see `motet federation status`")
     return {s: replies[s].tree for s in sorted(replies)}
+
+
+def check_publishers(replies: Mapping[str, Reply]) -> None:
+    """Leave out sites that may not, or cannot, publish their models: the others go on without them."""
+    if wrong := {s: explained(r.refusal) for s, r in replies.items() if r.refusal == "publish"}:
+        raise UnusableReplies(wrong)
 
 
 def large_sites(rows: Rows) -> list[str]:

@@ -11,7 +11,7 @@ from motet.core import Tree
 from motet.deploy.agreement.refusals import LASTING, explained
 from motet.deploy.agreement.site_replies import UnusableReplies, each_site
 from motet.deploy.flare.kits import FederationError
-from motet.engines.flare import Flare, Post, TooFew
+from motet.engines.flare import Flare, Post, TooFew, length
 from motet.engines.letters import Letter, Reply
 from motet.text import printable
 from motet.wire import WireError
@@ -26,8 +26,11 @@ class AllSites:
     def __call__(self, letter: Letter, to: Collection[str] | None = None) -> Mapping[str, Reply]:
         """Replies by site; those that cannot be read at all are an UnusableReplies."""
         sites = sorted(self.engine.present if to is None else to)
-        came, failed = self.post({s: letter.pack() for s in sites})
+        message = letter.pack()
+        came, failed = self.post(dict.fromkeys(sites, message))
         self.engine.received(came, letter.job)
+        for site in sites:
+            self.engine.meter.count(site, letter.job, "handshake", length(came.get(site)), len(message))
         missing = {s: printable(failed.get(s, "no answer")) for s in sites if s in failed or s not in came}
         for site, why in missing.items():
             self.engine.lose(site, why)

@@ -26,7 +26,7 @@ from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply, Tree
 from motet.data.federated import DataError, FederatedData
-from motet.deploy.agreement.handshake import handshake, trees_of
+from motet.deploy.agreement.handshake import check_publishers, handshake, trees_of
 from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.refusals import LASTING, explained
 from motet.deploy.agreement.schema import Agreement
@@ -316,7 +316,9 @@ def agree_anew(
         agreement.notes.append(chosen)
         federated.notes.append(chosen)
         observer.agreed(agreement)
-    each_site(trees_of(sites(offer(order.run, recipe))), agreed)
+    replies = sites(offer(order.run, recipe))
+    check_publishers(replies)
+    each_site(trees_of(replies), agreed)
     for site, parts in agreement.part_rows.items():
         agree_on(sites.engine, site, parts)
     packed = pack(layout.tree())

@@ -21,7 +21,7 @@ from motet.text import printable
 from motet.wire import WireError
 
 FILE = "received.jsonl"
-_SHORT = 1000  # bytes; a refusal is shorter
+_SHORT = 64 << 10  # bytes; a refusal is shorter, also one that names files
 
 
 class ReceivedLine(Struct, frozen=True, omit_defaults=True):

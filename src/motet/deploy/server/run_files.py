@@ -122,7 +122,7 @@ def make_order(
     settings = recipe.settings
     if settings["data"]["server"]:
         settings["data"]["server"] = str(table_at_the_server(settings["data"]))
-    settings["engine"] |= {"name": "flare", "chunk": 0, "compile": "no"}
+    settings["engine"] |= {"name": "flare", "chunk": 0, "compile": "no", "device": "cpu"}
     settings["save"] |= {"checkpoint": 0.0}  # no round that ended may be lost
     mark = sha256((recipe.identity() + federation).encode()).hexdigest()[:8]
     name = f"{recipe['method']['name']}-seed{recipe.seed}-{mark}"

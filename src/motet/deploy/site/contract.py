@@ -39,7 +39,8 @@ from motet.wire import WireError
 SERVER = "server"  # what FLARE calls the one party that may ask
 Clause = Literal[
     "caller", "recipe", "method", "verb", "learn", "publish", "asks", "losses", "rounds", "bytes", "letter", "layout",
-    "sums", "counts", "scores", "categories", "rows", "weights", "weight", "limits", "state", "reset", "data", "error",
+    "sums", "counts", "scores", "categories", "rows", "weights", "weight", "limits", "files", "state", "reset",
+    "data", "error",
 ]  # fmt: skip
 _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
@@ -47,6 +48,7 @@ _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that n
 )  # fmt: skip
 _QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
+_FILES = 1000  # letters that bring files in a round
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
 
@@ -151,6 +153,8 @@ class Contract:
                 "learn",
                 f"{self.method} asks for {letter.verb} by {how}, and the letter by {LEARN[letter.learn]}",
             )
+        if letter.job == "files" and self.rule("files") is None:
+            yield Objection("letter", f"{self.method} sends no files to sites")
         if letter.job in ("evaluate", "evaluate_trained"):
             if not self.scores:
                 yield Objection("scores", "this site's policy lets no scores leave (scores = false)")
@@ -205,6 +209,8 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
         yield AskRule(
             job, learn, in_one, 2 * (rounds + 1) + in_one
         )  # rounds are scored once, the last one more
+    if method.has_public_models:
+        yield AskRule("files", "nothing", _FILES, _FILES * (rounds + 1))
 
 
 def noise_scale(policy: Policy, n: int) -> float:

@@ -45,6 +45,8 @@ _SIDES = {
     "personal": "this site's own model",
     "global": "the global model",
     "alone": "a model trained here alone",
+    "held-out": "its stack on held-out rows",
+    "pooled": "its stack on all rows",
     "constant": "the best constant",
 }
 _METRICS = {

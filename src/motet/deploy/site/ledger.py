@@ -20,12 +20,21 @@ from filelock import FileLock
 from msgspec import DecodeError, Struct, ValidationError, json, to_builtins
 from msgspec.structs import replace
 
-from motet.engines.letters import LEARN, Letter
+from motet.engines.letters import LACKS_FILES, LEARN, Letter
 from motet.text import aligned, round_name
 
 _TEXT = 200  # characters of a name that are written down
 _REASON = 2000  # of a reason for a refusal
-RUN_JOBS = ("verb", "evaluate", "evaluate_trained", "save_model")  # letters of a run that was offered
+RUN_JOBS = (
+    "verb",
+    "evaluate",
+    "evaluate_trained",
+    "save_model",
+    "files",
+)  # letters of a run that was offered
+ASKS_FOR_FILES = (
+    LACKS_FILES  # a clause that refuses nothing: the letter names files that the site does not have
+)
 SCORING_JOBS = ("evaluate", "evaluate_trained")
 _OLD = "ledger.tsv"  # time, run, round, ask, job, verb, learn, bytes
 
@@ -239,6 +248,8 @@ def asked(line: LedgerLine) -> str:
 
 
 def fate(line: LedgerLine) -> str:
+    if line.clause == ASKS_FOR_FILES:
+        return printable(f"asked for files: {line.text}")[:120]
     if line.clause:
         return printable(f"refused, {line.clause}: {line.text}")[:120]
     what = f", {printable(line.model)}" if line.model else ""

@@ -81,9 +81,8 @@ def dry_run_rounds(method: Method, engine: AskRecorder, proxy: Batch) -> None:
         for number in range(_ROUNDS):
             state = play(engine, method, state, turn(number))
         client = engine.clients[0]
-        sent = evaluation_request(
-            method, state, method.download(state, client), (*SIDES, "constant", "alone")
-        )
+        sides = (*SIDES, "constant", "alone", *method.variants)
+        sent = evaluation_request(method, state, method.download(state, client), sides)
         job = partial(predictions, method)
         found, _ = scores_at_home(method, client, job, sent, engine.keep(client), engine.client_test(client))
         engine.record("evaluate", "scores", sent, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class PersonalModel:
     trees: Tree
     call: str  # a function of the method, or `predict` of its task
     scores: dict[str, float]
+    more: dict[str, Any] = field(default_factory=dict)  # what its card says besides
 
     @classmethod
     def of(cls, method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tuple[PersonalModel, Tree]:
@@ -41,7 +42,8 @@ class PersonalModel:
         tested = who.examples
         found = method.task.measured([""], predicted(own, tested)[None], tested.y[None], tested.live[None])
         scores = only_numbers(found) if len(tested) else {}
-        return cls(own.args, getattr(own.func, "__name__", ""), scores), keep
+        about = method.described(own.args)
+        return cls(own.args, getattr(own.func, "__name__", ""), scores, about), keep
 
 
 def save_personal_model(
@@ -53,7 +55,9 @@ def save_personal_model(
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings = recipe.settings | {"data": {"name": Path(federated.name).name}}
-    facts = facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call}
+    facts = (
+        facts_of(Recipe(settings), federated, number, site, model.scores) | {"call": model.call} | model.more
+    )
     if all(isinstance(tree, Vec) for tree in model.trees):
         write_once(path.with_name(path.name + ".safetensors"), write_weights, named(model.trees), facts)
     else:

@@ -119,6 +119,7 @@ class Policy:
     families: Names = ()  # families of models that may be published, outbox among them
     epsilon: NotNegative = 0.0  # privacy budget of all published models, over all runs; 0: any, also none
     model_bytes: Count = 64 << 20  # largest published model
+    stored_bytes: Count = 2 << 30  # published models of others that are stored here, so that each comes once
     trusted: Names = ()  # the site's own module:name that a recipe may name
 
     @classmethod

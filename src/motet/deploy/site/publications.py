@@ -22,12 +22,12 @@ from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedState
 from motet.errors import UsageError
 from motet.published import Published
-from motet.published.outbox import Terms, from_outbox, in_terms
+from motet.published.outbox import from_outbox, in_terms, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice, in_words
 from motet.wire import pack, unpack
 
 Make = Callable[[PublicChoice], list[Published]]
-_LABEL = (0, 0)  # of the one file of a publication
+_LABEL, _FILE = (0, 0), "0.0.keep"  # of the one file of a publication
 FOLDER, OUTBOX_FOLDER = "published", "outbox"  # in the site's folder `kept`, and beside it
 
 
@@ -52,6 +52,7 @@ class SitePublisher:
     spent: float = 0.0  # budgets of all that left before
     choice: PublicChoice | None = None  # as it was last asked for
     said: Announced = field(default_factory=Announced)
+    before: Path | None = None  # of a trial: where models lie that were published before
 
     def models(self, wanted: PublicChoice, make: Make) -> list[Published]:
         """What this site publishes where a recipe would have it publish `wanted`."""
@@ -74,8 +75,19 @@ class SitePublisher:
         """Why what was asked for in a trial may not be published here."""
         if self.choice is None:
             return []
+        if self.was_published(self.choice):
+            self.spent = 0.0  # the same model once more spends nothing
         wrong = choice_objections(self.policy, self.choice, self.spent)
         return wrong or (self.of_outbox() if self.choice.family == OUTBOX else [])
+
+    def was_published(self, choice: PublicChoice) -> bool:
+        """Whether this very choice is stored, for these rows."""
+        if self.before is None:
+            return False
+        try:
+            return (self.before / FOLDER / self.label(choice) / _FILE).exists()
+        except RefusedByPolicy:  # of an outbox that cannot be read
+            return False
 
     def of_outbox(self) -> list[Objection]:
         """Why the model in the outbox may not be published."""
@@ -98,10 +110,13 @@ class SitePublisher:
         except UsageError as e:
             raise RefusedByPolicy(str(e), "publish") from e
 
-    def store(self, folder: Path, choice: PublicChoice) -> EncryptedState:
+    def label(self, choice: PublicChoice) -> str:
         own = self.own_model().manifest.sha256 if choice.family == OUTBOX else ""
         about = json.dumps([asdict(choice), self.rows, own], sort_keys=True)
-        label = sha256(about.encode()).hexdigest()[:32]
+        return sha256(about.encode()).hexdigest()[:32]
+
+    def store(self, folder: Path, choice: PublicChoice) -> EncryptedState:
+        label = self.label(choice)
         return EncryptedState(folder / FOLDER / label, f"published {label}", self.key)
 
     def check(self, models: Sequence[Published]) -> None:
@@ -121,7 +136,8 @@ class Publications:
         place = None if trial else self.folder
         spent = sum(self.ledger.budgets.values())
         outbox = self.folder.parent / OUTBOX_FOLDER
-        return SitePublisher(self.policy, federated, rows, outbox, place, self.key, spent)
+        before = self.folder if trial else None
+        return SitePublisher(self.policy, federated, rows, outbox, place, self.key, spent, before=before)
 
 
 # ---- what the policy says ----
@@ -141,7 +157,8 @@ def choice_objections(policy: Policy, choice: PublicChoice, spent: float) -> lis
     if policy.families and choice.family not in policy.families:
         allowed = ", ".join(policy.families)
         text = f"a model of the family {choice.family} would be published, and this site's policy has families = "
-        wrong.append(Objection("publish", f"{text}{allowed}"))
+        hint = f'hint: publish = "{policy.families[0]}" in the policy, or add the family to families'
+        wrong.append(Objection("publish", f"{text}{allowed}\n{hint}"))
     if policy.epsilon and choice.family != OUTBOX:
         wrong += budget_objections(policy, choice.spent, spent)
     return wrong
@@ -150,11 +167,17 @@ def choice_objections(policy: Policy, choice: PublicChoice, spent: float) -> lis
 def budget_objections(policy: Policy, epsilon: float | None, spent: float) -> list[Objection]:
     has = f"this site's policy has epsilon = {policy.epsilon:g}"
     if epsilon is None:
-        return [Objection("publish", f"a model without a privacy budget would be published, and {has}")]
+        hint = 'hint: publish = "dp-linear epsilon=…"; an own model states its budget: motet.publish(…, privacy=…)'
+        return [
+            Objection("publish", f"a model without a privacy budget would be published, and {has}\n{hint}")
+        ]
     if spent + epsilon <= policy.epsilon * (1 + 1e-9):
         return []
     before = f" after epsilon {spent:g} of earlier models" if spent else ""
-    return [Objection("publish", f"models of epsilon {epsilon:g} would be published{before}, and {has}")]
+    left = max(0.0, policy.epsilon - spent)
+    hint = f"hint: {left:g} is left; publish a model within it, or let the policy's epsilon be larger"
+    text = f"models of epsilon {epsilon:g} would be published{before}, and {has}\n{hint}"
+    return [Objection("publish", text)]
 
 
 def size_objections(policy: Policy, models: Sequence[Published]) -> list[Objection]:
@@ -163,21 +186,11 @@ def size_objections(policy: Policy, models: Sequence[Published]) -> list[Objecti
     what = announcement(large[:1])
     return [
         Objection(
-            "publish", f"{what} is larger than this site's policy has as model_bytes, {policy.model_bytes:,}"
+            "publish",
+            f"{what} is larger than this site's policy has as model_bytes, {policy.model_bytes:,}\n"
+            "hint: fewer trees or columns, or a larger model_bytes",
         )
     ]
-
-
-def terms_of(federated: FederatedData) -> Terms:
-    """How a run has columns and target; what standardises a site's own numbers is the same at all sites, unless each
-    uses its own."""
-    scaler = next(iter(federated.rulers.values()), None)
-    middle = scaler.middle if scaler else [0.0] * len(federated.columns)
-    spread = scaler.spread if scaler else [1.0] * len(federated.columns)
-    scaling = {
-        c.name: (float(m), float(s)) for c, m, s in zip(federated.columns, middle, spread, strict=True)
-    }
-    return Terms(scaling, federated.classes, (federated.offset, federated.scale))
 
 
 def budget_of(models: Sequence[Published], choice: PublicChoice) -> float:

@@ -1,7 +1,6 @@
 """A site's service: what one organisation's process does with the letters that it gets.
 
     service = SiteService("hospital-a", folder, SiteTable(...), Policy(), site_key(folder / "key"))
-    reply = Reply.read(service.answer(Letter("verb", ...).pack()))
 
 A verb is found by its name among those of the site's own installed motet; nobody can send code. What the
 client keeps is stored together with the reply, before the reply leaves: a repeated ask gets the same reply
@@ -59,6 +58,7 @@ from motet.deploy.site.reset import was_reset
 from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.score_noise import ScoreNoise
 from motet.deploy.site.storage import EncryptedState, SiteRows, outdated
+from motet.deploy.site.stored_files import LacksFiles, StoredFiles
 from motet.deploy.site.table import SiteTable
 from motet.deploy.site.work_limits import limited
 from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
@@ -97,11 +97,12 @@ class SiteService:
         self.rows = SiteRows(self.folder, data, self.policy, key)
         self.secret = key or os.urandom(32)  # of the noise
         self.ledger = Ledger(self.folder)
+        self.files = StoredFiles(self.folder / "files", self.secret, self.policy.stored_bytes)
         self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
             "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
-            "evaluate_trained": self.evaluate, "save_model": self.save_model,
+            "evaluate_trained": self.evaluate, "save_model": self.save_model, "files": self.store_files,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
         self.line = LedgerLine()  # of the letter that is being answered
@@ -117,7 +118,7 @@ class SiteService:
                 self.check_caller(caller)
                 with self.limits():
                     letter = Letter.read(message, self.policy.letter_bytes)
-                self.line = LedgerLine.about(letter, caller, digest_of(letter))
+                self.line = LedgerLine.about(letter, caller, letter.digest)
                 self.check_name(letter)
                 return self.jobs[letter.job](letter)
             except _EXPECTED as e:
@@ -128,7 +129,7 @@ class SiteService:
                 return self.refused(e, f"{type(e).__name__}: {e}")
 
     def decline(self, objection: str, caller: str = SERVER) -> bytes:
-        """The answer to whatever comes in a job in which this site takes no part; the objection may leave."""
+        """The answer in a job in which this site takes no part; the objection may leave."""
         with self.one_at_a_time:
             self.line = LedgerLine(caller=caller[:_NAME])
             word = objection.partition(":")[0] if caller == SERVER else "caller"
@@ -136,10 +137,9 @@ class SiteService:
         return Reply(refusal=objection if caller == SERVER else word).pack()
 
     def refused(self, error: BaseException, why: str) -> bytes:
-        """One word leaves; the reason stays in the log and in the ledger."""
-        clause = clause_of(error)
-        self.write_refusal(clause, why)
-        return Reply(refusal=clause).pack()
+        """One word leaves; the reason stays in the log and in the ledger. Of files that are not here, their names."""
+        self.write_refusal(clause := clause_of(error), why)
+        return Reply(error.asked_for if isinstance(error, LacksFiles) else (), refusal=clause).pack()
 
     def write_refusal(self, clause: str, why: str) -> None:
         try:
@@ -185,10 +185,10 @@ class SiteService:
         if type(rounds) is not int or not 1 <= rounds < 1 << 40:
             raise WireError("an offer says how many rounds it wants")
         check_whole(method := self.method(letter))
-        trial = self.publications.of(self.rows.of(letter.run), "", trial=True)
+        federated, layout = self.rows.of(letter.run), self.rows.layout_hash(letter.run)
+        trial, own = self.publications.of(federated, layout, trial=True), federated.clients_data[self.name]
         with self.limits():
-            needs = needs_of(method.at_site(trial), self.rows.of(letter.run))
-        own, layout = self.rows.of(letter.run).clients_data[self.name], self.rows.layout_hash(letter.run)
+            needs = needs_of(method.at_site(trial), federated)
         made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy)
         wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
         wrong += loss_objections(method.task, own) + trial.objections()
@@ -224,8 +224,7 @@ class SiteService:
             return
         if len(known) >= rule.per_round or self.ledger.in_all[letter.run, ask] >= rule.in_all:
             raise RefusedByPolicy(
-                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} times in all, and did",
-                "asks",
+                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} in all, and did", "asks"
             )
         if letter.job in SCORING_JOBS:
             check_scorings(self.ledger, letter, self.policy)
@@ -241,7 +240,7 @@ class SiteService:
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
             return self.sent_again(bytes(known["reply"]))
         self.within_budget(letter, contract)
-        method, own = self.method(letter), None
+        letter, method, own = self.with_files(letter), self.method(letter), None
         if method.has_public_models:
             own = self.publications.of(self.rows.of(letter.run), contract.layout)
             method = method.at_site(own)
@@ -266,9 +265,8 @@ class SiteService:
             return tree
         many, rule = sum(torch.as_tensor(v).numel() for v in leaves(tree)), contract.rule(letter.verb)
         if rule and rule.numbers and many > rule.numbers:
-            raise RefusedByPolicy(
-                f"{letter.verb} sends {rule.numbers} numbers at most, and {many} were asked for", "asks"
-            )
+            text = f"{letter.verb} sends {rule.numbers} numbers at most, and {many} were asked for"
+            raise RefusedByPolicy(text, "asks")
         if sum(self.ledger.numbers.values()) + many > contract.losses:
             raise RefusedByPolicy(
                 f"this site's policy has losses = {contract.losses:,}, and they are used up", "losses"
@@ -282,7 +280,7 @@ class SiteService:
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
         self.within_budget(letter, self.agreed(letter))
-        method = self.method(letter)
+        letter, method = self.with_files(letter), self.method(letter)
         made: Verb = partial(predictions, method)
         if letter.job == "evaluate_trained":
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
@@ -292,9 +290,8 @@ class SiteService:
         scores = self.tested(letter, method, self.scoring(method, made))
         if method.task.kind == "classes" and (not self.policy.counts or has_rare_class(own, least)):
             scores = coarse_scores(scores)
-        return self.sent(
-            letter, self.weighted(letter, scores if self.policy.counts else without_counts(scores))
-        )
+        scores = scores if self.policy.counts else without_counts(scores)
+        return self.sent(letter, self.weighted(letter, scores))
 
     def scoring(self, method: Method, made: Verb) -> Verb:
         """What gives the scores of predictions, with noise if the policy has it."""
@@ -307,14 +304,25 @@ class SiteService:
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
         self.within_budget(letter, self.agreed(letter))
-        method = self.method(letter)
-        model: PersonalModel = self.tested(
-            replace(letter, part="test"), method, partial(PersonalModel.of, method)
-        )
+        letter, method = self.with_files(letter), self.method(letter)
+        letter = replace(letter, part="test")
+        model: PersonalModel = self.tested(letter, method, partial(PersonalModel.of, method))
         assert self._method is not None
         path = self.folder / "models" / quote(letter.run, safe="")
         save_personal_model(path, model, self._method[2], self.rows.of(letter.run), letter.round, self.name)
         return self.sent(letter, Reply({"saved": True}))
+
+    def store_files(self, letter: Letter) -> bytes:
+        """Files that letters of this run will name."""
+        self.within_budget(letter, self.agreed(letter))
+        return self.sent(letter, Reply({"stored": self.files.put_all(letter.send)}))
+
+    def with_files(self, letter: Letter) -> Letter:
+        """The letter with files in place of their names; those that are not here are asked for."""
+        if self._contract is None or self._contract.rule("files") is None:
+            return letter
+        with self.limits():
+            return replace(letter, send=self.files.filled(letter.send))
 
     def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
         """What a job gives that also sees the examples on which this client is scored."""
@@ -390,8 +398,3 @@ class SiteService:
         self.line = replace(self.line, bytes=len(packed), sha256=sha256(packed).hexdigest())
         self.ledger.write(self.line)
         return packed
-
-
-def digest_of(letter: Letter) -> str:
-    """Tells a repeated ask from another one with the same label."""
-    return sha256(replace(letter, spare=()).pack()).hexdigest()

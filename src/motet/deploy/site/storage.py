@@ -34,7 +34,7 @@ from motet.errors import MotetError
 from motet.wire import WireError, pack, unpack
 
 _HISTORY = 2  # rounds whose versions stay, besides those that the server names
-_NONCE = 12  # bytes that make every encryption a different one
+NONCE = 12  # bytes that make every encryption a different one
 LAYOUT = "layout.motet"  # in a run's folder: the layout, and a hash of the rows that were laid out
 _FILE = re.compile(r"(-?\d+)\.(\d+)\.keep")
 
@@ -60,6 +60,25 @@ def site_key(path: Path) -> bytes:
     return key
 
 
+def sealed(key: bytes, content: bytes, about: bytes) -> bytes:
+    """The content encrypted (AES-256-GCM), with what it is about sealed into it."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(NONCE)
+    return nonce + AESGCM(key).encrypt(nonce, content, about)
+
+
+def unsealed(key: bytes, content: bytes, about: bytes) -> bytes | None:
+    """What was sealed with this key and is about this; None if it was damaged, or is something else."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        return AESGCM(key).decrypt(content[:NONCE], content[NONCE:], about)
+    except (InvalidTag, ValueError):
+        return None
+
+
 class EncryptedState:
     """The versions that one client keeps in one run, one file for each.
 
@@ -68,9 +87,7 @@ class EncryptedState:
     """
 
     def __init__(self, folder: Path, run: str, key: bytes) -> None:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-        self.folder, self.run, self.lock = folder, run, AESGCM(key)
+        self.folder, self.run, self.key = folder, run, key
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def labels(self) -> set[Label]:
@@ -79,24 +96,19 @@ class EncryptedState:
 
     def get(self, label: Label) -> bytes | None:
         """What was put under a label; None if nothing was."""
-        from cryptography.exceptions import InvalidTag
-
         try:
-            sealed = self.path(label).read_bytes()
+            stored = self.path(label).read_bytes()
         except FileNotFoundError:
             return None
-        try:
-            return self.lock.decrypt(sealed[:_NONCE], sealed[_NONCE:], self._seal(label))
-        except InvalidTag:
+        if (content := unsealed(self.key, stored, self._seal(label))) is None:
             raise EncryptedStateError(
                 f"{self.path(label)} cannot be decrypted: it was damaged, or the site's key is another.\n"
                 f"hint: restore the file or the site's key; {BEGIN_ANEW}"
-            ) from None
+            )
+        return content
 
     def put(self, label: Label, content: bytes) -> None:
-        nonce = os.urandom(_NONCE)
-        sealed = nonce + self.lock.encrypt(nonce, content, self._seal(label))
-        write_atomically(self.path(label), sealed, private=True)
+        write_atomically(self.path(label), sealed(self.key, content, self._seal(label)), private=True)
 
     def forget(self, labels: Iterable[Label]) -> None:
         for label in labels:

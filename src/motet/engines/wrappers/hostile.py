@@ -55,7 +55,7 @@ def attacked(asked: Verb, seeds: Tensor, how: How) -> Verb:
     @wraps(asked)
     def attack(sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         reply, kept = asked(sent, keep, data)
-        return changed(reply, sent, (data.seed == seeds).any(), how), kept
+        return changed(reply, sent, (data.seed == seeds.to(data.seed.device)).any(), how), kept
 
     return verb(solo=is_solo(asked))(attack)
 

@@ -52,8 +52,8 @@ class Wrapper:
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
         return self.engine.personal_models(method, state, turn)
 
-    def keep(self, client: Client) -> Tree:
-        return self.engine.keep(client)
+    def model_function(self, method: Method, state: Tree, turn: Turn, client: Client) -> str:
+        return self.engine.model_function(method, state, turn, client)
 
-    def data(self, client: Client) -> Any:
-        return self.engine.data(client)
+    def server_scores(self, task: Any, model: Tree, examples: Any) -> Any:
+        return self.engine.server_scores(task, model, examples)

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from motet.errors import UsageError
 from motet.published.manifest import Privacy
 
 _DEGREE = 8192  # of the polynomials
@@ -35,14 +36,35 @@ _SCALE = 2.0**40
 Message = dict[str, Any]  # plain data for the wire: bytes, numbers and lists of them
 
 
+def _tenseal() -> Any:
+    try:
+        import tenseal
+    except ImportError as e:
+        raise UsageError("asking under encryption needs TenSEAL\nhint: pip install 'motet[privacy]'") from e
+    return tenseal
+
+
 class Asker:
     """Holds the secret key, and rows that nobody else reads."""
 
-    def __init__(self) -> None:
-        import tenseal as ts
-
-        self._keys = ts.context(ts.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=_BITS)
+    def __init__(self, key: bytes = b"") -> None:
+        """With a new secret key, or the one that `key` of another asker gave."""
+        ts = _tenseal()
+        try:
+            self._keys = (
+                ts.context_from(key)
+                if key
+                else ts.context(ts.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=_BITS)
+            )
+        except (ValueError, RuntimeError) as e:
+            raise UsageError(f"this is no key of an asker: {e}\nhint: motet encrypted ask makes one") from e
         self._keys.global_scale = _SCALE
+
+    @property
+    def key(self) -> bytes:
+        """The secret key, to be stored where nobody else reads it."""
+        parts: Any = {"save_galois_keys": False, "save_relin_keys": False}
+        return bytes(self._keys.serialize(save_public_key=True, save_secret_key=True, **parts))
 
     def ask(self, x: np.ndarray) -> Message:
         """Rows as encrypted columns, 4,096 rows in each ciphertext."""
@@ -54,16 +76,14 @@ class Asker:
         return {"keys": keys, "rows": [len(p) for p in pieces], "columns": columns}
 
     def _column(self, values: np.ndarray) -> bytes:
-        import tenseal as ts
-
+        ts = _tenseal()
         full = np.zeros(_PLACES)
         full[: len(values)] = values
         return bytes(ts.ckks_vector(self._keys, full.tolist()).serialize())
 
     def read(self, answer: Message) -> np.ndarray:
         """Scores (rows, outputs)."""
-        import tenseal as ts
-
+        ts = _tenseal()
         pieces = [
             np.array([ts.ckks_vector_from(self._keys, one).decrypt()[:rows] for one in outputs]).T
             for outputs, rows in zip(answer["scores"], answer["rows"], strict=True)
@@ -83,8 +103,7 @@ class Owner:
 
     def answer(self, question: Message) -> Message:
         """Encrypted scores of encrypted rows."""
-        import tenseal as ts
-
+        ts = _tenseal()
         self._count(question)
         keys = ts.context_from(question["keys"])
         if keys.is_private():
@@ -106,7 +125,8 @@ class Owner:
         if self.answered + rows > most:
             raise ValueError(
                 f"{rows} more rows than the {self.answered} answered are more than {most}, and scores of "
-                f"{columns + 1} rows reveal the weights\nhint: send fewer rows, or agree on Owner(rows=...)"
+                f"{columns + 1} rows reveal the weights\nhint: send fewer rows, or let the owner "
+                "allow more: motet encrypted answer --rows, KeptModel.of(…, rows=…)"
             )
         self.answered += rows
 

@@ -1,0 +1,49 @@
+"""How many messages and bytes every client sends and receives, by what it was asked.
+
+Knows numbers. Does not know what is in a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from motet.core import Client
+
+Asked = tuple[
+    Client, str, str
+]  # client, verb or job, what the server learns: average, collect, scores, nothing
+Counts = tuple[int, int, int]  # messages, bytes up, bytes down
+Traffic = dict[Client, tuple[int, int]]  # bytes up and down
+TRAINING = ("average", "collect")  # what asks of a method let the server learn
+
+
+class Meter:
+    """Counts until it is emptied."""
+
+    def __init__(self) -> None:
+        self.asked: dict[Asked, list[int]] = {}
+
+    def count(self, client: Client, what: str, learn: str, up: int, down: int, many: int = 1) -> None:
+        """So many messages to a client and as many answers, with all their bytes."""
+        counts = self.asked.setdefault((client, what, learn), [0, 0, 0])
+        counts[:] = counts[0] + many, counts[1] + up, counts[2] + down
+
+    def take(self) -> dict[Asked, Counts]:
+        """All that was counted since the last call."""
+        taken = {key: (many, up, down) for key, (many, up, down) in sorted(self.asked.items())}
+        self.asked.clear()
+        return taken
+
+
+def by_client(asked: Mapping[Asked, Iterable[int]]) -> Traffic:
+    """(up, down) of every client, all that it was asked together."""
+    found: Traffic = {}
+    for (client, _, _), (_, up, down) in asked.items():
+        before = found.get(client, (0, 0))
+        found[client] = before[0] + up, before[1] + down
+    return found
+
+
+def in_training(asked: Mapping[Asked, Counts]) -> dict[Asked, Counts]:
+    """Without scores, saved models, and letters before a run."""
+    return {key: counts for key, counts in asked.items() if key[2] in TRAINING or key[1] == "files"}

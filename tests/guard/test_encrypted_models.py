@@ -1,0 +1,184 @@
+"""A linear model that stays with its owner: asked under encryption by files, by commands and in a stack."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("tenseal")
+
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from motet import EncryptedModel, KeptModel, StackedClassifier
+from motet.cli.main import main
+from motet.errors import UsageError
+from motet.published import defaults
+from motet.published.public_choice import PublicChoice
+
+KINDS: Any = {"age": "number", "job": "category", "hours": "number"}
+
+
+def patients(rows: int = 120, seed: int = 0, classes: int = 2) -> tuple[pd.DataFrame, Any]:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {"age": rng.integers(18, 90, rows), "job": rng.choice(["clerk", "nurse", "baker"], rows)}
+    )
+    frame["hours"] = rng.normal(38, 9, rows).round(1)
+    score = frame["age"] / 15 + 2.0 * (frame["job"] == "nurse") + rng.normal(size=rows)
+    return frame, np.digitize(score, np.quantile(score, np.arange(1, classes) / classes))
+
+
+def linear(model: Any) -> Any:
+    text = make_column_transformer((OneHotEncoder(), ["job"]), (StandardScaler(), ["hours", "age"]))
+    return make_pipeline(text, model)
+
+
+def kept(classes: int = 2, **more: Any) -> tuple[KeptModel, Any]:
+    frame, y = patients(classes=classes)
+    model = linear(LogisticRegression()).fit(frame, y)
+    names = tuple(map(str, range(classes)))
+    return KeptModel.of(model, defaults(frame, KINDS), client="clinic", classes=names, **more), model
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_answers_are_those_of_the_model_up_to_the_noise(classes: int) -> None:
+    owner, model = kept(classes, rows=1000)
+    new, _ = patients(50, seed=1)
+    asked = EncryptedModel(owner.manifest, owner.answer)
+    flags = pd.DataFrame(
+        {n: (new["job"] == n[4:]).astype(float) if "=" in n else new[n] for n in owner.manifest.names}
+    )
+    np.testing.assert_allclose(asked.predict_proba(flags), model.predict_proba(new), atol=2e-3)
+    assert owner.answered == 50
+
+
+def test_numbers_are_predicted_too_and_a_model_that_is_not_linear_is_refused() -> None:
+    frame, _ = patients()
+    x = frame[["age", "hours"]]
+    features = defaults(x, {"age": "number", "hours": "number"})
+    model = Ridge().fit(x, x["age"] * 2 + 3)
+    owner = KeptModel.of(model, features, client="clinic", rows=1000)
+    np.testing.assert_allclose(
+        EncryptedModel(owner.manifest, owner.answer).predict(x), model.predict(x), atol=1e-2
+    )
+    with pytest.raises(UsageError, match="is not linear(.|\n)*hint: logistic"):
+        KeptModel.of(
+            RandomForestClassifier(3).fit(x, x["age"] > 50), features, client="clinic", classes=("no", "yes")
+        )
+
+
+def test_an_encrypted_model_is_one_of_a_stack() -> None:
+    owner, _ = kept(rows=10_000)
+    frame, y = patients(80, seed=2)
+    stack = StackedClassifier({"clinic": EncryptedModel(owner.manifest, owner.answer)}, random_state=0)
+    stack.fit(frame, y)
+    new, truth = patients(80, seed=3)
+    assert stack.score(new, truth) > 0.7 and stack.importances_["clinic"] > 0.2
+    assert owner.answered == 160
+
+
+def test_three_commands_ask_answer_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner, model = kept()
+    owner.save("kept")
+    new, _ = patients(3, seed=4)
+    new.to_csv("new.csv", index=False)
+    of = ["--of", "kept/clinic.json", "--key", "mine.key"]
+    assert main(["encrypted", "ask", "new.csv", *of]) == 0
+    for secret in ("mine.key", "kept/clinic.linear"):
+        assert stat.S_IMODE(Path(secret).stat().st_mode) == 0o600
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept/clinic.linear"]) == 0
+    assert main(["encrypted", "read", "answer.bin", *of, "--to", "out.csv"]) == 0
+    out = pd.read_csv("out.csv")
+    np.testing.assert_allclose(out[["p(0)", "p(1)"]], model.predict_proba(new), atol=2e-3)
+    # the count stays: five columns, of which three are flags of one text, so no more rows than three in all
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept/clinic.linear"]) == 2
+    assert "reveal the weights" in capsys.readouterr().err
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept/clinic.linear", "--rows", "8"]) == 0
+    assert "tell the weights" in capsys.readouterr().err
+
+
+def test_damaged_messages_keys_and_models_are_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner, _ = kept()
+    owner.save("kept")
+    Path("question.bin").write_bytes(b"\x80\x04 a pickle")
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept/clinic.linear"]) == 2
+    assert "no question" in capsys.readouterr().err
+    other = EncryptedModel(owner.manifest)
+    Path("question.bin").write_bytes(other.question(np.ones((1, 5))))
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept/clinic.linear"]) == 0
+    Path("strange.key").write_bytes(b"no key")
+    assert main(["encrypted", "read", "answer.bin", "--of", "kept/clinic.json", "--key", "strange.key"]) == 2
+    assert "error: " in capsys.readouterr().err
+    with pytest.raises(UsageError, match="holds no kept model"):
+        KeptModel.load("question.bin")
+
+
+def test_a_recipe_that_wants_an_encrypted_model_is_told_how_to_have_one() -> None:
+    with pytest.raises(UsageError, match="stays with its owner(.|\n)*hint: motet encrypted"):
+        PublicChoice.of("encrypted")
+
+
+def coded(rows: int = 200) -> tuple[pd.DataFrame, Any]:
+    """A column whose categories are whole numbers."""
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.normal(50, 9, rows), "code": rng.integers(1, 4, rows)})
+    return frame, (frame["code"] == 2).astype(int)
+
+
+def test_a_model_that_knows_categories_by_numbers_is_refused_and_not_kept_without_them() -> None:
+    frame, y = coded()
+    text = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["code"]), remainder="passthrough"
+    )
+    model = make_pipeline(text, LogisticRegression()).fit(frame, y)
+    features = defaults(frame, {"age": "number", "code": "category"})
+    with pytest.raises(UsageError, match="same for all categories of 'code'"):
+        KeptModel.of(model, features, client="clinic", classes=("0", "1"))
+
+
+def test_fewer_rows_are_answered_than_tell_the_weights_of_flags_that_sum_to_zero() -> None:
+    frame, y = patients()
+    frame = frame[["age", "job"]].assign(city=np.random.default_rng(2).choice(["a", "b", "c"], len(frame)))
+    text = make_column_transformer((OneHotEncoder(), ["job", "city"]), (StandardScaler(), ["age"]))
+    model = make_pipeline(text, LogisticRegression()).fit(frame, y)
+    features = defaults(frame, {"age": "number", "job": "category", "city": "category"})
+    own = KeptModel.of(model, features, client="clinic", classes=("0", "1"))
+    assert own.telling == 6  # 7 weights and a bias, and two sums that are known
+    asker = EncryptedModel(own.manifest, own.answer)
+    rows = np.eye(7)[:5]
+    with pytest.raises(UsageError, match="does not answer"):
+        asker.predict_proba(rows)
+    assert len(asker.predict_proba(rows[:4])) == 4
+
+
+def test_answers_count_in_the_file_that_was_named(tmp_path: Path) -> None:
+    own, frame = kept()
+    path = own.save(tmp_path).rename(tmp_path / "risk.linear")
+    question = tmp_path / "q.bin"
+    question.write_bytes(EncryptedModel(own.manifest).question(np.zeros((1, len(own.manifest.features)))))
+    words = ["encrypted", "answer", str(question), "--model", str(path), "--to", str(tmp_path / "a.bin")]
+    assert main(words) == 0 and main(words) == 0
+    assert KeptModel.load(path).answered == 2 and not (tmp_path / "clinic.linear").exists()
+
+
+def test_an_encrypted_model_finds_the_columns_of_a_frame_by_name() -> None:
+    own, model = kept(rows=100)
+    frame, _ = patients(6, seed=5)
+    asked = EncryptedModel(own.manifest, own.answer)
+    expected = model.predict_proba(frame)
+    np.testing.assert_allclose(asked.predict_proba(frame[["hours", "job", "age"]]), expected, atol=2e-3)
