@@ -156,6 +156,7 @@ def _federated(data: str) -> tuple[FederatedData, str]:
 
 def task_of(recipe: Recipe, federated: FederatedData) -> Task:
     f = federated
+    form, exact = (f.shape, f.outputs, f.kind), f.exact  # not the rows: a task may be sent to other processes
 
     def network(words: str) -> Module:
         """A net by its name and options, say "vgg11 width=0.5"."""
@@ -164,8 +165,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
         return started(name, options, str(options.pop("weights", "")))
 
     def started(name: str, options: Settings, weights: str) -> Module:
-        net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
-        net = net.double() if f.exact else net
+        net = nets.build(name, options, *form, recipe.seed)
+        net = net.double() if exact else net
         return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)
