@@ -168,7 +168,7 @@ def run(
     """
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
-    with writable(folder), locked(folder), single_threaded():
+    with on_cluster(resolved, folder, fresh) as resolved, writable(folder), locked(folder), single_threaded():
         if fresh:
             delete_run(folder)
         store = Store(folder, writing=True)
@@ -180,6 +180,22 @@ def run(
         finally:
             store.close()
     return Run(folder, was_read=done)
+
+
+@contextmanager
+def on_cluster(resolved: Resolved, folder: Path, fresh: bool) -> Iterator[Resolved]:
+    """With processes of a Ray cluster, if the run wants them and is not done: before anything is written."""
+    if resolved.choice.name != "ray" or (not fresh and is_done(folder)):
+        yield resolved
+        return
+    from motet.runs.cluster import opened
+
+    with opened(resolved) as crew:
+        yield replace(resolved, choice=replace(resolved.choice, crew=crew))
+
+
+def is_done(folder: Path) -> bool:
+    return (folder / FILE).exists() and Run(folder).facts.get("status") == "done"
 
 
 def log_if_read(done: Run) -> Run:
