@@ -16,6 +16,7 @@ from contract import test_contract as contract
 from motet.core import Method
 from motet.engines.loop import Loop
 from motet.engines.ray import Ray, RayStacked
+from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import GatheredMean, robust_mean
@@ -24,7 +25,7 @@ from motet.wire import pack, unpack
 from two_nodes import two_nodes
 
 pytestmark = pytest.mark.xdist_group("ray")
-CHUNK = 5
+CHUNK = 6  # two shards of twelve clients
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,19 +63,26 @@ def test_every_method_gives_the_results_of_the_loop_on_two_nodes_and_the_same_bi
     assert contract.gap(list(contract.in_order(models)), list(contract.in_order(same))) < 2e-5
 
 
-def test_a_silent_client_one_that_sends_nan_and_a_pause_are_borne_as_on_the_loop(label: str, task: Any) -> None:
+def test_a_silent_client_one_that_sends_nan_and_a_pause_are_borne_as_on_the_loop(
+    label: str, task: Any
+) -> None:
     method = contract.new_method(label, task)
     clients = {**twelve_clients(), "c00": contract.with_one_example(twelve_clients()["c00"])}
 
     def disturbed(inner: Any) -> list[Tensor]:
-        wrapped = Faulty(Hostile(inner, ["c02"], "nan"), lambda client, number: client == "c04" and number >= 0)
+        wrapped = Faulty(
+            Hostile(inner, ["c02"], "nan"), lambda client, number: client == "c04" and number >= 0
+        )
         state = contract.go(method, wrapped, last=contract.PAUSE, seed=2)
         kept = {c: unpack(pack(keep)) for c, keep in contract.states(inner).items()}
-        contract.resume(inner, kept)  # other objects, as after a kill: nothing that actors remember may be used
+        contract.resume(
+            inner, kept
+        )  # other objects, as after a kill: nothing that actors remember may be used
         state = contract.go(method, wrapped, first=contract.PAUSE, state=unpack(pack(state)), seed=2)
         return contract.outcome(method, inner, state)
 
-    assert contract.gap(disturbed(Loop(clients)), disturbed(engine(method, clients, 2))) < 2e-5
+    there = Ray(clients, two_nodes().crew(2, "loop"))
+    assert contract.gap(disturbed(Loop(clients)), disturbed(there)) < 2e-5
 
 
 @pytest.mark.parametrize("name", ["ditto", "fedper"])
@@ -82,6 +90,15 @@ def test_clients_that_are_visited_one_by_one_give_the_very_bits_of_the_loop(name
     method, clients = contract.new_method(name, task), dict(twelve_clients())
     there = Ray(clients, two_nodes().crew(2, "loop"))
     assert contract.gap(outcome(method, Loop(clients)), outcome(method, there)) == 0
+
+
+def test_clients_that_are_stacked_give_the_very_bits_of_the_vmap_engine(task: Any) -> None:
+    method, clients = contract.new_method("ditto", task), dict(twelve_clients())
+    there, jobs = engine(method, clients, 2), []
+    make = there.job
+    there.job = lambda *given, **how: jobs.append(make(*given, **how)) or jobs[-1]
+    assert contract.gap(outcome(method, Vmap(clients, chunk=CHUNK)), outcome(method, there)) == 0
+    assert all(job.at_once for job in jobs)
 
 
 @pytest.mark.parametrize("mean", ["median", "trimmed", "krum"])

@@ -93,7 +93,11 @@ def test_twenty_losses_at_random_moments_change_no_bit(seed: int, task: Any) -> 
 
 
 def test_what_clients_keep_on_disk_is_what_they_keep_in_memory(task: Any) -> None:
-    method, clients, crew = contract.new_method("ditto", task), dict(twelve_clients()), two_nodes().crew(2, "loop")
+    method, clients, crew = (
+        contract.new_method("ditto", task),
+        dict(twelve_clients()),
+        two_nodes().crew(2, "loop"),
+    )
     disk = Ray(clients, crew, ClientStates(on_disk=True))
     assert contract.gap(outcome(method, disk), outcome(method, Ray(clients, crew))) == 0
 
@@ -101,7 +105,11 @@ def test_what_clients_keep_on_disk_is_what_they_keep_in_memory(task: Any) -> Non
 def test_rows_go_to_an_actor_once_and_what_is_kept_is_not_sent_again(
     task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method, clients, crew = contract.new_method("ditto", task), dict(twelve_clients()), two_nodes().crew(2, "loop")
+    method, clients, crew = (
+        contract.new_method("ditto", task),
+        dict(twelve_clients()),
+        two_nodes().crew(2, "loop"),
+    )
     held: list[Any] = []
     monkeypatch.setattr(crew, "move", lambda name, to, move=crew.move: (held.append(name), move(name, to)))
     engine = Ray(clients, crew)

@@ -67,9 +67,7 @@ class Choice:
             )
         return Loop(clients_data, keeps, fuses=self.compiled, device=device)
 
-    def build_on_cluster(
-        self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None
-    ) -> Loop:
+    def build_on_cluster(self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None) -> Loop:
         from motet.engines.ray import Ray, RayStacked
 
         if self.crew is None:
@@ -136,7 +134,9 @@ def choose_inner(
     small = max(_SMALLEST_SHARD, -(-len(clients_data) // _STACKED_SHARDS))
     most = chunk or min(small, chunk_for(task, clients_data, CPU, 0))
     found = choose(inner, task, clients_data, steps, most, compiled, method)
-    compiles = found.name == "vmap" and found.compiled  # a swarm's rounds in one call need all clients in one process
+    compiles = (
+        found.name == "vmap" and found.compiled
+    )  # a swarm's rounds in one call need all clients in one process
     why = f"engine.name=ray, with {found.name} inside: {found.why}"
     return replace(found, name="ray", inner=found.name, compiled=compiles, why=why)
 

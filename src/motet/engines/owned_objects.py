@@ -70,11 +70,13 @@ def _pickler() -> Any:
     """cloudpickle's, which takes functions and classes of scripts too; imported when it is first needed."""
     import cloudpickle
 
-    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    class Pickler(cloudpickle.CloudPickler):
         def __init__(self, stream: io.BytesIO, arrays: list[Array], known: dict[int, str]) -> None:
             super().__init__(stream, protocol=5)
             self.arrays, self.known = arrays, known
-            self.places: dict[int, tuple[Any, Tensor]] = {}  # tensors live until the end, so that their ids do
+            self.places: dict[
+                int, tuple[Any, Tensor]
+            ] = {}  # tensors live until the end, so that their ids do
 
         def persistent_id(self, thing: Any) -> Any:
             if type(thing) is Tensor and thing.layout == torch.strided and thing.is_cpu:
@@ -85,7 +87,7 @@ def _pickler() -> Any:
 
         def put(self, tensor: Tensor) -> tuple[Any, ...]:
             """Store the numbers as they lie in memory: images may have their channels last."""
-            order = sorted(range(tensor.ndim), key=lambda d: -tensor.stride(d))
+            order = sorted(range(tensor.ndim), key=lambda d: -int(tensor.stride()[d]))
             if not tensor.permute(order).is_contiguous():
                 order = list(range(tensor.ndim))
             plain = tensor.detach().permute(order).contiguous()

@@ -37,7 +37,7 @@ class Ray(Loop):
     """A Loop whose clients are visited by actors, one by one."""
 
     name = "ray"
-    stacks = False  # whether clients of a shard are stacked
+    stacks_shards = False
     crew: Crew
 
     def __init__(
@@ -81,7 +81,7 @@ class Ray(Loop):
     def asked(self, ask: Ask, sums: bool) -> Iterator[Result]:
         """Results of an ask by shard; what clients keep is stored."""
         weights = {c: self.weight(ask, c) for c in ask.to} if sums else {}
-        at_once = self.stacks and not is_solo(ask.verb)
+        at_once = self.stacks_shards and not is_solo(ask.verb)
         how = {"at_once": at_once, "shared": ask.each is None, "keeps": True, "sums": sums}
         job = self.job(ask.verb, ask.messages(), None, **how)
         for result, member in self.done(job, weights):
@@ -124,7 +124,17 @@ class Ray(Loop):
         turn = Turn(self.turn.number, (), (), self.turn.seed)
         nothing = self.keeps.nothing
         return Job(
-            next(self.jobs), verb, Letters.of(sent), turn, self.upto, at_once, shared, part, keeps, sums, nothing
+            next(self.jobs),
+            verb,
+            Letters.of(sent),
+            turn,
+            self.upto,
+            at_once,
+            shared,
+            part,
+            keeps,
+            sums,
+            nothing,
         )
 
     def done(self, job: Job, weights: Mapping[Client, float] | None = None) -> Iterator[tuple[Result, int]]:
@@ -162,7 +172,7 @@ class Ray(Loop):
 class RayStacked(Ray, Vmap):
     """A shard's clients are stacked, as the vmap engine does with a chunk."""
 
-    stacks = True
+    stacks_shards = True
 
     def __init__(
         self,

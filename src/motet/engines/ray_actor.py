@@ -82,7 +82,9 @@ class RayActor:
         """Results of some orders, or the error that ended them."""
         try:
             with single_threaded():
-                return packed(self.results(self.methods[method], self.job_of(method, key, job), unpacked(orders)))
+                return packed(
+                    self.results(self.methods[method], self.job_of(method, key, job), unpacked(orders))
+                )
         except MotetError as e:
             return packed(e)
         except Exception as e:  # noqa: BLE001 mostly of code of the user's own: it is raised again where the run is

@@ -162,7 +162,12 @@ class Cluster:
     def start(self, kind: type[Any], *given: Any, cpus: float = 1.0, threads: int = 1) -> Handle:
         """An actor, on the machine that has most room; lost ones do not come back by themselves."""
         actor = self.ray.remote(kind)
-        how = {"num_cpus": cpus, "max_restarts": 0, "scheduling_strategy": "SPREAD", "max_concurrency": threads}
+        how = {
+            "num_cpus": cpus,
+            "max_restarts": 0,
+            "scheduling_strategy": "SPREAD",
+            "max_concurrency": threads,
+        }
         return actor.options(**how).remote(*given)
 
     def kill(self, actor: Handle) -> None:

@@ -9,6 +9,7 @@ Knows actors and shards. Does not know what an order is for.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Crew:
         self.coming: list[Member] = []  # that are not ready yet
         self.lost = 0  # actors so far
         self.loading: list[Ref] = []
+        self.why = ""  # the last one was lost that was not ready yet
         self.start_missing()
         self.await_first()
 
@@ -83,16 +85,23 @@ class Crew:
 
     def await_first(self) -> None:
         """Wait for one actor, and for the others not much longer."""
-        if not self.any_ready(_READY):
+        if not self.found_one():
             raise RunError(
-                f"the cluster did not start a process for clients in {_READY:g} seconds; are its CPUs in use?\n"
-                "hint: ray status shows what is free; engine.actors=1 needs one CPU"
+                f"the cluster did not start a process for clients in {_READY:g} seconds; are its CPUs in use?"
+                f"{self.why}\nhint: ray status shows what is free; engine.actors=1 needs one CPU"
             )
-        self.cluster.ready([m.ready for m in self.coming], _LATER)
+        if self.coming:
+            self.cluster.ready([m.ready for m in self.coming], _LATER)
         self.welcome()
 
-    def any_ready(self, seconds: float) -> list[Ref]:
-        return self.cluster.wait([m.ready for m in self.coming], seconds)
+    def found_one(self) -> bool:
+        """Whether an actor is there, or comes in time; one that is lost before it is ready is started again."""
+        until = time.monotonic() + _READY
+        while not self.members and (rest := until - time.monotonic()) > 0:
+            self.start_missing()
+            self.cluster.wait([m.ready for m in self.coming], rest)
+            self.welcome()
+        return bool(self.members)
 
     def welcome(self) -> None:
         """Let actors that have become ready take over shards."""
@@ -101,7 +110,8 @@ class Crew:
             self.coming.remove(member)
             try:
                 self.cluster.get(member.ready)
-            except Lost:
+            except Lost as e:
+                self.why = f" The last one was lost: {e}."
                 continue
             self.members.append(member)
             self.relieve(member)
@@ -230,13 +240,11 @@ class Crew:
         self.cluster.kill(gone.handle)  # it may be one that does not answer, and would go on
         self.members.remove(gone)
         self.start_missing()
-        if not self.members:
-            if not self.any_ready(_READY):
-                raise RunError(
-                    f"the cluster lost the last process that held clients, and starts no other: {why}\n"
-                    "hint: when its machines are back, give the same command: it goes on from the last checkpoint"
-                )
-            self.welcome()
+        if not self.found_one():
+            raise RunError(
+                f"the cluster lost the last process that held clients, and starts no other: {why}\n"
+                "hint: when its machines are back, give the same command: it goes on from the last checkpoint"
+            )
         for name in sorted(gone.shards, key=lambda n: -self.shards[n].load):
             if self.shards[name].home is gone:
                 self.move(name, min(self.members, key=self.load))

@@ -77,7 +77,11 @@ def asking() -> Callable[[], Facts]:
 def check_versions(cluster: Cluster) -> None:
     here = facts_here()
     for node, there in cluster.on_every_node(asking()).items():
-        wrong = [f"{k} is {there.get(k, 'not there')}, and here it is {v}" for k, v in here.items() if there.get(k) != v]
+        wrong = [
+            f"{k} is {there.get(k, 'not there')}, and here it is {v}"
+            for k, v in here.items()
+            if there.get(k) != v
+        ]
         if wrong:
             raise RunError(
                 f"the machine {node} of the cluster differs from this one: {'; '.join(wrong)}.\n"
