@@ -27,7 +27,7 @@ from motet.runs.jobs import Job, Outcome
 from motet.runs.parallel import Hired, Watch, WorkerPool
 from motet.runs.worker_process import COMMAND
 
-_AGAIN = 5  # times that a run may lose its worker
+_AGAIN = 3  # times that a run may lose its worker
 _READY = 90.0  # seconds in which the first worker must be there
 _LOOK = 0.5  # seconds after which somebody who waits for lines is told that there are none
 Around = dict[str, Any]
@@ -74,9 +74,11 @@ class ClusterPool(WorkerPool):
         return None
 
     def lose(self, worker: Hired, job: Job) -> None:
+        worker.process.close()
         self.losses[job.name] += 1
         if self.losses[job.name] > _AGAIN:
-            self.end(Outcome(job, worker.folder, f"it lost {_AGAIN + 1} workers of the cluster"))
+            said = f"; the last one said: {worker.said[-1]}" if worker.said else ""
+            self.end(Outcome(job, worker.folder, f"{_AGAIN + 1} workers of the cluster died of it{said}"))
             return
         self.watch.say(f"{job.name}: its worker was lost; another one goes on from the last checkpoint")
         self.todo.appendleft(job)
