@@ -194,8 +194,7 @@ def compare(
     `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six. `grid`
     makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights and batches, `splits`
     who holds which rows: numbers, or "0-4". `jobs` runs go at a time, in processes of their own if not 1; 0: one per
-    core; "ray": on a Ray cluster. `tune` finds rates and strengths on validation rows. All else as for `run`; `lr=0.1`
-    is for all that have it.
+    core; "ray": on a cluster. `tune` finds rates and strengths on validation rows. All else as for `run`.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

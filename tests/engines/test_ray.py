@@ -130,11 +130,13 @@ def test_rows_go_to_an_actor_once_and_what_is_kept_is_not_sent_again(
     held: list[Any] = []
     monkeypatch.setattr(crew, "move", lambda name, to, move=crew.move: (held.append(name), move(name, to)))
     engine = Ray(clients, crew)
-    told: list[Any] = []
-    monkeypatch.setattr(engine, "told", lambda c, m, tell=engine.told: told.append(tell(c, m)) or told[-1])
+    sent: list[Any] = []
+    monkeypatch.setattr(
+        engine, "known_as", lambda c, m, known=engine.known_as: sent.append(known(c, m)) or sent[-1]
+    )
     contract.go(method, engine)
     assert len(held) == len(set(held)) == 12
-    kept_before = [t for t in told if t is not None]
+    kept_before = [t for t in sent if t is not None]
     assert kept_before and all(type(t).__name__ == "Label" for t in kept_before)
 
 

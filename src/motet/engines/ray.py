@@ -1,6 +1,6 @@
 """The ray engine: clients live in actors of a Ray cluster that belongs to one owner.
 
-Clients are dealt out in shards, which follow from the clients and the size of a chunk alone. The results of shards are
+Clients come in shards, which follow from the clients and the size of a chunk alone. The results of shards are
 used in a fixed order, so the number of actors changes no bit, and neither does the loss of one. What clients keep is
 stored here as each shard answers, and checkpointed with the run; actors remember it too, so that it is not sent again.
 Knows shards and what to ask of them. Does not know what any verb does.
@@ -24,7 +24,7 @@ from motet.engines.loop import Loop
 from motet.engines.mean import RunningMean
 from motet.engines.owned_objects import Packed, packed
 from motet.engines.ray_crew import Crew
-from motet.engines.ray_work import Job, Label, Letters, Order, Result, ShardName
+from motet.engines.ray_work import Label, Letters, Order, Result, ShardName, VerbJob
 from motet.engines.vmap import Vmap
 from motet.vec import unstack
 
@@ -45,10 +45,10 @@ class Ray(Loop):
     ) -> None:
         super().__init__(clients_data, keeps)
         many = len(self.clients)
-        self.deal(crew, self.clients, min(_TOGETHER, max(1, -(-many // _SHARDS))))
+        self.assign(crew, self.clients, min(_TOGETHER, max(1, -(-many // _SHARDS))))
 
-    def deal(self, crew: Crew, order: Sequence[Client], together: int) -> None:
-        """Deal clients out to actors, so many to a shard."""
+    def assign(self, crew: Crew, order: Sequence[Client], together: int) -> None:
+        """Assign clients to actors, so many to a shard."""
         self.crew, self.key, self.jobs = crew, f"engine {next(_names)}", itertools.count()
         self.together = together
         self.shards = [order[first : first + together] for first in range(0, len(order), together)]
@@ -120,10 +120,10 @@ class Ray(Loop):
         shared: bool = False,
         keeps: bool = False,
         sums: bool = False,
-    ) -> Job:
+    ) -> VerbJob:
         turn = Turn(self.turn.number, (), (), self.turn.seed)
         nothing = self.keeps.nothing
-        return Job(
+        return VerbJob(
             next(self.jobs),
             verb,
             Letters.of(sent),
@@ -137,7 +137,9 @@ class Ray(Loop):
             nothing,
         )
 
-    def done(self, job: Job, weights: Mapping[Client, float] | None = None) -> Iterator[tuple[Result, int]]:
+    def done(
+        self, job: VerbJob, weights: Mapping[Client, float] | None = None
+    ) -> Iterator[tuple[Result, int]]:
         """Results of a job by shard, each with the actor that did it."""
         whose = job.letters.whose
         wanted = {
@@ -149,7 +151,7 @@ class Ray(Loop):
 
         def give(shard: ShardName, member: int) -> Order:
             did[shard] = member
-            kept = {c: self.told(c, member) for c in wanted[shard]}
+            kept = {c: self.known_as(c, member) for c in wanted[shard]}
             if job.keeps:  # until the result is here, nobody knows what the actor remembers
                 for c in kept:
                     self.there.pop(c, None)
@@ -160,8 +162,8 @@ class Ray(Loop):
         for shard, result in zip(wanted, results, strict=True):
             yield result, did[shard]
 
-    def told(self, client: Client, member: int) -> Tree:
-        """What a client keeps as its actor is told it: by a label, if the actor remembers it."""
+    def known_as(self, client: Client, member: int) -> Tree:
+        """What a client keeps as its actor knows it: by a label, if the actor remembers it."""
         tree = self.keeps.get(client, self.upto)
         actor, job, remembered = self.there.get(client, (-1, 0, None))
         if tree is not None and actor == member and remembered is tree:
@@ -183,7 +185,7 @@ class RayStacked(Ray, Vmap):
         chunk: int = 128,
     ) -> None:
         Vmap.__init__(self, clients_data, keeps, chunk=chunk)
-        self.deal(crew, self.by_size, chunk)
+        self.assign(crew, self.by_size, chunk)
 
     def stacked(
         self,

@@ -22,7 +22,7 @@ from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 from motet.engines.mean import RunningMean
 from motet.engines.owned_objects import Packed, packed, unpacked
-from motet.engines.ray_work import Inner, Job, Label, Order, Result, ShardName
+from motet.engines.ray_work import Inner, Label, Order, Result, ShardName, VerbJob
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.errors import MotetError
@@ -51,7 +51,7 @@ class RayActor:
         self.engines: dict[Any, Loop] = {}  # by shard if clients are stacked, else one for all of an engine
         self.methods: dict[int, Method] = {}
         self.known: dict[tuple[str, Client], tuple[int, Tree]] = {}  # what clients keep, and since which job
-        self.job: tuple[Any, Job | None] = (None, None)
+        self.job: tuple[Any, VerbJob | None] = (None, None)
 
     def where(self) -> int:
         """Its process; whoever asks learns that it is ready."""
@@ -91,13 +91,13 @@ class RayActor:
             e.add_note("".join(traceback.format_exception(e)))
             return packed(e)
 
-    def job_of(self, method: int, key: Any, job: Packed) -> Job:
+    def job_of(self, method: int, key: Any, job: Packed) -> VerbJob:
         """The job; one that came with the last orders too is not read again."""
         if self.job[0] != key:
             self.job = key, unpacked(job, {"method": self.methods[method]})
-        return cast(Job, self.job[1])
+        return cast(VerbJob, self.job[1])
 
-    def results(self, method: Method, job: Job, orders: Sequence[Order]) -> list[Result]:
+    def results(self, method: Method, job: VerbJob, orders: Sequence[Order]) -> list[Result]:
         """In the order of the orders. Shards of one engine are done together, so that its threads are all busy."""
         groups: dict[Any, list[Order]] = {}
         for order in orders:
@@ -115,7 +115,7 @@ class RayActor:
     def engine_name(self, shard: ShardName) -> Any:
         return shard if self.inner.name == "vmap" else shard[0]
 
-    def kept(self, job: Job, orders: Sequence[Order]) -> Kept:
+    def kept(self, job: VerbJob, orders: Sequence[Order]) -> Kept:
         """What clients keep, sent or remembered."""
         trees = {
             c: self.known[order.shard[0], c][1] if isinstance(tree, Label) else tree
@@ -125,7 +125,7 @@ class RayActor:
         return Kept(trees, job.nothing_kept)
 
     def add_kept(
-        self, job: Job, order: Order, result: Result, keeps: Kept, refused: Sequence[Refusal]
+        self, job: VerbJob, order: Order, result: Result, keeps: Kept, refused: Sequence[Refusal]
     ) -> None:
         """What clients of the order keep now, and whose replies were left out."""
         result.kept = {c: keeps.new[c] for c in order.kept if c in keeps.new}
@@ -134,7 +134,7 @@ class RayActor:
         result.refused = [c for c in order.kept if c in left_out]
 
 
-def one_by_one(engine: Loop, job: Job, orders: Sequence[Order]) -> dict[ShardName, Result]:
+def one_by_one(engine: Loop, job: VerbJob, orders: Sequence[Order]) -> dict[ShardName, Result]:
     """One client after another, or as many at a time as the engine has threads."""
     sent = {c: job.letters.to(c) for order in orders for c in order.kept}
     data = engine.data if job.part is None else partial(engine.client_test, part=job.part)
@@ -152,7 +152,7 @@ def one_by_one(engine: Loop, job: Job, orders: Sequence[Order]) -> dict[ShardNam
     return found
 
 
-def stacked(engine: Loop, job: Job, order: Order) -> dict[ShardName, Result]:
+def stacked(engine: Loop, job: VerbJob, order: Order) -> dict[ShardName, Result]:
     """All clients of a shard at once."""
     engine = cast(Vmap, engine)
     sent = {c: job.letters.to(c) for c in order.kept}

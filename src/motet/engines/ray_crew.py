@@ -52,7 +52,7 @@ class Shard:
 
 
 @dataclass
-class Asked:
+class UnderWay:
     """Orders that are under way for one job."""
 
     todo: dict[Member, deque[int]]
@@ -178,7 +178,7 @@ class Crew:
         """Results in the order of the shards."""
         self.welcome()
         number, key, ref = self.learn(method), next(self.numbers), self.cluster.put(job)
-        asked = Asked({})
+        asked = UnderWay({})
         self.queue(asked, shards, range(len(shards)))
         for wanted in range(len(shards)):
             while wanted not in asked.found:
@@ -186,13 +186,13 @@ class Crew:
                 self.collect(asked, shards)
             yield asked.found.pop(wanted)
 
-    def queue(self, asked: Asked, shards: Sequence[ShardName], places: Sequence[int]) -> None:
+    def queue(self, asked: UnderWay, shards: Sequence[ShardName], places: Sequence[int]) -> None:
         for place in places:
             home = self.shards[shards[place]].home
             asked.todo.setdefault(home, deque()).append(place)
 
     def send(
-        self, asked: Asked, shards: Sequence[ShardName], give: GiveOrder, job: tuple[int, int, Ref]
+        self, asked: UnderWay, shards: Sequence[ShardName], give: GiveOrder, job: tuple[int, int, Ref]
     ) -> None:
         """Give orders to all actors that have room for more."""
         number, key, ref = job
@@ -211,7 +211,7 @@ class Crew:
         """How many orders go together: few enough that an actor has the next ones before it is done with these."""
         return max(1, min(_AT_ONCE, len(places) // 2))
 
-    def collect(self, asked: Asked, shards: Sequence[ShardName]) -> None:
+    def collect(self, asked: UnderWay, shards: Sequence[ShardName]) -> None:
         """Take results that are there, waiting for one at least."""
         for ref in self.cluster.wait(list(asked.flights)):
             if ref not in asked.flights:
@@ -228,7 +228,7 @@ class Crew:
                 raise answer
             asked.found |= dict(zip(places, answer, strict=True))
 
-    def again(self, asked: Asked, gone: Member, shards: Sequence[ShardName]) -> None:
+    def again(self, asked: UnderWay, gone: Member, shards: Sequence[ShardName]) -> None:
         """Queue all that a lost actor had to do at the actors that hold its shards now."""
         mine = [ref for ref, (member, _) in asked.flights.items() if member is gone]
         places = [p for ref in mine for p in asked.flights.pop(ref)[1]] + list(asked.todo.pop(gone, ()))

@@ -48,7 +48,7 @@ class Letters:
 
 
 @dataclass(frozen=True)
-class Job:
+class VerbJob:
     """One verb, for many clients."""
 
     number: int  # no two jobs of an engine have the same

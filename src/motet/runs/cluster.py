@@ -1,7 +1,7 @@
 """A run's processes on a Ray cluster: connected to, compared with this machine, and ended with the run.
 
 All that can be wrong with a cluster is said before the run writes anything: nobody is there, a machine has another
-motet, torch or Python, or has no room for the clients' rows, or lacks the method's code.
+motet, torch or Python, or has no place for the clients' rows, or lacks the method's code.
 Knows recipes and clusters. Does not know how actors work.
 """
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 from motet.client import Batch, ClientData
@@ -19,10 +21,28 @@ from motet.engines.threads import cores
 from motet.errors import RunError
 from motet.runs.build import Resolved
 from motet.runs.identity import source_digest, versions
+from motet.runs.store import FILE, Store
 
 _ROW = 16  # bytes of a row besides its features
 _COPIES = 4  # of the weights that an object store has to hold at a time
 Facts = dict[str, str]
+
+
+@contextmanager
+def on_cluster(resolved: Resolved, folder: Path, fresh: bool) -> Iterator[Resolved]:
+    """The run with processes of a Ray cluster, if it wants them and is not done."""
+    if resolved.choice.name != "ray" or (not fresh and is_done(folder)):
+        yield resolved
+        return
+    with opened(resolved) as crew:
+        yield replace(resolved, choice=replace(resolved.choice, crew=crew))
+
+
+def is_done(folder: Path) -> bool:
+    if not (folder / FILE).exists():
+        return False
+    with closing(Store(folder)) as store:
+        return store.facts().get("status") == "done"
 
 
 @contextmanager
@@ -34,7 +54,7 @@ def opened(resolved: Resolved) -> Iterator[Any]:
     e, choice = resolved.recipe.engine, resolved.choice
     cluster = connect(e.address, max(cores(), e.actors))
     check_versions(cluster)
-    check_room(cluster, resolved)
+    check_object_stores(cluster, resolved)
     cpus = max(1, cluster.cpus())
     actors = e.actors or cpus
     inner = Inner(cast(Any, choice.inner), choice.chunk, choice.compiled, e.workers or max(1, cpus // actors))
@@ -60,7 +80,7 @@ def asking() -> Callable[[], Facts]:
     """A function that tells these facts of the machine where it runs, or why it cannot. It is sent as it is, so a
     machine without motet can say so."""
 
-    def told() -> Facts:
+    def facts_there() -> Facts:
         import importlib
         import platform
 
@@ -70,8 +90,8 @@ def asking() -> Callable[[], Facts]:
         except ImportError as e:
             return {"python": platform.python_version(), "motet": f"not there ({e})"}
 
-    told.__module__ = "__main__"
-    return told
+    facts_there.__module__ = "__main__"
+    return facts_there
 
 
 def check_versions(cluster: Cluster) -> None:
@@ -89,18 +109,18 @@ def check_versions(cluster: Cluster) -> None:
             )
 
 
-# ---- room ----
+# ---- object stores ----
 
 
-def check_room(cluster: Cluster, resolved: Resolved) -> None:
+def check_object_stores(cluster: Cluster, resolved: Resolved) -> None:
     """Refuse a cluster whose object stores cannot hold what is sent at a time."""
-    room, node = cluster.smallest_store()
+    size, node = cluster.smallest_store()
     weights = sum(v.numel() * v.element_size() for v in resolved.task.w0.values())
     rows = largest_shard(resolved.training.clients_data, max(1, resolved.choice.chunk))
-    if (need := rows + _COPIES * weights) <= room:
+    if (need := rows + _COPIES * weights) <= size:
         return
     raise RunError(
-        f"the object store of the machine {node} has {room >> 20} MiB, and clients' rows and weights need "
+        f"the object store of the machine {node} has {size >> 20} MiB, and clients' rows and weights need "
         f"{(need >> 20) + 1} MiB at a time.\n"
         f"hint: ray start --object-store-memory={2 * need} on every machine, or a smaller engine.chunk"
     )

@@ -27,6 +27,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
+from motet.runs.cluster import on_cluster
 from motet.runs.compare_runs import changed_files, differences
 from motet.runs.device_of_run import check_device, other_device
 from motet.runs.divergence import Diverged
@@ -180,22 +181,6 @@ def run(
         finally:
             store.close()
     return Run(folder, was_read=done)
-
-
-@contextmanager
-def on_cluster(resolved: Resolved, folder: Path, fresh: bool) -> Iterator[Resolved]:
-    """With processes of a Ray cluster, if the run wants them and is not done: before anything is written."""
-    if resolved.choice.name != "ray" or (not fresh and is_done(folder)):
-        yield resolved
-        return
-    from motet.runs.cluster import opened
-
-    with opened(resolved) as crew:
-        yield replace(resolved, choice=replace(resolved.choice, crew=crew))
-
-
-def is_done(folder: Path) -> bool:
-    return (folder / FILE).exists() and Run(folder).facts.get("status") == "done"
 
 
 def log_if_read(done: Run) -> Run:
