@@ -23,6 +23,7 @@ from contract import test_contract as contract
 from motet.client import Batch
 from motet.client.visit import VerbFailed
 from motet.core import Method
+from motet.engines import ray_cluster
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 from motet.engines.ray import Ray, RayStacked
@@ -144,8 +145,8 @@ def test_rows_go_to_an_actor_once_and_what_is_kept_is_not_sent_again(
 
 
 def words(*more: str) -> Any:
-    given = ["method=fedavg", "data=wine", "data.clients=3", "train.rounds=2", "engine.name=ray", *more]
-    return recipes.read(words=given)
+    given = ["method=fedavg", "data=wine", "data.clients=3", "train.rounds=2", "engine.name=ray"]
+    return recipes.read(words=[*given, "engine.actors=1", *more])
 
 
 def test_a_run_on_a_cluster_is_the_run_on_one_actor(tmp_path: Path) -> None:
@@ -170,18 +171,23 @@ def test_an_address_where_nobody_is_is_refused_before_anything_is_written(tmp_pa
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    for address, said in ((f"127.0.0.1:{port}", "no Ray cluster answers there"), ("nowhere", "HOST:PORT")):
-        command = [
-            "run",
-            "data=wine",
-            "engine.name=ray",
-            f"engine.address={address}",
-            "--out",
-            str(tmp_path / "x"),
-        ]
-        done = subprocess.run([*MOTET, *command], capture_output=True, text=True)
-        assert done.returncode != 0 and said in done.stderr and "hint: " in done.stderr
+    command = [
+        "run",
+        "data=wine",
+        "engine.name=ray",
+        f"engine.address=127.0.0.1:{port}",
+        "--out",
+        str(tmp_path / "x"),
+    ]
+    done = subprocess.run([*MOTET, *command], capture_output=True, text=True)
+    assert done.returncode != 0 and "no Ray cluster answers there" in done.stderr and "hint: " in done.stderr
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":6379"])
+def test_an_address_must_have_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(ValueError, match="it must be auto, local or HOST:PORT"):
+        ray_cluster.join(None, address)
 
 
 def test_a_machine_without_ray_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +235,7 @@ def test_an_error_at_a_client_names_it(task: Any) -> None:
     method, clients = contract.new_method("fedavg", task), dict(twelve_clients())
     broken = replace(clients["c03"], train=Batch.of(torch.zeros(4, 99), torch.zeros(4).long()))
     engine = Ray({**clients, "c03": broken}, two_nodes().crew(2, "loop"))
-    with pytest.raises(VerbFailed, match="client c03, verb train, round 1"):
+    with pytest.raises(VerbFailed, match="client c03, verb train, round 2"):
         contract.go(method, engine)
     healthy = Ray(clients, two_nodes().crew(2, "loop"))
     assert contract.gap(outcome(method, healthy), outcome(method, Loop(clients))) == 0

@@ -43,17 +43,18 @@ def ray_itself() -> Any:
 
 def connect(address: str, cpus: int) -> Cluster:
     """The cluster at an address ("auto": the one that RAY_ADDRESS names, or that runs on this machine); without an
-    address a cluster on this machine with so many CPUs, which ends with this process."""
+    address a cluster on this machine with so many CPUs, which ends with this process. A process that is connected stays
+    with its cluster."""
     ray = ray_itself()
     if not ray.is_initialized():
         try:
-            _start(ray, cpus) if address in LOCAL else _join(ray, address)
+            start_here(ray, cpus) if address in LOCAL else join(ray, address)
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as e:
             raise RunError(_unreachable(address, str(e).strip())) from e
     return Cluster(ray)
 
 
-def _start(ray: Any, cpus: int) -> None:
+def start_here(ray: Any, cpus: int) -> None:
     """Its processes find the modules that this one finds, and nobody else can talk to them."""
     before = dict(os.environ)
     os.environ["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
@@ -66,7 +67,7 @@ def _start(ray: Any, cpus: int) -> None:
         os.environ |= {k: v for k, v in before.items() if k == "PYTHONPATH"}
 
 
-def _join(ray: Any, address: str) -> None:
+def join(ray: Any, address: str) -> None:
     """Ray itself tries for minutes to reach an address where nobody is, so that is looked at first."""
     host, _, port = address.rpartition(":")
     if address != "auto":
