@@ -159,3 +159,14 @@ def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_
 def test_lifelines_is_known_in_one_file() -> None:
     known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "lifelines" for n in imports(p))}
     assert {str(p.relative_to(SOURCE)) for p in known} == {"survival.py"}
+
+
+def test_ray_is_known_in_one_file() -> None:
+    known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "ray" for n in imports(p))}
+    assert {str(p.relative_to(SOURCE)) for p in known} == {"engines/ray_cluster.py"}
+
+
+def test_objects_are_pickled_for_one_owners_cluster_alone() -> None:
+    pickling = {"pickle", "cloudpickle", "dill", "marshal"}
+    known = {p for p in SOURCE.rglob("*.py") if pickling & {n.split(".")[0] for n in imports(p)}}
+    assert {str(p.relative_to(SOURCE)) for p in known} == {"engines/owned_objects.py"}

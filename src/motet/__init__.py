@@ -180,7 +180,7 @@ def compare(
     grid: Mapping[str, Sequence[Any]] | None = None,
     seeds: int | str | Sequence[int] | None = None,
     splits: int | str | Sequence[int] | None = None,
-    jobs: int = 1,
+    jobs: int | str = 1,
     tune: bool = False,
     fresh: bool = False,
     base: str | Path = "runs",
@@ -194,7 +194,7 @@ def compare(
     `methods` are names, classes, or dicts with settings (`{"name": "ditto", "lam": 1.0}`), by default six. `grid`
     makes a row for each combination of values (`{"ditto.lam": [0.1, 1]}`). `seeds` draw weights and batches, `splits`
     who holds which rows: numbers, or "0-4". `jobs` runs go at a time, in processes of their own if not 1; 0: one per
-    core. `tune` finds rates and strengths on validation rows. All else as for `run`; `lr=0.1` is for all that have it.
+    core; "ray": on a cluster. `tune` finds rates and strengths on validation rows. All else as for `run`.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -63,8 +63,9 @@ def compare_command(add: Add) -> None:
         "--tune", action="store_true", help="the same small budget for every method to find settings"
     )
     p.add_argument(
-        "--jobs", type=at_least_one, default=0, metavar="N", help="runs at a time (default: one per core)"
-    )
+        "--jobs", type=jobs_word, default=0, metavar="N | ray",
+        help="runs at a time (default: one per core); ray: on a Ray cluster, ray:HOST:PORT: on the one there",
+    )  # fmt: skip
     p.add_argument("--fresh", action="store_true", help="run everything anew, also what is done")
     p.add_argument("--out", metavar="FOLDER", default="runs", help="where the runs are kept (default: runs)")
     p.add_argument("--report", metavar="FILE", help="the HTML report (default: in the folder of the runs)")
@@ -75,16 +76,21 @@ def compare_command(add: Add) -> None:
     add_trust(p, "the study's file")
 
 
+def jobs_word(text: str) -> int | str:
+    """A number of runs, or ray, perhaps with an address."""
+    return text if text.partition(":")[0] == "ray" else at_least_one(text)
+
+
 def at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r}; expected a whole number, 1 or more, or ray")
     return int(text)
 
 
 def do_compare(args: Any) -> int:
     from motet.runs.worker_process import template
 
-    if args.jobs != 1:
+    if isinstance(args.jobs, int) and args.jobs != 1:
         template()  # loads libraries while the study is read
     from motet.cli.study_progress import StudyProgress
     from motet.runs import study as studies

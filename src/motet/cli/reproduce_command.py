@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.cli.command import Add, add_trust, consent_of, say
+from motet.cli.compare_command import jobs_word
 
 
 def reproduce_command(add: Add) -> None:
@@ -35,7 +36,10 @@ def reproduce_command(add: Add) -> None:
         help="only these rows, separated by commas or in several --rows (default: all of the scale)",
     )
     p.add_argument("--seeds", metavar="0-4", help="seeds (default: those of the scale)")
-    p.add_argument("--jobs", type=int, default=0, help="runs at a time (default: as many as use all cores)")
+    p.add_argument(
+        "--jobs", type=jobs_word, default=0, metavar="N | ray",
+        help="runs at a time (default: as many as use all cores); ray: on a Ray cluster",
+    )  # fmt: skip
     p.add_argument(
         "--out",
         default="runs/reproduce",
@@ -101,7 +105,8 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
 
     planned = found.plan(args.scale, *chosen(found, args), base)
     jobs = args.jobs or default_jobs(planned[0].recipe)
-    say(f"{found.title}\n{len(planned)} runs in {base}, {jobs} at a time")
+    how = f"{jobs} at a time" if isinstance(jobs, int) else "on a Ray cluster"
+    say(f"{found.title}\n{len(planned)} runs in {base}, {how}")
     done = experiments.perform(planned, base, jobs, show_done)
     return experiments.results(found, done, lambda f: summary(read([f])[0])), done
 
@@ -110,7 +115,13 @@ def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]
     """The experiment's own procedure."""
     from motet.engines.threads import cores
     from motet.runs import experiment as experiments
+    from motet.runs.recipe_text import RecipeError
 
+    if isinstance(args.jobs, str):
+        raise RecipeError(
+            f"--jobs is {args.jobs}, and {args.name} is a procedure of its own, which runs on this machine\n"
+            "hint: --jobs with a number"
+        )
     base.mkdir(parents=True, exist_ok=True)
     settings, jobs = found.at(args.scale, *chosen(found, args)), args.jobs or cores()
     say(f"{found.title}\nin {base}, {jobs} at a time")

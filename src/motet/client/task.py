@@ -105,6 +105,13 @@ class Task:
     def w0(self, w: Vec) -> None:
         self._w0 = {CPU: w}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process of the same owner: threads' own networks stay here."""
+        return {k: v for k, v in vars(self).items() if k != "_own"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _own=threading.local())
+
     def other(self, name: str) -> Task:
         """The same task with another network, always the same one for a name."""
         if name not in self._others:

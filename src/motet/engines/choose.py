@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import RNNBase
@@ -27,6 +28,11 @@ from motet.engines.threads import Threads, cores
 from motet.engines.vmap import Vmap
 from motet.errors import UsageError
 
+if TYPE_CHECKING:
+    from motet.engines.ray_crew import Crew
+
+_STACKED_SHARDS = 8  # at least so many chunks on a cluster, unless
+_SMALLEST_SHARD = 8  # they would have fewer clients than this
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 
@@ -41,10 +47,14 @@ class Choice:
     why: str = ""
     device: str = "cpu"
     workers: int = 0  # threads that the device has room for; 0 = as many as there are cores
+    inner: str = ""  # of ray: the engine in each of its processes
+    crew: Crew | None = None  # of ray: these processes, while a run has them
 
     def build(
         self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None = None, workers: int = 0
     ) -> Loop:
+        if self.name == "ray":
+            return self.build_on_cluster(clients_data, keeps)
         device = device_named(self.device)
         if self.name == "vmap":
             return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled, device=device)
@@ -56,6 +66,15 @@ class Choice:
                 "hint: pip install 'motet[speed]'; a new run may have engine.compile=no"
             )
         return Loop(clients_data, keeps, fuses=self.compiled, device=device)
+
+    def build_on_cluster(self, clients_data: Mapping[Client, ClientData], keeps: ClientStates | None) -> Loop:
+        from motet.engines.ray import Ray, RayStacked
+
+        if self.crew is None:
+            raise UsageError("nobody opened a cluster for the engine ray.\nhint: motet.run does")
+        if self.inner == "vmap":
+            return RayStacked(clients_data, self.crew, keeps, chunk=self.chunk)
+        return Ray(clients_data, self.crew, keeps)
 
 
 def choose(
@@ -69,9 +88,12 @@ def choose(
     rounds: int = 1,
     device: str = "cpu",
     workers: int = 0,
+    inner: str = "auto",
 ) -> Choice:
     """`steps` says how many batched steps the whole run takes with so many clients in a chunk; `compiled` is auto, yes
     or no."""
+    if name == "ray":
+        return choose_inner(inner, task, clients_data, steps, chunk, compiled, method, device)
     if (device := suiting_device(device, method)) != "cpu":
         return choose_there(name, task, clients_data, chunk, compiled, method, device, workers)
     why = f"engine.name={name}"
@@ -91,6 +113,32 @@ def choose(
         worth(steps(chunk)) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")
     )
     return Choice("vmap", chunk, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
+
+
+def choose_inner(
+    inner: str,
+    task: Task,
+    clients_data: Mapping[Client, ClientData],
+    steps: Callable[[int], int],
+    chunk: int,
+    compiled: str,
+    method: Method | None,
+    device: str,
+) -> Choice:
+    """The engine in each process of a cluster. Chunks are small enough that there are some for several processes; how
+    many processes there are changes nothing."""
+    if device not in ("cpu", "auto"):
+        raise UsageError(
+            f"engine.device is {device!r}, and the engine ray computes on CPUs\nhint: engine.device=cpu"
+        )
+    small = max(_SMALLEST_SHARD, -(-len(clients_data) // _STACKED_SHARDS))
+    most = chunk or min(small, chunk_for(task, clients_data, CPU, 0))
+    found = choose(inner, task, clients_data, steps, most, compiled, method)
+    compiles = (
+        found.name == "vmap" and found.compiled
+    )  # a swarm's rounds in one call need all clients in one process
+    why = f"engine.name=ray, with {found.name} inside: {found.why}"
+    return replace(found, name="ray", inner=found.name, compiled=compiles, why=why)
 
 
 def pick(task: Task, clients: int, method: Method | None = None) -> tuple[str, str]:

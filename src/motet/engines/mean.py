@@ -64,6 +64,21 @@ class RunningMean:
             total.add_(term)
         self.weight += float(weights.sum())
 
+    def partial(self) -> tuple[Tree, list[torch.dtype], float]:
+        """The sum so far, which another mean can add."""
+        tree = self.sums[0] if self.spec is _LEAF else pytree.tree_unflatten(self.sums, self.spec)
+        return tree, self.dtypes, self.weight
+
+    def add_partial(self, sums: Tree, dtypes: list[torch.dtype], weight: float) -> None:
+        """The sum of another mean, whose replies have the same form."""
+        values = self._flat(sums)
+        if self.sums:
+            for total, v in zip(self.sums, values, strict=True):
+                total.add_(v)
+        else:
+            self.sums, self.dtypes = values, dtypes
+        self.weight += weight
+
     def mean(self) -> Tree:
         values = [(s / self.weight).to(d) for s, d in zip(self.sums, self.dtypes, strict=True)]
         return values[0] if self.spec is _LEAF else pytree.tree_unflatten(values, self.spec)

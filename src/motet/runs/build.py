@@ -69,7 +69,7 @@ def resolve(recipe: Recipe) -> Resolved:
     compiled = "yes" if choice.compiled else "no"
     settings["engine"] |= {
         "name": choice.name, "chunk": choice.chunk, "compile": compiled, "device": choice.device
-    }  # fmt: skip
+    } | ({"inner": choice.inner} if choice.inner else {})  # fmt: skip
     settings["train"]["evaluate"] = found.recipe.train.evaluate or evaluation_interval(found)
     check_guard(found.recipe, found.training.clients_data)
     check_row_weights(found.task, found.method, federated.clients_data)
@@ -87,7 +87,8 @@ def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) ->
     """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
     task = task or task_of(recipe, federated)
     method, e = method_of(recipe, task).in_simulation(federated), recipe.engine
-    choice = Choice(e.name, e.chunk, e.compile == "yes", device=e.device)
+    inner = e.inner if e.name == "ray" else ""
+    choice = Choice(e.name, e.chunk, e.compile == "yes", device=e.device, inner=inner)
     trainees = federated.pooled() if recipe["method"]["name"] == "centralised" else federated
     return Resolved(recipe, federated, trainees, task, method, choice)
 
@@ -96,7 +97,9 @@ def choose_engine(found: Resolved) -> Choice:
     """The engine that the recipe names, or one that suits the network and the length of the run."""
     method, e, rounds = found.method, found.recipe.engine, found.recipe.train.rounds
     clients, steps = found.training.clients_data, partial(batched_steps, found)
-    return choose(e.name, found.task, clients, steps, e.chunk, e.compile, method, rounds, e.device, e.workers)
+    return choose(
+        e.name, found.task, clients, steps, e.chunk, e.compile, method, rounds, e.device, e.workers, e.inner
+    )
 
 
 def batched_steps(found: Resolved, chunk: int) -> int:
@@ -156,6 +159,7 @@ def _federated(data: str) -> tuple[FederatedData, str]:
 
 def task_of(recipe: Recipe, federated: FederatedData) -> Task:
     f = federated
+    form, exact = (f.shape, f.outputs, f.kind), f.exact  # not the rows: a task may be sent to other processes
 
     def network(words: str) -> Module:
         """A net by its name and options, say "vgg11 width=0.5"."""
@@ -164,8 +168,8 @@ def task_of(recipe: Recipe, federated: FederatedData) -> Task:
         return started(name, options, str(options.pop("weights", "")))
 
     def started(name: str, options: Settings, weights: str) -> Module:
-        net = nets.build(name, options, f.shape, f.outputs, f.kind, recipe.seed)
-        net = net.double() if f.exact else net
+        net = nets.build(name, options, *form, recipe.seed)
+        net = net.double() if exact else net
         return initial_weights.fill(net, weights) if weights else net
 
     net = started(recipe["net"]["name"], recipe.options("net"), recipe.weights)

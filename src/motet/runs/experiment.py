@@ -292,7 +292,10 @@ class Done:
 
 
 def perform(
-    planned: Sequence[Planned], base: Path, jobs: int, on_done: Callable[[Done], None] = lambda _: None
+    planned: Sequence[Planned],
+    base: Path,
+    jobs: parallel.AtOnce,
+    on_done: Callable[[Done], None] = lambda _: None,
 ) -> list[Done]:
     """Run all that is not done yet, `jobs` at a time; runs that were stopped are continued."""
     names = {p.folder: f"{p.row}, seed {p.seed}" for p in planned}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from motet.data.code_digest import digest, is_own_module
-from motet.runs.recipe import Recipe, RecipeError, toml_value
+from motet.runs.recipe import PLACES, Recipe, RecipeError, toml_value
 from motet.settings import SESSION, import_named
 
 Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
@@ -163,7 +163,8 @@ def changed_settings(before: Recipe, now: Recipe) -> list[str]:
 
 
 def _resulting(recipe: Recipe) -> dict[str, Any]:
-    engine = {k: v for k, v in recipe["engine"].items() if k != "workers"} | {"device": recipe.device_kind}
+    engine = {k: v for k, v in recipe["engine"].items() if k not in PLACES} | {"device": recipe.device_kind}
+    engine = engine if recipe.engine.name == "ray" else engine | {"inner": "auto"}
     return {k: v for k, v in recipe.settings.items() if k != "save"} | {"engine": engine}
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from motet.engines.threads import cores
 from motet.errors import Stopped
@@ -26,7 +26,22 @@ from motet.runs.run import NoProgress, interruptible
 from motet.runs.worker_process import WorkerProcess
 from motet.trusted_code import trusted_names
 
+AtOnce = (
+    int | str
+)  # so many runs at a time, or "ray": as many as a Ray cluster has CPUs; "ray:ADDRESS" names it
 _PAUSE = 0.2  # seconds between two looks at whether somebody pressed Ctrl-C
+
+
+class AnyProcess(Protocol):
+    """A worker process, on this machine or another."""
+
+    @property
+    def answers(self) -> Iterable[str]: ...
+    @property
+    def errors(self) -> Iterable[str]: ...
+    def send(self, line: str) -> None: ...
+    def close(self) -> None: ...
+    def code(self) -> int: ...
 
 
 class Watch:
@@ -48,18 +63,19 @@ class Watch:
 def perform(
     jobs: Sequence[Job],
     base: str | Path = "runs",
-    at_once: int = 1,
+    at_once: AtOnce = 1,
     watch: Watch | None = None,
     fresh: bool = False,
 ) -> list[Outcome]:
     """Do all that is not done yet, in folders of `base`; how each ended, in the order given."""
     watch, ended = watch or Watch(), dict[str, Outcome]()
-    elsewhere = [j for j in jobs if at_once > 1 and len(jobs) > 1 and not j.only_here]
+    several = isinstance(at_once, str) or (at_once > 1 and len(jobs) > 1)
+    elsewhere = [j for j in jobs if several and not j.only_here]
     watch.on_begin(jobs)
     if elsewhere:
-        ended |= WorkerPool(elsewhere, base, min(at_once, len(elsewhere)), watch, fresh).work()
+        ended |= pool_for(elsewhere, base, at_once, watch, fresh).work()
     here = [j for j in jobs if j.name not in ended]
-    if at_once > 1 and len(here) > 1:
+    if several and len(here) > 1:
         watch.say(
             "code of a notebook or script is known in this process alone: its runs go one after another"
         )
@@ -70,6 +86,14 @@ def perform(
             raise Stopped(f"stopped, with {count(ended)} of {len(jobs)} runs done")
         watch.on_end(ended[job.name])
     return [ended[job.name] for job in jobs]
+
+
+def pool_for(jobs: Sequence[Job], base: str | Path, at_once: AtOnce, watch: Watch, fresh: bool) -> WorkerPool:
+    if isinstance(at_once, int):
+        return WorkerPool(jobs, base, min(at_once, len(jobs)), watch, fresh)
+    from motet.runs.cluster_pool import ClusterPool
+
+    return ClusterPool(jobs, base, at_once, watch, fresh)
 
 
 def count(ended: dict[str, Outcome]) -> int:
@@ -136,7 +160,7 @@ class WorkerPool:
                 return worker
         if len(self.workers) == self.at_once:
             return None
-        self.workers.append(Hired(self.events))
+        self.workers.append(Hired(self.events, WorkerProcess()))
         return self.workers[-1]
 
     def take_next(self) -> None:
@@ -150,7 +174,7 @@ class WorkerPool:
         elif kind == "died":
             self.workers.remove(worker)
             if job:
-                self.end(Outcome(job, worker.folder, worker.last_words()))
+                self.lose(worker, job)
         elif kind == "end" and job:
             worker.job = None
             where = Path(event["folder"]) if event["folder"] else None
@@ -159,6 +183,10 @@ class WorkerPool:
         elif job:
             worker.folder = Path(event.get("folder", worker.folder or ""))
             self.watch.on_event(job, event)
+
+    def lose(self, worker: Hired, job: Job) -> None:
+        """A worker died while it had a job."""
+        self.end(Outcome(job, worker.folder, worker.last_words()))
 
     def end(self, ended: Outcome) -> None:
         self.ended[ended.job.name] = ended
@@ -174,23 +202,23 @@ class WorkerPool:
 class Hired:
     """A worker, and the job that it has. Ctrl-C in the terminal does not reach it: this process tells it to stop."""
 
-    def __init__(self, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+    def __init__(self, events: SimpleQueue[tuple[Hired, Event]], process: AnyProcess) -> None:
         self.job: Job | None = None
         self.folder: Path | None = None
         self.said: deque[str] = deque(maxlen=5)
-        self.process = WorkerProcess()
+        self.process = process
         for stream, read in (
             (self.process.answers, self.read_answers),
             (self.process.errors, self.read_errors),
         ):
             threading.Thread(target=read, args=(stream, events), daemon=True).start()
 
-    def read_answers(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+    def read_answers(self, stream: Iterable[str], events: SimpleQueue[tuple[Hired, Event]]) -> None:
         for line in stream:
             events.put((self, json.loads(line)))
         events.put((self, {"event": "died"}))
 
-    def read_errors(self, stream: TextIO, events: SimpleQueue[tuple[Hired, Event]]) -> None:
+    def read_errors(self, stream: Iterable[str], events: SimpleQueue[tuple[Hired, Event]]) -> None:
         """Warnings, and what code of the user's own prints."""
         for line in stream:
             if line.strip():
@@ -208,8 +236,7 @@ class Hired:
 
     def send(self, order: dict[str, Any]) -> None:
         with suppress(BrokenPipeError):  # it died, which is told as an event
-            self.process.orders.write(json.dumps(order) + "\n")
-            self.process.orders.flush()
+            self.process.send(json.dumps(order) + "\n")
 
     def last_words(self) -> str:
         """Why the process ended, as far as it can be known."""

@@ -47,6 +47,7 @@ OF_ANY_NET = (
 SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
 
 
+PLACES = ("workers", "address", "actors")  # settings of the engine that change no result
 # Settings that had another name in runs of earlier versions.
 RENAMED = {("train", "local"): "after_training", ("data", "exam"): "server_test"}
 
@@ -114,7 +115,9 @@ class Recipe:
     def identity(self) -> str:
         """A hash of all settings that may change a result; data, code and versions are in identity.py."""
         what = deepcopy(self.settings)
-        del what["save"], what["engine"]["workers"]
+        del what["save"]
+        for name in (*PLACES, *(() if self.engine.name == "ray" else ("inner",))):
+            what["engine"].pop(name, None)
         what["engine"]["device"] = self.device_kind
         if self.device_kind == "cpu":
             del what["engine"]["device"]  # as in runs of the version in which there was no other
@@ -286,8 +289,9 @@ def impossible(s: Settings) -> list[str]:
         wrong.append(
             f"train.cohort is {cohort}; it must be a share (0 to 1) or a number of clients (2 and more)"
         )
-    if s["train"]["patience"] < 0 or s["engine"]["chunk"] < 0 or s["engine"]["workers"] < 0:
-        wrong.append("train.patience, engine.chunk and engine.workers must be 0 or more")
+    if min(s["train"]["patience"], *(s["engine"][k] for k in ("chunk", "workers", "actors"))) < 0:
+        wrong.append("train.patience, engine.chunk, engine.workers and engine.actors must be 0 or more")
+    wrong += without_ray(s["engine"])
     if s["train"]["by"] == "global" and s["method"]["name"] == "local":
         wrong.append("train.by is global, and the method local has no global model\nhint: train.by=personal")
     try:
@@ -295,6 +299,16 @@ def impossible(s: Settings) -> list[str]:
     except ValueError as e:  # a nested setting refuses its own values
         wrong.append(f"method: {e}")
     return [*wrong, *without_effect(s["net"]), *impossible_guard(GuardSettings(**s["guard"]))]
+
+
+def without_ray(engine: Settings) -> list[str]:
+    """Settings of the engine ray that were given while another engine is asked for."""
+    usual = EngineSettings()
+    given = [k for k in ("inner", "address", "actors") if engine[k] != getattr(usual, k)]
+    if engine["name"] == "ray" or not given:
+        return []
+    said = ", ".join(f"engine.{k} is {toml_value(engine[k])}" for k in given)
+    return [f"{said}, and engine.name is {engine['name']}: only ray has it\nhint: engine.name=ray"]
 
 
 def without_effect(net: Settings) -> list[str]:

@@ -27,6 +27,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.choose_metric import metric_facts
+from motet.runs.cluster import on_cluster
 from motet.runs.compare_runs import changed_files, differences
 from motet.runs.device_of_run import check_device, other_device
 from motet.runs.divergence import Diverged
@@ -168,7 +169,7 @@ def run(
     """
     resolved = recipe if isinstance(recipe, Resolved) else resolve(recipe)
     folder = Path(folder) if folder else folder_for(resolved, base)
-    with writable(folder), locked(folder), single_threaded():
+    with on_cluster(resolved, folder, fresh) as resolved, writable(folder), locked(folder), single_threaded():
         if fresh:
             delete_run(folder)
         store = Store(folder, writing=True)

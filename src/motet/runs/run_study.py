@@ -11,7 +11,7 @@ from pathlib import Path
 
 from motet.errors import RunError
 from motet.runs.jobs import Outcome
-from motet.runs.parallel import Watch, default_jobs, perform
+from motet.runs.parallel import AtOnce, Watch, default_jobs, perform
 from motet.runs.study import Study
 from motet.runs.tune import tune
 from motet.runs.worker_process import end_template
@@ -37,12 +37,13 @@ class StudyOutcome:
 def run_study(
     study: Study,
     base: str | Path = "runs",
-    at_once: int = 0,
+    at_once: AtOnce = 0,
     watch: Watch | None = None,
     tuning: bool = False,
     fresh: bool = False,
 ) -> StudyOutcome:
-    """Run a study in folders of `base`, `at_once` runs at a time; 0: as many as use all cores."""
+    """Run a study in folders of `base`, `at_once` runs at a time; 0: as many as use all cores; "ray": as many as
+    a Ray cluster has CPUs."""
     watch, sentences = watch or Watch(), dict[str, str]()
     at_once = at_once or default_jobs(study.jobs()[0].recipe)
     if study.why:

@@ -88,7 +88,17 @@ class GuardSettings:
 class EngineSettings:
     """How clients are simulated. What `auto` comes to is decided when a run starts, and kept."""
 
-    name: Literal["auto", "loop", "vmap", "threads"] = "auto"  # auto = what suits the network
+    name: Literal["auto", "loop", "vmap", "threads", "ray"] = (
+        "auto"  # auto = what suits the network; ray = clients live in the processes of your own Ray cluster
+    )
+    inner: Literal["auto", "loop", "vmap", "threads"] = (
+        "auto"  # ray only: the engine in each of its processes; auto = what suits the network
+    )
+    address: str = (
+        ""  # ray only: "" = a cluster on this machine, started and ended with the run; auto = the one that runs
+        # here or that RAY_ADDRESS names; or HOST:PORT; changes no result
+    )
+    actors: int = 0  # ray only: processes that hold clients; 0 = one for each CPU; changes no result
     chunk: int = 0  # vmap only: clients that are stacked at once; 0 = as memory allows
     compile: Literal["auto", "yes", "no"] = (
         "auto"  # vmap, and swarms on loop; auto = if the run is long enough to gain by it

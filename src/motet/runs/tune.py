@@ -18,7 +18,7 @@ from typing import Any
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.jobs import Job, Outcome
-from motet.runs.parallel import Watch, perform
+from motet.runs.parallel import AtOnce, Watch, perform
 from motet.runs.recipe import Settings
 from motet.runs.store import Store
 from motet.runs.study import Row, Study
@@ -73,7 +73,7 @@ class Search:
 
 
 def tune(
-    study: Study, base: str | Path, at_once: int = 1, watch: Watch | None = None, fresh: bool = False
+    study: Study, base: str | Path, at_once: AtOnce = 1, watch: Watch | None = None, fresh: bool = False
 ) -> tuple[Study, dict[str, str]]:
     """The study with tuned settings, and a sentence for each row that was tuned."""
     seed, split, watch = study.seeds[0], study.splits[0], watch or Watch()

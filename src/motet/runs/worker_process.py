@@ -111,6 +111,10 @@ class WorkerProcess:
         for end in (stdin, stdout, stderr):
             os.close(end)
 
+    def send(self, line: str) -> None:
+        self.orders.write(line)
+        self.orders.flush()
+
     def close(self) -> None:
         """It ends by itself when nobody can give it orders."""
         with suppress(BrokenPipeError):

@@ -1,0 +1,188 @@
+"""A Ray cluster: connecting to one or starting one, who is in it, and actors on it. Alone imports ray.
+
+A cluster belongs to one owner: its processes run whatever code they are sent.
+Knows Ray. Does not know engines, clients or runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from motet.errors import MotetError, RunError
+
+LOCAL = ("", "local")  # addresses of a cluster that motet starts
+_WAIT = 10.0  # seconds in which a cluster's machine must answer
+Ref = Any  # of an object that is there, or will be
+Handle = Any  # of an actor
+
+
+class Lost(MotetError):
+    """A process or a machine of the cluster is gone, and with it what it was doing."""
+
+
+def ray_itself() -> Any:
+    """The package; it takes a second to import."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it tells nobody that it is used
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise RunError(
+            "the engine ray, and --jobs ray, need Ray, which is not installed.\nhint: pip install 'motet[ray]'"
+        ) from None
+    return ray
+
+
+def connect(address: str, cpus: int) -> Cluster:
+    """The cluster at an address ("auto": the one that RAY_ADDRESS names, or that runs on this machine); without an
+    address a cluster on this machine with so many CPUs, which ends with this process. A process that is connected stays
+    with its cluster."""
+    ray = ray_itself()
+    if not ray.is_initialized():
+        try:
+            start_here(ray, cpus) if address in LOCAL else join(ray, address)
+        except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as e:
+            raise RunError(_unreachable(address, str(e).strip())) from e
+    return Cluster(ray)
+
+
+def start_here(ray: Any, cpus: int) -> None:
+    """Its processes find the modules that this one finds, and nobody else can talk to them."""
+    before = dict(os.environ)
+    os.environ["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+    if not any(name.startswith("RAY_AUTH_") for name in os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # of this cluster alone, and in no file
+    try:
+        ray.init(address="local", num_cpus=cpus, **_QUIET)
+    finally:
+        os.environ.pop("PYTHONPATH")
+        os.environ |= {k: v for k, v in before.items() if k == "PYTHONPATH"}
+
+
+def join(ray: Any, address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody is, so that is looked at first."""
+    host, _, port = address.rpartition(":")
+    if address != "auto":
+        if not host or not port.isdecimal():
+            raise ValueError("it must be auto, local or HOST:PORT")
+        socket.create_connection((host, int(port)), timeout=_WAIT).close()
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+
+
+_QUIET: dict[str, Any] = {
+    "include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR,
+}  # fmt: skip
+
+
+def _unreachable(address: str, why: str) -> str:
+    first = why.split("\n")[0]
+    if "ersion mismatch" in why:
+        said = " ".join(why.split())
+        return (
+            f"the cluster at {address!r} has another version of Ray or Python than this machine: {said}\n"
+            "hint: the same Python, motet[ray] and torch on every machine of the cluster"
+        )
+    if address in LOCAL:
+        return f"Ray could not be started on this machine: {first}\nhint: engine.name=auto needs no Ray"
+    return (
+        f"engine.address is {address!r}, and no Ray cluster answers there: {first}\n"
+        "hint: ray start --head on the first machine, ray start --address=HOST:6379 on the others; then "
+        "engine.address=auto on one of them, or engine.address=HOST:6379"
+    )
+
+
+class Cluster:
+    """A connection to a cluster."""
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+
+    # ---- who is there ----
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [n for n in self.ray.nodes() if n["Alive"]]
+
+    def cpus(self) -> int:
+        return int(sum(n["Resources"].get("CPU", 0) for n in self.nodes()))
+
+    def smallest_store(self) -> tuple[int, str]:
+        """Bytes of the smallest object store, and on which machine it is."""
+        found = [(int(n["Resources"].get("object_store_memory", 0)), name_of(n)) for n in self.nodes()]
+        return min(found)
+
+    def on_every_node(self, work: Callable[..., Any], *given: Any) -> dict[str, Any]:
+        """What a function returns on each machine. It must be one that is defined inside of another, which is sent as
+        it is: machines need not have motet."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        task = self.ray.remote(num_cpus=0, max_retries=3)(work)
+        refs = {
+            name_of(n): task.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(n["NodeID"], soft=False)
+            ).remote(*given)
+            for n in self.nodes()
+        }
+        return {name: self.get(ref) for name, ref in refs.items()}
+
+    # ---- objects and actors ----
+
+    def put(self, thing: Any) -> Ref:
+        return self.ray.put(thing)
+
+    def get(self, ref: Ref, seconds: float | None = None) -> Any:
+        e = self.ray.exceptions
+        try:
+            return self.ray.get(ref, timeout=seconds)
+        except (
+            e.RayActorError,
+            e.ActorUnavailableError,
+            e.ObjectLostError,
+            e.OwnerDiedError,
+            e.WorkerCrashedError,
+            e.NodeDiedError,
+            e.TaskUnschedulableError,
+            e.ActorUnschedulableError,
+        ) as gone:
+            raise Lost(str(gone).strip().split("\n")[0]) from gone
+        except e.GetTimeoutError:
+            raise TimeoutError from None
+
+    def wait(self, refs: Sequence[Ref], seconds: float | None = None) -> list[Ref]:
+        """Those that are there, at least one; fewer if the time is over."""
+        done, _ = self.ray.wait(list(refs), timeout=seconds)
+        return list(done)
+
+    def start(self, kind: type[Any], *given: Any, cpus: float = 1.0, threads: int = 1) -> Handle:
+        """An actor, on the machine that has most room; lost ones do not come back by themselves."""
+        actor = self.ray.remote(kind)
+        how = {
+            "num_cpus": cpus,
+            "max_restarts": 0,
+            "scheduling_strategy": "SPREAD",
+            "max_concurrency": threads,
+        }
+        return actor.options(**how).remote(*given)
+
+    def kill(self, actor: Handle) -> None:
+        with suppress(Exception):  # it may be gone
+            self.ray.kill(actor)
+
+    def ready(self, refs: Sequence[Ref], seconds: float) -> list[Ref]:
+        """Those of the refs that are there after so many seconds, at most."""
+        until, left, found = time.monotonic() + seconds, list(refs), list[Ref]()
+        while left and (rest := until - time.monotonic()) > 0:
+            done = self.wait(left, rest)
+            found, left = found + done, [r for r in left if r not in done]
+        return found
+
+
+def name_of(node: dict[str, Any]) -> str:
+    return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"

@@ -1,0 +1,223 @@
+"""Whole runs of a study on a Ray cluster: a worker process for each CPU, wherever it is.
+
+A worker that is lost, alone or with its machine, does not fail its run: another one goes on from the run's last
+checkpoint. Runs are written into one folder that all machines see; so are data that a path names.
+Knows jobs and a cluster. Does not know what is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from motet.engines.ray_cluster import Cluster, Handle, Lost, Ref, connect
+from motet.engines.threads import cores
+from motet.errors import RunError
+from motet.runs.cluster import check_versions
+from motet.runs.jobs import Job, Outcome
+from motet.runs.parallel import Hired, Watch, WorkerPool
+from motet.runs.worker_process import COMMAND
+
+_AGAIN = 3  # times that a run may lose its worker
+_READY = 90.0  # seconds in which the first worker must be there
+_LOOK = 0.5  # seconds after which somebody who waits for lines is told that there are none
+Around = dict[str, Any]
+
+
+class ClusterPool(WorkerPool):
+    """Hands out jobs to worker processes on a cluster."""
+
+    def __init__(self, jobs: Sequence[Job], base: str | Path, where: str, watch: Watch, fresh: bool) -> None:
+        base = Path(base).absolute()
+        address = where.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
+        self.cluster = connect(address, cores())
+        check_versions(self.cluster)
+        check_folders(self.cluster, base, paths_of(jobs))
+        super().__init__(jobs, base, self.cluster.cpus(), watch, fresh)
+        self.coming: list[ClusterProcess] = []
+        self.losses: Counter[str] = Counter()
+        self.since = time.monotonic()
+
+    def free_worker(self) -> Hired | None:
+        """As with processes of this machine; a new one gets a job when its machine has started it."""
+        for worker in self.workers:
+            if worker.job is None:
+                return worker
+        self.at_once = self.cluster.cpus()
+        if len(self.workers) + len(self.coming) < min(self.at_once, len(self.todo) + len(self.workers)):
+            self.coming.append(ClusterProcess(self.cluster))
+        return self.arrived()
+
+    def arrived(self) -> Hired | None:
+        """A worker that has become ready."""
+        there = self.cluster.wait([p.ready for p in self.coming], 0) if self.coming else []
+        for process in [p for p in self.coming if p.ready in there]:
+            self.coming.remove(process)
+            self.workers.append(Hired(self.events, process))
+            return self.workers[-1]
+        if self.workers:
+            self.since = time.monotonic()
+        elif time.monotonic() - self.since > _READY:
+            raise RunError(
+                f"the cluster started no worker in {_READY:g} seconds; are its CPUs in use, or its machines gone?\n"
+                "hint: ray status shows what is free; the same command goes on with the runs that are not done"
+            )
+        return None
+
+    def lose(self, worker: Hired, job: Job) -> None:
+        worker.process.close()
+        self.losses[job.name] += 1
+        if self.losses[job.name] > _AGAIN:
+            said = f"; the last one said: {worker.said[-1]}" if worker.said else ""
+            self.end(Outcome(job, worker.folder, f"{_AGAIN + 1} workers of the cluster died of it{said}"))
+            return
+        self.watch.say(f"{job.name}: its worker was lost; another one goes on from the last checkpoint")
+        self.todo.appendleft(job)
+
+    def work(self) -> dict[str, Outcome]:
+        try:
+            return super().work()
+        finally:
+            for process in self.coming:
+                process.close()
+
+
+# ---- a worker, seen from here ----
+
+
+class ClusterProcess:
+    """A worker process on some machine of a cluster, with the same parts as one of this machine."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.actor: Handle = cluster.start(JobActor, surroundings(), threads=4)
+        self.ready: Ref = self.actor.where.remote()
+
+    @property
+    def answers(self) -> Iterator[str]:
+        return self.lines("answers")
+
+    @property
+    def errors(self) -> Iterator[str]:
+        return self.lines("errors")
+
+    def lines(self, which: str) -> Iterator[str]:
+        """Until the process ends, or its machine is lost."""
+        try:
+            while (found := self.cluster.get(self.actor.lines.remote(which))) is not None:
+                yield from found
+        except Lost:
+            return
+
+    def send(self, line: str) -> None:
+        self.actor.send.remote(line)
+
+    def close(self) -> None:
+        self.cluster.kill(self.actor)  # the process ends with it
+
+    def code(self) -> int:
+        return 0
+
+
+def surroundings() -> Around:
+    """Where a worker looks for code and data."""
+    return {
+        "cwd": os.getcwd(),
+        "path": [p or os.getcwd() for p in sys.path],
+        "env": {k: v for k, v in os.environ.items() if k.startswith("MOTET_")},
+    }
+
+
+class JobActor:
+    """On the machine of the worker: starts it, and passes lines on. When this process ends, so does the worker."""
+
+    def __init__(self, around: Around) -> None:
+        env = os.environ | around["env"] | {"PYTHONPATH": os.pathsep.join(around["path"])}
+        self.process = subprocess.Popen(
+            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=around["cwd"], env=env, start_new_session=True,
+        )  # fmt: skip
+        self.said: dict[str, SimpleQueue[str | None]] = {"answers": SimpleQueue(), "errors": SimpleQueue()}
+        for which, stream in (("answers", self.process.stdout), ("errors", self.process.stderr)):
+            threading.Thread(target=pass_on, args=(stream, self.said[which]), daemon=True).start()
+
+    def where(self) -> int:
+        return os.getpid()
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
+
+    def lines(self, which: str) -> list[str] | None:
+        """Lines that came since the last call, none after a while without any; None if there will be no more."""
+        found: list[str | None] = []
+        try:
+            found.append(self.said[which].get(timeout=_LOOK))
+            while True:
+                found.append(self.said[which].get_nowait())
+        except Empty:
+            pass
+        if found == [None]:
+            return None
+        if found and found[-1] is None:
+            self.said[which].put(None)
+        return [line for line in found if line is not None]
+
+
+def pass_on(stream: Any, to: SimpleQueue[str | None]) -> None:
+    for line in stream:
+        to.put(line)
+    to.put(None)
+
+
+# ---- folders that all machines must see ----
+
+
+def paths_of(jobs: Sequence[Job]) -> list[str]:
+    """The current folder, motet's data, and data that recipes name by a path."""
+    named = {str(Path(job.recipe["data"]["name"]).absolute()) for job in jobs}
+    folders = [os.environ[k] for k in ("MOTET_DATA", "MOTET_CACHE") if k in os.environ]
+    return [os.getcwd(), *folders, *sorted(p for p in named if os.path.exists(p))]
+
+
+def looking() -> Callable[[list[str]], list[str]]:
+    """A function that says which paths are not there; it is sent as it is."""
+
+    def missing(paths: list[str]) -> list[str]:
+        import os
+
+        return [p for p in paths if not os.path.exists(p)]
+
+    missing.__module__ = "__main__"
+    return missing
+
+
+def check_folders(cluster: Cluster, base: Path, paths: Sequence[str]) -> None:
+    """Refuse, before any run begins, machines that do not see the folder of the runs, or the data."""
+    there = base.exists()
+    base.mkdir(parents=True, exist_ok=True)
+    mark = base / f".seen-{secrets.token_hex(8)}"
+    mark.touch()
+    try:
+        for node, missing in cluster.on_every_node(looking(), [str(mark), *paths]).items():
+            if missing:
+                what = f"the folder of the runs, {base}" if str(mark) in missing else missing[0]
+                raise RunError(
+                    f"the machine {node} of the cluster does not see {what}.\n"
+                    "hint: whole runs need one folder that all machines share, for runs (--out) and for data; "
+                    "engine.name=ray needs none: this machine sends the rows"
+                )
+    finally:
+        mark.unlink()
+        if not there and not any(base.iterdir()):
+            base.rmdir()
