@@ -30,7 +30,9 @@ from motet.client.augment import shift_and_flip
 from motet.client.batches import batches, dice, schedule
 from motet.client.batchnorm import statistics, training_mode, with_statistics_of
 from motet.client.data import Batch, Data, take
-from motet.client.devices import still_working
+from motet.client.array_code import CannotGenerate
+from motet.client.devices import CPU, still_working
+from motet.client.fused_steps import BatchSizes, FusedSteps, batch_rows
 from motet.client.optimisers import Optimiser, OptimiserName, State
 from motet.vec import Vec
 
@@ -184,13 +186,22 @@ def channels_last(x: Tensor) -> Tensor:
 # ---- many clients, stacked ----
 
 
-_compiling = [False]  # a stack: the value of the innermost block is last
+class Compiling(NamedTuple):
+    """How descents under vmap are computed."""
+
+    on: bool = False
+    threads: int = 1  # over clients, where each client's steps are one call
+    fused: bool = True  # whether they may be
+
+
+_compiling = [Compiling()]  # a stack: the value of the innermost block is last
 
 
 @contextmanager
-def compiled_steps(compiled: bool) -> Iterator[None]:
-    """Whether descents under vmap inside this block are compiled; set by the engine."""
-    _compiling.append(compiled)
+def compiled_steps(compiled: bool, threads: int = 1, fused: bool = True) -> Iterator[None]:
+    """Whether descents under vmap inside this block are compiled; set by the engine. Without `fused`, all clients take
+    a step together, as those must whose steps cannot be generated."""
+    _compiling.append(Compiling(compiled, threads, fused))
     try:
         yield
     finally:
@@ -222,12 +233,16 @@ def together(
         pytree.tree_structure(given, is_leaf=_is_pair),
         tuple(0 if leaf[1] else None for leaf in given_leaves),
     )
+    how = _compiling[-1]
+    if how.on and how.fused and not rule.augment and not is_wrapped(values):
+        found = client_by_client(rule, shape, clients, how.threads, (w, given_leaves, lr, length, rows))
+        if found is not None:
+            return found
     moving = [a for part in (u, *state) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
     fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
-    compiled = _compiling[-1]
-    size = _UNROLL if compiled else 1
-    steps_of = unrolled(rule, shape, size, compiled)
+    size = _UNROLL if how.on else 1
+    steps_of = unrolled(rule, shape, size, how.on)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
     epochs, steps = map(wide, length)
     for at, live, go, key in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
@@ -284,16 +299,23 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
         given_leaves = pytree.tree_unflatten(list(values[many:-5]), shape.given)
         lr, x, y, live, go = values[-5:]
         for s in range(size):
-            g = grad(rule.value)(u, Batch(x[s], y[s], live[s]), given_leaves)
-            g, fresh = rule.optimiser.direction(g, u, state)
+            after, fresh = pure_step(rule, u, state, given_leaves, lr, Batch(x[s], y[s], live[s]))
             # A client that does not take this step has computed it all the same, and keeps what it had.
-            u = with_statistics_of(rule.step(u, g, given_leaves, lr), u).where(go[s], u)
+            u = after.where(go[s], u)
             state = tuple(new.where(go[s], old) for new, old in zip(fresh, state, strict=True))
         return [a for part in (u, *state) for a in part.values()]
 
     # Clients are the first axis of all values but x, y, live and go, whose first axis is the step.
     dims = (*(0,) * many, *shape.dims, 0, 1, 1, 1, 1)
     return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
+
+
+def pure_step(
+    rule: DescentRule, u: Vec, state: State, given: Any, lr: Tensor, batch: Batch
+) -> tuple[Vec, State]:
+    """One step of one client, in which nothing is changed in place."""
+    g, fresh = rule.optimiser.direction(grad(rule.value)(u, batch, given), u, state)
+    return with_statistics_of(rule.step(u, g, given, lr), u), fresh
 
 
 class Traced:
@@ -309,7 +331,7 @@ class Traced:
         self.made: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *values: Tensor) -> Any:
-        if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
+        if is_wrapped(values[:1]):
             return self.f(*values)  # there is another vmap around this one
         shapes = (values[0].device, *((v.shape, v.dtype) for v in values))
         if shapes not in self.made:
@@ -328,3 +350,54 @@ class Traced:
 
         compiled: Callable[..., Any] = compile(record, list(values))
         return compiled
+
+
+def is_wrapped(values: Sequence[Tensor]) -> bool:
+    """Whether there is another vmap around this one."""
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(v) for v in values)
+
+
+# ---- many clients, one after another ----
+
+
+def client_by_client(
+    rule: DescentRule, shape: Shape, clients: int, threads: int, tree: tuple[Any, ...]
+) -> list[Tensor] | None:
+    """As `together`, with all steps of a client in one compiled call; None where that cannot be. `tree` is descend's,
+    each leaf with whether clients have their own."""
+    w, given_leaves, lr, length, rows = tree
+    x, y, *others = rows
+    if any(leaf[0].device != CPU for leaf in (x, *w.values())):
+        return None
+    one = {k: leaf[0][0] if leaf[1] else leaf[0] for k, leaf in w.items()}
+    state = [(a, False) for part in rule.optimiser.initial(Vec(one)) for a in part.values()]
+    inputs = [*w.values(), *state, *given_leaves, lr]
+    weight = [(t.float(), own) for t, own in others[2:]]
+    size = batch_rows(rule.batch, x[0].shape[1 if x[1] else 0])
+    forms = tuple((t.shape[1:] if own else t.shape, t.dtype) for t, own in inputs)
+    batch = tuple((torch.Size((size, *t.shape[1 + own :])), t.dtype) for t, own in (x, y))
+    made = fused(rule, shape, (*forms, *batch, (torch.Size((size,)), torch.float32)), bool(weight))
+    if not isinstance(made, FusedSteps):
+        return None
+    lengths = [(t.long(), own) for t, own in (*others[:2], *length)]
+    return made(clients, threads, inputs, [x, y, *lengths, *weight])
+
+
+@lru_cache(maxsize=64)
+def fused(
+    rule: DescentRule, shape: Shape, forms: tuple[tuple[torch.Size, torch.dtype], ...], weighted: bool
+) -> FusedSteps | CannotGenerate:
+    """The steps of a client as one call, for tensors of these shapes and types; or why there is none."""
+    many = shape.moving
+
+    def one(*values: Tensor) -> list[Tensor]:
+        u, state = shape.read(values[:many])
+        given = pytree.tree_unflatten(list(values[many:-4]), shape.given)
+        u, state = pure_step(rule, u, state, given, values[-4], Batch(*values[-3:]))
+        return [a for part in (u, *state) for a in part.values()]
+
+    examples = [torch.zeros(form, dtype=dtype) for form, dtype in forms]
+    try:
+        return FusedSteps(one, examples, len(shape.names), many, BatchSizes(rule.batch, rule.drop_last, weighted))
+    except CannotGenerate as e:
+        return e
