@@ -142,7 +142,8 @@ class Buffer:
         padded: bool = True,
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
-        self.order = tuple(order) if order is not None else tuple(range(len(self.shape)))
+        axes = tuple(order) if order is not None else tuple(range(len(self.shape)))
+        self.order = tuple(sorted(axes, key=lambda d: self.shape[d] != 1))  # an axis of 1 is never the fastest
         self.extents = list(self.shape)
         if padded and 1 <= len(self.shape) <= 2 and self.shape[self.order[-1]] >= _WIDE:
             self.extents[self.order[-1]] = -(-self.shape[self.order[-1]] // GRAIN) * GRAIN
@@ -283,9 +284,12 @@ class ArrayCode:
         inner = axes_of(value.shape, extents, over, arrays)
         every, kind_of = [*outer, *inner], c_type(out.dtype)
         read = value.write(reads(value.leaves, every))
+        take = f"const {kind_of} each = {read};"  # before the condition, which would keep it from being a vector
+        real = "each"
         if inner and inner[-1].real < inner[-1].extent:  # the padding does not count
-            read = f"(i{len(every) - 1} < {inner[-1].real} ? {read} : {neutral(kind, out.dtype)})"
-        sums = nested(inner, [folded("sum", kind, read, kind_of)], len(outer), f"omp simd reduction({SIGNS[kind]}:sum)")
+            real = f"(i{len(every) - 1} < {inner[-1].real} ? each : {neutral(kind, out.dtype)})"
+        inside = ["{", take, folded("sum", kind, real, kind_of), "}"]
+        sums = nested(inner, inside, len(outer), f"omp simd reduction({SIGNS[kind]}:sum)")
         places = iter(range(len(outer)))
         index = [f"i{next(places)}" if value.shape[d] > 1 else "0" for d in kept]
         self.lines += nested(
@@ -302,10 +306,10 @@ class ArrayCode:
             place = place.unsqueeze(d)
         arrays = [place.expand(value.shape), *(a.view for a in value.leaves)]
         extents = list(value.shape)
-        last = kept[-1]
+        last = kept[out.order[-1]]
         if all(a.view.stride(last) in (0, 1) for a in value.leaves):
-            extents[last] = out.extents[-1]
-        axes = merged(axes_of(value.shape, extents, [*over, *kept], arrays))
+            extents[last] = out.extents[out.order[-1]]
+        axes = merged(axes_of(value.shape, extents, [*over, *(kept[d] for d in out.order)], arrays))
         at = reads([out.leaf], axes)[0]
         pragma = "omp simd" if axes and axes[-1].steps[0] else ""
         line = folded(at, kind, value.write(reads(value.leaves, axes, 1)), c_type(out.dtype))
