@@ -47,7 +47,9 @@ class Choice:
     ) -> Loop:
         device = device_named(self.device)
         if self.name == "vmap":
-            return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled, device=device)
+            return Vmap(
+                clients_data, keeps, chunk=self.chunk, compiled=self.compiled, workers=workers, device=device
+            )
         if self.name == "threads":
             return Threads(clients_data, keeps, workers=workers or self.workers or None, device=device)
         if self.compiled and find_spec("numba") is None:
