@@ -8,13 +8,15 @@ Knows shapes, strides and loops. Does not know torch's operations, nor what is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 import torch
 from torch import Tensor
+
+from motet.client.loop_code import Axis, axes_of, merged, nested
 
 GRAIN = 16  # elements that the fastest axis of an array is padded to a multiple of
 _WIDE = 8  # shortest axis that is padded: shorter ones would be mostly padding
@@ -143,7 +145,9 @@ class Buffer:
     ) -> None:
         self.name, self.dtype, self.shape = name, dtype, tuple(shape)
         axes = tuple(order) if order is not None else tuple(range(len(self.shape)))
-        self.order = tuple(sorted(axes, key=lambda d: self.shape[d] != 1))  # an axis of 1 is never the fastest
+        self.order = tuple(
+            sorted(axes, key=lambda d: self.shape[d] != 1)
+        )  # an axis of 1 is never the fastest
         self.extents = list(self.shape)
         if padded and 1 <= len(self.shape) <= 2 and self.shape[self.order[-1]] >= _WIDE:
             self.extents[self.order[-1]] = -(-self.shape[self.order[-1]] // GRAIN) * GRAIN
@@ -167,50 +171,12 @@ class Buffer:
         return leaf_value(self.leaf)
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One loop: how often, and by how much each array moves."""
-
-    extent: int
-    steps: tuple[int, ...]
-    real: int  # without padding
-
-
-def axes_of(shape: Sequence[int], extents: Sequence[int], order: Sequence[int], arrays: Sequence[Tensor]) -> list[Axis]:
-    return [Axis(extents[d], tuple(a.stride(d) for a in arrays), shape[d]) for d in order if extents[d] > 1]
-
-
-def merged(axes: Sequence[Axis]) -> list[Axis]:
-    """The same loops, neighbours as one where every array goes on without a gap."""
-    found: list[Axis] = []
-    for axis in axes:
-        last = found[-1] if found else None
-        if last and all(a == b * axis.extent for a, b in zip(last.steps, axis.steps, strict=True)):
-            found[-1] = Axis(last.extent * axis.extent, axis.steps, last.extent * axis.extent)
-        else:
-            found.append(axis)
-    return found
-
-
 def reads(leaves: Sequence[Leaf], axes: Sequence[Axis], first: int = 0) -> list[str]:
     """How each leaf is read inside loops i0, i1, …; `first` is the place of the leaves in the axes' steps."""
     return [
         leaf.placed([f"i{d} * {a.steps[first + k]}" for d, a in enumerate(axes) if a.steps[first + k]])
         for k, leaf in enumerate(leaves)
     ]
-
-
-def loop(depth: int, extent: int) -> str:
-    return f"for (int i{depth} = 0; i{depth} < {extent}; i{depth}++) {{"
-
-
-def nested(axes: Sequence[Axis], inside: Sequence[str], start: int = 0, pragma: str = "omp simd") -> Iterator[str]:
-    for d, axis in enumerate(axes, start):
-        if pragma and d == start + len(axes) - 1:
-            yield f"#pragma {pragma}"
-        yield loop(d, axis.extent)
-    yield from inside
-    yield from "}" * len(axes)
 
 
 def order_like(value: Value) -> tuple[int, ...]:
@@ -230,7 +196,11 @@ class ArrayCode:
         self.lines: list[str] = []
 
     def buffer(
-        self, dtype: torch.dtype, shape: Sequence[int], order: Sequence[int] | None = None, padded: bool = True
+        self,
+        dtype: torch.dtype,
+        shape: Sequence[int],
+        order: Sequence[int] | None = None,
+        padded: bool = True,
     ) -> Buffer:
         self.buffers.append(Buffer(f"b{len(self.buffers)}", dtype, shape, order, padded))
         return self.buffers[-1]
@@ -265,7 +235,7 @@ class ArrayCode:
         kept = [d for d in range(len(value.shape)) if d not in over]
         out = self.buffer(dtype, [value.shape[d] for d in kept])
         long = [d for d in range(len(value.shape)) if value.shape[d] > 1]
-        fast = max(long, key=lambda d: (sum(a.view.stride(d) == 1 for a in value.leaves), d), default=0)
+        fast = max(long, key=lambda d: (sum(a.view.stride()[d] == 1 for a in value.leaves), d), default=0)
         if fast in over or not kept:
             self._one_by_one(out, value, list(over), kept, kind)
         else:
@@ -276,7 +246,7 @@ class ArrayCode:
     def _one_by_one(self, out: Buffer, value: Value, over: list[int], kept: list[int], kind: str) -> None:
         """For each element of `out` a loop over what is summed, with the fastest axis inside."""
         arrays = [a.view for a in value.leaves]
-        over.sort(key=lambda d: -max(a.stride(d) for a in arrays))
+        over.sort(key=lambda d: -max(a.stride()[d] for a in arrays))
         extents = list(value.shape)
         if over and all(a.stride(over[-1]) in (0, 1) for a in arrays) and extents[over[-1]] >= _WIDE:
             extents[over[-1]] = -(-extents[over[-1]] // GRAIN) * GRAIN
@@ -284,7 +254,9 @@ class ArrayCode:
         inner = axes_of(value.shape, extents, over, arrays)
         every, kind_of = [*outer, *inner], c_type(out.dtype)
         read = value.write(reads(value.leaves, every))
-        take = f"const {kind_of} each = {read};"  # before the condition, which would keep it from being a vector
+        take = (
+            f"const {kind_of} each = {read};"  # before the condition, which would keep it from being a vector
+        )
         real = "each"
         if inner and inner[-1].real < inner[-1].extent:  # the padding does not count
             real = f"(i{len(every) - 1} < {inner[-1].real} ? each : {neutral(kind, out.dtype)})"
@@ -364,7 +336,9 @@ SIGNS = {"sum": "+", "max": "max", "min": "min"}
 def folded(at: str, kind: str, read: str, kind_of: str) -> str:
     if kind == "sum":
         return f"{at} += {read};"
-    return f"{{ const {kind_of} one = {read}; {at} = one {'>' if kind == 'max' else '<'} {at} ? one : {at}; }}"
+    return (
+        f"{{ const {kind_of} one = {read}; {at} = one {'>' if kind == 'max' else '<'} {at} ? one : {at}; }}"
+    )
 
 
 def _start(kind: str, dtype: torch.dtype) -> tuple[float | int, torch.dtype]:

@@ -17,48 +17,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client.augment import shift_and_flip
 from motet.client.batches import batches, dice, schedule
 from motet.client.batchnorm import statistics, training_mode, with_statistics_of
+from motet.client.client_by_client import client_by_client
 from motet.client.data import Batch, Data, take
-from motet.client.array_code import CannotGenerate
-from motet.client.devices import CPU, still_working
-from motet.client.fused_steps import BatchSizes, FusedSteps, batch_rows
+from motet.client.descent_rule import DescentRule, Loss, Shape, Step, pure_step, sgd
+from motet.client.devices import still_working
 from motet.client.optimisers import Optimiser, OptimiserName, State
+from motet.client.step_library import compiler
 from motet.vec import Vec
 
-Loss = Callable[..., Tensor]
-Step = Callable[[Vec, Vec, Any, Tensor], Vec]
 _UNROLL = 3  # steps in one compiled call; more made nothing faster
-
-
-def sgd(u: Vec, g: Vec, given: Any, lr: Tensor) -> Vec:
-    """The usual step."""
-    return u - lr * g
-
-
-@dataclass(frozen=True)
-class DescentRule:
-    """Everything about a descent that is no tensor. Recorded steps are cached by it, so it is hashable."""
-
-    loss: Loss
-    step: Step
-    optimiser: Optimiser
-    batch: int
-    drop_last: bool
-    augment: bool = False
-
-    def value(self, u: Vec, batch: Batch, given: Any) -> Tensor:
-        return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
 
 
 def descend(
@@ -241,8 +219,9 @@ def together(
     moving = [a for part in (u, *state) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
     fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
-    size = _UNROLL if how.on else 1
-    steps_of = unrolled(rule, shape, size, how.on)
+    compiled = how.on and compiler() is not None
+    size = _UNROLL if compiled else 1
+    steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
     epochs, steps = map(wide, length)
     for at, live, go, key in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
@@ -252,28 +231,6 @@ def together(
         live = live * rows_at(weight[0].flatten(0, 1), at) if weight else live
         moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
     return list(moving[: len(u)])
-
-
-class Shape(NamedTuple):
-    """How the flat arguments of a step are to be read."""
-
-    names: tuple[str, ...]  # of the weights
-    state: tuple[
-        tuple[str, ...], ...
-    ]  # names in each vector of the optimiser's state, which follows the weights
-    given: Any  # the structure of the tree that the loss is given
-    dims: tuple[int | None, ...]  # for each of its leaves: 0 if clients differ in it, None if they share it
-
-    @property
-    def moving(self) -> int:
-        """How many arguments change from step to step."""
-        return len(self.names) + sum(map(len, self.state))
-
-    def read(self, values: Sequence[Tensor]) -> tuple[Vec, State]:
-        """Weights and state from the arguments that change."""
-        rest = iter(values)
-        u, *state = (Vec((name, next(rest)) for name in names) for names in (self.names, *self.state))
-        return u, tuple(state)
 
 
 def rows_at(all_rows: Tensor, at: Tensor) -> Tensor:
@@ -308,14 +265,6 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
     # Clients are the first axis of all values but x, y, live and go, whose first axis is the step.
     dims = (*(0,) * many, *shape.dims, 0, 1, 1, 1, 1)
     return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
-
-
-def pure_step(
-    rule: DescentRule, u: Vec, state: State, given: Any, lr: Tensor, batch: Batch
-) -> tuple[Vec, State]:
-    """One step of one client, in which nothing is changed in place."""
-    g, fresh = rule.optimiser.direction(grad(rule.value)(u, batch, given), u, state)
-    return with_statistics_of(rule.step(u, g, given, lr), u), fresh
 
 
 class Traced:
@@ -355,49 +304,3 @@ class Traced:
 def is_wrapped(values: Sequence[Tensor]) -> bool:
     """Whether there is another vmap around this one."""
     return any(torch._C._functorch.is_functorch_wrapped_tensor(v) for v in values)
-
-
-# ---- many clients, one after another ----
-
-
-def client_by_client(
-    rule: DescentRule, shape: Shape, clients: int, threads: int, tree: tuple[Any, ...]
-) -> list[Tensor] | None:
-    """As `together`, with all steps of a client in one compiled call; None where that cannot be. `tree` is descend's,
-    each leaf with whether clients have their own."""
-    w, given_leaves, lr, length, rows = tree
-    x, y, *others = rows
-    if any(leaf[0].device != CPU for leaf in (x, *w.values())):
-        return None
-    one = {k: leaf[0][0] if leaf[1] else leaf[0] for k, leaf in w.items()}
-    state = [(a, False) for part in rule.optimiser.initial(Vec(one)) for a in part.values()]
-    inputs = [*w.values(), *state, *given_leaves, lr]
-    weight = [(t.float(), own) for t, own in others[2:]]
-    size = batch_rows(rule.batch, x[0].shape[1 if x[1] else 0])
-    forms = tuple((t.shape[1:] if own else t.shape, t.dtype) for t, own in inputs)
-    batch = tuple((torch.Size((size, *t.shape[1 + own :])), t.dtype) for t, own in (x, y))
-    made = fused(rule, shape, (*forms, *batch, (torch.Size((size,)), torch.float32)), bool(weight))
-    if not isinstance(made, FusedSteps):
-        return None
-    lengths = [(t.long(), own) for t, own in (*others[:2], *length)]
-    return made(clients, threads, inputs, [x, y, *lengths, *weight])
-
-
-@lru_cache(maxsize=64)
-def fused(
-    rule: DescentRule, shape: Shape, forms: tuple[tuple[torch.Size, torch.dtype], ...], weighted: bool
-) -> FusedSteps | CannotGenerate:
-    """The steps of a client as one call, for tensors of these shapes and types; or why there is none."""
-    many = shape.moving
-
-    def one(*values: Tensor) -> list[Tensor]:
-        u, state = shape.read(values[:many])
-        given = pytree.tree_unflatten(list(values[many:-4]), shape.given)
-        u, state = pure_step(rule, u, state, given, values[-4], Batch(*values[-3:]))
-        return [a for part in (u, *state) for a in part.values()]
-
-    examples = [torch.zeros(form, dtype=dtype) for form, dtype in forms]
-    try:
-        return FusedSteps(one, examples, len(shape.names), many, BatchSizes(rule.batch, rule.drop_last, weighted))
-    except CannotGenerate as e:
-        return e

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from motet.client.step_code import StepCode, declarations, fixed_numbers
 from motet.client.step_library import Library
 
 _CACHE = 1 << 20  # bytes of a client's weights, state and batch: a core's second cache holds about as much
+_FAILURES = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _TABLES = 2  # a step's inputs and outputs, and what is computed in between
 
 
@@ -53,12 +56,15 @@ class FusedSteps:
     """
 
     def __init__(
-        self, step: Callable[..., list[Tensor]], examples: Sequence[Tensor], weights: int, moving: int, sizes: BatchSizes
+        self,
+        step: Callable[..., list[Tensor]],
+        examples: Sequence[Tensor],
+        weights: int,
+        moving: int,
+        sizes: BatchSizes,
     ) -> None:
-        if not fits(examples):
-            raise CannotGenerate("a client's weights do not fit into a core's cache")
         self.weights = examples[:weights]
-        self.library = Library(text_of(StepCode(recorded(step, examples), moving), weights, sizes))
+        self.library = Library(text_of(generated(step, examples, moving), weights, sizes))
 
     def __call__(
         self, clients: int, threads: int, inputs: Sequence[Marked], rows: Sequence[Marked]
@@ -71,6 +77,16 @@ class FusedSteps:
         apart = [t.stride(0) if own else 0 for t, (_, own) in zip(held, tensors, strict=True)]
         self.library(clients, threads, held, apart)
         return moved
+
+
+def generated(step: Callable[..., list[Tensor]], examples: Sequence[Tensor], moving: int) -> StepCode:
+    """The code of a step; CannotGenerate where there is none, whatever the reason: another path takes the step."""
+    if not fits(examples):
+        raise CannotGenerate("a client's weights do not fit into a core's cache")
+    try:
+        return StepCode(recorded(step, examples), moving)
+    except _FAILURES as e:
+        raise CannotGenerate(f"the step cannot be recorded: {e}") from e
 
 
 def recorded(step: Callable[..., list[Tensor]], examples: Sequence[Tensor]) -> torch.fx.GraphModule:
@@ -89,7 +105,8 @@ def recorded(step: Callable[..., list[Tensor]], examples: Sequence[Tensor]) -> t
         ]
     )  # fmt: skip
     table = {**core_aten_decompositions(), **more}
-    record = make_fx(step, decomposition_table=table, tracing_mode="fake")(*examples)
+    pure = torch.func.functionalize(step, remove="mutations")  # a gradient may be written in place
+    record = make_fx(pure, decomposition_table=table, tracing_mode="fake")(*examples)
     record.graph.eliminate_dead_code()
     return record
 

@@ -31,7 +31,9 @@ NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *SURVIVAL[:-1], *OF_LOSSES.values(),
 OWN = "own"  # the name of a user's own metric among the others
 LARGER = {"accuracy", "balanced", "auc", "f1", "r2", "cindex"}  # larger is better; of all others, smaller is
 _BINS = 15  # of the calibration error
-_CELLS = 1 << 16  # numbers (clients x rows x classes) that are measured at once: as many as stay in a core's cache
+_CELLS = (
+    1 << 16
+)  # numbers (clients x rows x classes) that are measured at once: as many as stay in a core's cache
 
 
 class MetricFailed(MotetError):

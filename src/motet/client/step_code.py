@@ -18,69 +18,31 @@ from motet.client.array_code import (
     ArrayCode,
     Buffer,
     CannotGenerate,
-    Leaf,
     Value,
     c_type,
     constant,
     formula,
-    loop,
+)
+from motet.client.loop_code import loop
+from motet.client.step_operations import (
+    FOLDS,
+    FORMULAS,
+    OF_TRUTHS,
+    VIEWS,
+    args_of,
+    arguments,
+    common_type,
+    comparison,
+    kwargs_of,
+    lies_transposed,
+    numel,
+    shape_of,
+    target_of,
+    uses,
 )
 
 aten = torch.ops.aten
 _LARGEST = 4096  # elements of a tensor in the record that is written into the text
-
-# Formulas of operands of the result's type, {0}, {1}, …
-FORMULAS: dict[Any, str] = {
-    aten.add.Tensor: "({0} + {1})",
-    aten.add.Scalar: "({0} + {1})",
-    aten.sub.Tensor: "({0} - {1})",
-    aten.sub.Scalar: "({0} - {1})",
-    aten.rsub.Scalar: "({1} - {0})",
-    aten.mul.Tensor: "({0} * {1})",
-    aten.mul.Scalar: "({0} * {1})",
-    aten.div.Tensor: "({0} / {1})",
-    aten.div.Scalar: "({0} / {1})",
-    aten.neg.default: "(-{0})",
-    aten.abs.default: "std::abs({0})",
-    aten.exp.default: "motet::exponential({0})",
-    aten.log.default: "motet::logarithm({0})",
-    aten.expm1.default: "std::expm1({0})",
-    aten.log1p.default: "std::log1p({0})",
-    aten.erf.default: "std::erf({0})",
-    aten.sqrt.default: "std::sqrt({0})",
-    aten.rsqrt.default: "(1 / std::sqrt({0}))",
-    aten.reciprocal.default: "(1 / {0})",
-    aten.sign.default: "motet::sign({0})",
-    aten.sgn.default: "motet::sign({0})",
-    aten.relu.default: "motet::relu({0})",
-    aten.sigmoid.default: "motet::sigmoid({0})",
-    aten.tanh.default: "motet::hyperbolic_tangent({0})",
-    aten.sin.default: "std::sin({0})",
-    aten.cos.default: "std::cos({0})",
-    aten.maximum.default: "motet::larger({0}, {1})",
-    aten.minimum.default: "motet::smaller({0}, {1})",
-    aten.pow.Tensor_Tensor: "std::pow({0}, {1})",
-    aten.logical_not.default: "(!{0})",
-    aten.bitwise_not.default: "(!{0})",
-    aten.logical_and.default: "({0} && {1})",
-    aten.bitwise_and.Tensor: "({0} && {1})",
-    aten.logical_or.default: "({0} || {1})",
-    aten.bitwise_or.Tensor: "({0} || {1})",
-    aten.clone.default: "{0}",
-    aten.lift_fresh_copy.default: "{0}",
-    aten._to_copy.default: "{0}",
-}
-_OF_TRUTHS = {
-    aten.logical_not.default, aten.bitwise_not.default, aten.logical_and.default,
-    aten.bitwise_and.Tensor, aten.logical_or.default, aten.bitwise_or.Tensor,
-}  # fmt: skip
-COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
-VIEWS = {
-    aten.permute.default, aten.t.default, aten.transpose.int, aten.expand.default, aten.unsqueeze.default,
-    aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, aten.select.int, aten.slice.Tensor,
-    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.alias.default, aten.detach.default,
-}  # fmt: skip
-FOLDS = {aten.sum.dim_IntList: "sum", aten.sum.default: "sum", aten.amax.default: "max", aten.amin.default: "min"}
 
 
 class StepCode:
@@ -118,7 +80,7 @@ class StepCode:
 
     def replace_moving(self) -> None:
         """Write the outputs over what moves; those that are made from others' old elements are computed first."""
-        outputs = [self.values[node] for node in self.nodes[-1].args[0]]
+        outputs = [self.values[node] for node in args_of(self.nodes[-1])[0]]
         names = {b.name for b in self.moving}
         for k, (out, value) in enumerate(zip(self.moving, outputs, strict=True)):
             old = [a for a in value.leaves if a.name in names]
@@ -165,8 +127,8 @@ class StepCode:
         return [v if v.is_cheap or v.shape == tuple(shape) else self.code.stored(v).value for v in found]
 
     def viewed(self, node: Node) -> Value:
-        value, rest, target = self.values[node.args[0]], node.args[1:], node.target
-        if not value.is_cheap and node.meta["val"].numel() > _numel(value.shape):
+        value, rest, target = self.values[args_of(node)[0]], args_of(node)[1:], target_of(node)
+        if not value.is_cheap and node.meta["val"].numel() > numel(value.shape):
             value = self.code.stored(value).value
         try:
             return value.seen(lambda t: target(t, *rest, **node.kwargs))
@@ -176,39 +138,49 @@ class StepCode:
             return out.value.seen(lambda t: target(t, *rest, **node.kwargs))
 
     def folded(self, node: Node) -> Value:
-        value, kind = self.values[node.args[0]], FOLDS[node.target]
-        dims = list(node.args[1]) if len(node.args) > 1 and node.args[1] else range(len(value.shape))
-        keep = bool(node.args[2]) if len(node.args) > 2 else bool(node.kwargs.get("keepdim"))
+        value, kind = self.values[args_of(node)[0]], FOLDS[target_of(node)]
+        dims = (
+            list(args_of(node)[1]) if len(args_of(node)) > 1 and args_of(node)[1] else range(len(value.shape))
+        )
+        keep = bool(args_of(node)[2]) if len(args_of(node)) > 2 else bool(node.kwargs.get("keepdim"))
         over = [d % len(value.shape) for d in dims] if value.shape else []
         return self.code.reduced(value, over, keep, kind, node.meta["val"].dtype)
 
     def pointwise(self, node: Node) -> Value:
         target, dtype, shape = node.target, node.meta["val"].dtype, shape_of(node)
-        given = [a for a in node.args if isinstance(a, Node | int | float)]
-        if set(node.kwargs) - {"dtype", "memory_format", "layout", "device", "pin_memory", "non_blocking", "alpha"}:
+        given = [a for a in args_of(node) if isinstance(a, Node | int | float)]
+        if set(node.kwargs) - {
+            "dtype",
+            "memory_format",
+            "layout",
+            "device",
+            "pin_memory",
+            "non_blocking",
+            "alpha",
+        }:
             raise CannotGenerate(f"{target} with {', '.join(node.kwargs)}")
         if sign := comparison(target):
             common = common_type(given)
             return formula(f"({{0}} {sign} {{1}})", torch.bool, self.parts(given, common, shape))
-        if target in _OF_TRUTHS and any(a.meta["val"].dtype != torch.bool for a in given):
+        if target in OF_TRUTHS and any(self.values[a].dtype != torch.bool for a in arguments(given)):
             raise CannotGenerate(f"{target} of numbers")
         parts = self.parts(given, dtype, shape)
-        if (factor := node.kwargs.get("alpha", 1)) != 1:
+        if (factor := kwargs_of(node).get("alpha", 1)) != 1:
             parts[1] = formula("({0} * {1})", dtype, [parts[1], constant(factor, dtype)])
         return formula(FORMULAS[target], dtype, parts)
 
     # ---- operations with a way of their own ----
 
     def power(self, node: Node) -> Value:
-        base, exponent = node.args
+        base, exponent = args_of(node)
         dtype, shape = node.meta["val"].dtype, shape_of(node)
         forms = {1: "{0}", 2: "motet::square({0})", 0.5: "std::sqrt({0})", -1: "(1 / {0})"}
         if exponent in forms:
             return formula(forms[exponent], dtype, self.parts([base], dtype, shape))
-        return formula("std::pow({0}, {1})", dtype, self.parts(node.args, dtype, shape))
+        return formula("std::pow({0}, {1})", dtype, self.parts(args_of(node), dtype, shape))
 
     def clamp(self, node: Node) -> Value:
-        given, low, high = (*node.args, None, None)[:3]
+        given, low, high = (*args_of(node), None, None)[:3]
         dtype, shape = node.meta["val"].dtype, shape_of(node)
         value = self.parts([given], dtype, shape)[0]
         for form, bound in (("motet::at_least({0}, {1})", low), ("motet::at_most({0}, {1})", high)):
@@ -218,16 +190,25 @@ class StepCode:
 
     def where(self, node: Node) -> Value:
         dtype, shape = node.meta["val"].dtype, shape_of(node)
-        condition = self.parts(node.args[:1], torch.bool, shape)
-        return formula("({0} ? {1} : {2})", dtype, [*condition, *self.parts(node.args[1:], dtype, shape)])
+        condition = self.parts(args_of(node)[:1], torch.bool, shape)
+        return formula("({0} ? {1} : {2})", dtype, [*condition, *self.parts(args_of(node)[1:], dtype, shape)])
+
+    def copied(self, node: Node) -> Value:
+        """The second argument, in the shape of the first."""
+        shape = shape_of(node)
+        return self.parts(args_of(node)[1:2], node.meta["val"].dtype, shape)[0].wide(shape)
+
+    def is_nan(self, node: Node) -> Value:
+        value = self.values[args_of(node)[0]]
+        return formula("std::isnan({0})", torch.bool, [value])
 
     def filled(self, node: Node) -> Value:
-        number = node.args[-1]
+        number = args_of(node)[-1]
         return constant(number, node.meta["val"].dtype, shape_of(node))
 
     def counted(self, node: Node) -> Value:
         """arange and the like, written down as numbers."""
-        return self.tensor(node.target(*node.args, **{**node.kwargs, "device": "cpu"}))
+        return self.tensor(target_of(node)(*args_of(node), **{**node.kwargs, "device": "cpu"}))
 
     def tensor(self, t: Tensor) -> Value:
         if t.numel() > _LARGEST:
@@ -239,22 +220,26 @@ class StepCode:
         return made.value
 
     def multiplied(self, node: Node) -> Value:
-        a, b = (self.values[n] for n in node.args)
+        a, b = (self.values[n] for n in args_of(node))
         return self.code.product(a, b, self.wanted(node) or "")
 
     def gathered(self, node: Node) -> Value:
-        source, axis, at = node.args
+        source, axis, at = args_of(node)
         return self.looked_up(self.values[source], axis, self.values[at], shape_of(node), lambda i: i)
 
     def indexed(self, node: Node) -> Value:
         """Rows by their numbers: one tensor of numbers for the first axis."""
-        source, places = node.args
+        source, places = args_of(node)
         if len(places) != 1:
             raise CannotGenerate(f"{node.target} by several axes")
         value, at = self.values[source], self.values[places[0]]
         if at.dtype == torch.bool:
             raise CannotGenerate(f"{node.target} by truths")
-        leaf, numbers, out = self.code.leaf(value), self.code.leaf(at), self.code.buffer(value.dtype, shape_of(node))
+        leaf, numbers, out = (
+            self.code.leaf(value),
+            self.code.leaf(at),
+            self.code.buffer(value.dtype, shape_of(node)),
+        )
         index = [f"i{d}" for d in range(len(out.shape))]
         rest = index[len(at.shape) :]
         row = f"motet::row(A.outside, {numbers.at(index[: len(at.shape)])}, {value.shape[0]})"
@@ -262,7 +247,12 @@ class StepCode:
         return out.value
 
     def looked_up(
-        self, value: Value, axis: int, at: Value, shape: Sequence[int], index_of: Callable[[list[str]], list[str]]
+        self,
+        value: Value,
+        axis: int,
+        at: Value,
+        shape: Sequence[int],
+        index_of: Callable[[list[str]], list[str]],
     ) -> Value:
         leaf, places, out = self.code.leaf(value), self.code.leaf(at), self.code.buffer(value.dtype, shape)
         index = [f"i{d}" for d in range(len(shape))]
@@ -273,7 +263,7 @@ class StepCode:
 
     def scattered(self, node: Node) -> Value:
         """scatter and scatter_add: a copy of the first argument, with elements of another put or added in."""
-        base, axis, at, source = node.args
+        base, axis, at, source = args_of(node)
         if node.kwargs:
             raise CannotGenerate(f"{node.target} with {', '.join(node.kwargs)}")
         dtype, shape = node.meta["val"].dtype, self.values[at].shape
@@ -289,7 +279,10 @@ class StepCode:
         return out.value
 
     def joined(self, node: Node) -> Value:
-        parts, axis = [self.values[n] for n in node.args[0]], node.args[1] if len(node.args) > 1 else 0
+        parts, axis = (
+            [self.values[n] for n in args_of(node)[0]],
+            args_of(node)[1] if len(args_of(node)) > 1 else 0,
+        )
         out, done = self.code.buffer(node.meta["val"].dtype, shape_of(node)), 0
         for part in parts:
             leaf, index = self.code.leaf(part.cast(out.dtype)), [f"i{d}" for d in range(len(part.shape))]
@@ -331,6 +324,8 @@ OTHERS: dict[Any, Callable[[StepCode, Node], Value]] = {
     aten.clamp.default: StepCode.clamp,
     aten.clamp.Tensor: StepCode.clamp,
     aten.where.self: StepCode.where,
+    aten.copy.default: StepCode.copied,
+    aten.isnan.default: StepCode.is_nan,
     aten.full.default: StepCode.filled,
     aten.full_like.default: StepCode.filled,
     aten.scalar_tensor.default: StepCode.filled,
@@ -347,50 +342,6 @@ OTHERS: dict[Any, Callable[[StepCode, Node], Value]] = {
 }
 
 
-def comparison(target: Any) -> str:
-    name, _, overload = str(target).removeprefix("aten.").partition(".")
-    return COMPARISONS.get(name, "") if overload in ("Tensor", "Scalar") else ""
-
-
-def shape_of(node: Node) -> tuple[int, ...]:
-    return tuple(node.meta["val"].shape)
-
-
-def _numel(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())
-
-
-def common_type(given: Sequence[Any]) -> torch.dtype:
-    """The type in which two operands are compared."""
-    a, b = (g.meta["val"] if isinstance(g, Node) else g for g in given)
-    return torch.result_type(a, b)
-
-
-def arguments(tree: Any) -> Iterator[Node]:
-    if isinstance(tree, Node):
-        yield tree
-    elif isinstance(tree, Sequence) and not isinstance(tree, str):
-        for part in tree:
-            yield from arguments(part)
-
-
-def uses(node: Node) -> int:
-    """How often a node's elements are read; a view reads nothing itself."""
-    times = 0
-    for user in node.users:
-        many = sum(n is node for n in arguments(user.args))
-        times += uses(user) if user.target in VIEWS else many
-    return times
-
-
-def lies_transposed(node: Node) -> bool:
-    """Whether a matrix is the second factor of a product in its transposed form, as weights of layers are."""
-    if len(shape_of(node)) != 2:
-        return False
-    turned = [u for u in node.users if u.target in (aten.permute.default, aten.t.default)]
-    return any(user.target == aten.mm.default and user.args[1] is t for t in turned for user in t.users)
-
-
 def declarations(step: StepCode) -> Iterator[str]:
     """The arrays of a step, and numbers that never change."""
     yield from (b.declared for b in step.code.buffers)
@@ -402,6 +353,3 @@ def fixed_numbers(step: StepCode) -> Iterator[str]:
         numbers = ", ".join(constant(v, t.dtype).write([]) for v in t.flatten().tolist())
         yield f"{{ static const {c_type(t.dtype)} numbers[] = {{{numbers}}};"
         yield f"std::copy(numbers, numbers + {t.numel()}, A.{buffer.name}); }}"
-
-
-__all__ = ["CannotGenerate", "Leaf", "StepCode", "declarations", "fixed_numbers"]

@@ -101,5 +101,9 @@ def processor() -> str:
     """What the compiler's -march=native goes by."""
     about = Path("/proc/cpuinfo")
     lines = about.read_text().splitlines() if about.exists() else []
-    facts = sorted({line for line in lines if line.split(":")[0].strip() in ("flags", "Features", "model", "model name")})
-    return "\n".join([platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability(), *facts])
+    facts = sorted(
+        {line for line in lines if line.split(":")[0].strip() in ("flags", "Features", "model", "model name")}
+    )
+    return "\n".join(
+        [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability(), *facts]
+    )
