@@ -206,6 +206,10 @@ class StepCode:
         number = args_of(node)[-1]
         return constant(number, node.meta["val"].dtype, shape_of(node))
 
+    def blank(self, node: Node) -> Value:
+        """Memory that is written before it is read."""
+        return constant(0, node.meta["val"].dtype, shape_of(node))
+
     def counted(self, node: Node) -> Value:
         """arange and the like, written down as numbers."""
         return self.tensor(target_of(node)(*args_of(node), **{**node.kwargs, "device": "cpu"}))
@@ -329,6 +333,9 @@ OTHERS: dict[Any, Callable[[StepCode, Node], Value]] = {
     aten.full.default: StepCode.filled,
     aten.full_like.default: StepCode.filled,
     aten.scalar_tensor.default: StepCode.filled,
+    aten.empty_permuted.default: StepCode.blank,
+    aten.empty_like.default: StepCode.blank,
+    aten.empty.memory_format: StepCode.blank,
     aten.arange.default: StepCode.counted,
     aten.arange.start: StepCode.counted,
     aten.arange.start_step: StepCode.counted,
