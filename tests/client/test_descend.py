@@ -199,19 +199,23 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("how", "compiled"),
+    ("how", "compiled", "fused"),
     [
         pytest.param(
             how,
             compiled,
-            id=f"{name}-{compiled}",
-            marks=[pytest.mark.long] * (name not in ("heavy", "adamw")) * compiled,
+            fused,
+            id=f"{name}-{compiled}-{fused}",
+            marks=[pytest.mark.long] * (name not in ("heavy", "adamw")) * (compiled and not fused),
         )
         for name, how in WAYS.items()
-        for compiled in (False, True)  # compiling takes most of the time; one way stands for all
+        # steps that all clients take together are compiled for long; one way stands for all
+        for compiled, fused in ((False, False), (True, False), (True, True))
     ],
 )
-def test_stacked_and_padded_clients_are_single_clients(how: dict[str, Any], compiled: bool) -> None:
+def test_stacked_and_padded_clients_are_single_clients(
+    how: dict[str, Any], compiled: bool, fused: bool
+) -> None:
     task, clients = linear_task(), [make(n, seed=n) for n in (1, 4, 12, 23)]
     lr, epochs = torch.tensor([0.1, 0.2, 0.3, 0.05]), torch.tensor([1, 3, 2, 2])
     steps, rest = how.get("steps", torch.zeros(4, dtype=torch.long)), {k: how[k] for k in how if k != "steps"}
@@ -221,7 +225,7 @@ def test_stacked_and_padded_clients_are_single_clients(how: dict[str, Any], comp
 
     alone = [train(*each) for each in zip(clients, lr, epochs, steps, strict=True)]
     data = stack([padded(d, 23) for d in clients])
-    with compiled_steps(compiled):
+    with compiled_steps(compiled, fused=fused):
         together = vmap(train, randomness="error")(data, lr, epochs, steps)
     for i, one in enumerate(alone):
         assert apart(one, together.map(lambda a, _, i=i: a[i])) < 2e-6

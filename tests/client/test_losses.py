@@ -186,11 +186,17 @@ def task_of(name: str) -> Task:
     return Task(nn.Linear(4, outputs), kind, outputs, criterion=some(name, 1)[0])
 
 
-COMPILED = [pytest.param(name, True, marks=[pytest.mark.long] * (name != "cox")) for name in LOSSES]
+COMPILED = [
+    pytest.param(name, True, fused, marks=[pytest.mark.long] * (name != "cox" and not fused))
+    for name in LOSSES
+    for fused in (False, True)
+]
 
 
-@pytest.mark.parametrize(("name", "compiled"), [*((name, False) for name in LOSSES), *COMPILED])
-def test_stacked_clients_train_as_they_do_alone(name: str, compiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "compiled", "fused"), [*((name, False, False) for name in LOSSES), *COMPILED]
+)
+def test_stacked_clients_train_as_they_do_alone(name: str, compiled: bool, fused: bool) -> None:
     task, clients = task_of(name), clients_of(name)
     how: dict[str, Any] = {"lr": 0.05, "epochs": 3, "batch": 4, "momentum": 0.5}
     alone = [descend(task.loss, task.w0, c, **how) for c in clients]
@@ -199,7 +205,7 @@ def test_stacked_clients_train_as_they_do_alone(name: str, compiled: bool) -> No
     def one(x: Tensor, y: Tensor, n: Tensor, seed: Tensor) -> Vec:
         return descend(task.loss, task.w0, Data(x, y, n, seed, Batch.of(x[:2], y[:2])), **how)
 
-    with compiled_steps(compiled):
+    with compiled_steps(compiled, fused=fused):
         stacked = torch.func.vmap(one)(*tensors)
     for i, w in enumerate(alone):
         assert not torch.equal(w["weight"], task.w0["weight"])  # the bias of risks is never moved

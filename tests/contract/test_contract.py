@@ -23,7 +23,8 @@ from torch import Tensor
 
 from conftest import CLASSES, FEATURES, twelve_clients
 from loss_ways import WAYS_TO_COUNT, clients_of, task_of, with_weights
-from motet.client import Batch, ClientData, seed_of
+from motet.client import Batch, ClientData, descent, seed_of
+from motet.client.client_by_client import client_by_client
 from motet.client.optimisers import OptimiserName
 from motet.core import Ask, Method, MethodUnfit, Tree, Turn, Verb, is_solo, is_verb, verb
 from motet.engines.client_state import ClientStates
@@ -319,11 +320,32 @@ def trained_otherwise(method: Method) -> Method | None:
     return trained if "optimiser" in there else None
 
 
+def test_steps_compiled_client_by_client_agree_with_the_loop_and_with_themselves(
+    method: Method, clients_data: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No step of a method takes the other path, and the number of threads changes no bit."""
+    ways: list[bool] = []
+
+    def noted(*given: Any) -> Any:
+        ways.append((made := client_by_client(*given)) is not None)
+        return made
+
+    monkeypatch.setattr(descent, "client_by_client", noted)
+    expected, found = undisturbed(method, "loop", clients_data).outcome, []
+    for workers in (1, 3):
+        engine = Vmap(clients_data, compiled=True, workers=workers)
+        found.append(outcome(method, engine, go(method, engine)))
+    assert gap(expected, found[0]) < 2e-5
+    assert gap(found[0], found[1]) == 0
+    assert all(ways)
+
+
 @pytest.mark.long
 def test_compiled_steps_agree_with_the_loop_and_with_themselves(
-    method: Method, clients_data: Clients
+    method: Method, clients_data: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiling takes seconds for each method and each size of a cohort."""
+    """Steps that all clients take together. Compiling takes seconds for each method and each size of a cohort."""
+    monkeypatch.setattr(descent, "client_by_client", lambda *_: None)
     expected, found = undisturbed(method, "loop", clients_data).outcome, []
     for _ in range(2):
         engine = Vmap(clients_data, compiled=True)

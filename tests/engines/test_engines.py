@@ -59,6 +59,20 @@ def test_long_runs_are_compiled_if_there_is_a_compiler(
     assert not without.compiled and "no C++ compiler" in without.why
 
 
+def test_a_client_at_a_time_is_compiled_sooner_than_all_together(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    one_by_one = choose("vmap", task, clients_data, steps=lambda _: 6000)
+    assert one_by_one.compiled and "all steps of a client as one call" in one_by_one.why
+    assert not choose("vmap", task, clients_data, steps=lambda _: 4000).compiled
+    features = len(next(iter(clients_data.values())).train.take().x[0])
+    wide = torch.nn.Sequential(torch.nn.Linear(features, 40_000), torch.nn.Linear(40_000, task.outputs))
+    large = Task(wide, "classes", task.outputs)
+    together = choose("vmap", large, clients_data, steps=lambda _: 6000)
+    assert not together.compiled and "do not fit into a core's cache" in together.why
+    assert choose("vmap", large, clients_data, steps=lambda _: 60_000).compiled
+
+
 def test_a_chunk_holds_as_many_clients_as_memory_allows(clients_data: dict[str, ClientData]) -> None:
     big = Task(nn.Linear(6, 2_000_000), "classes", 2_000_000)
     assert choose("vmap", big, clients_data, steps=lambda _: 1).chunk == 1

@@ -9,7 +9,8 @@ from motet.client.data import (
     LazyRows,
     seed_of,
 )
-from motet.client.descent import compiled_steps, descend, sgd
+from motet.client.descent import compiled_steps, descend
+from motet.client.descent_rule import sgd
 from motet.client.task import Task, predicted, slices
 
 __all__ = [

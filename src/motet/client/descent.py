@@ -17,46 +17,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client.augment import shift_and_flip
 from motet.client.batches import batches, dice, schedule
 from motet.client.batchnorm import statistics, training_mode, with_statistics_of
+from motet.client.client_by_client import client_by_client
 from motet.client.data import Batch, Data, take
+from motet.client.descent_rule import DescentRule, Loss, Shape, Step, pure_step, sgd
 from motet.client.devices import still_working
 from motet.client.optimisers import Optimiser, OptimiserName, State
+from motet.client.step_library import compiler
 from motet.vec import Vec
 
-Loss = Callable[..., Tensor]
-Step = Callable[[Vec, Vec, Any, Tensor], Vec]
 _UNROLL = 3  # steps in one compiled call; more made nothing faster
-
-
-def sgd(u: Vec, g: Vec, given: Any, lr: Tensor) -> Vec:
-    """The usual step."""
-    return u - lr * g
-
-
-@dataclass(frozen=True)
-class DescentRule:
-    """Everything about a descent that is no tensor. Recorded steps are cached by it, so it is hashable."""
-
-    loss: Loss
-    step: Step
-    optimiser: Optimiser
-    batch: int
-    drop_last: bool
-    augment: bool = False
-
-    def value(self, u: Vec, batch: Batch, given: Any) -> Tensor:
-        return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
 
 
 def descend(
@@ -184,13 +164,22 @@ def channels_last(x: Tensor) -> Tensor:
 # ---- many clients, stacked ----
 
 
-_compiling = [False]  # a stack: the value of the innermost block is last
+class Compiling(NamedTuple):
+    """How descents under vmap are computed."""
+
+    on: bool = False
+    threads: int = 1  # over clients, where each client's steps are one call
+    fused: bool = True  # whether they may be
+
+
+_compiling = [Compiling()]  # a stack: the value of the innermost block is last
 
 
 @contextmanager
-def compiled_steps(compiled: bool) -> Iterator[None]:
-    """Whether descents under vmap inside this block are compiled; set by the engine."""
-    _compiling.append(compiled)
+def compiled_steps(compiled: bool, threads: int = 1, fused: bool = True) -> Iterator[None]:
+    """Whether descents under vmap inside this block are compiled; set by the engine. Without `fused`, all clients take
+    a step together, as those must whose steps cannot be generated."""
+    _compiling.append(Compiling(compiled, threads, fused))
     try:
         yield
     finally:
@@ -222,10 +211,15 @@ def together(
         pytree.tree_structure(given, is_leaf=_is_pair),
         tuple(0 if leaf[1] else None for leaf in given_leaves),
     )
+    how = _compiling[-1]
+    if how.on and how.fused and not rule.augment and not is_wrapped(values):
+        found = client_by_client(rule, shape, clients, how.threads, (w, given_leaves, lr, length, rows))
+        if found is not None:
+            return found
     moving = [a for part in (u, *state) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
     fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
-    compiled = _compiling[-1]
+    compiled = how.on and compiler() is not None
     size = _UNROLL if compiled else 1
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
@@ -237,28 +231,6 @@ def together(
         live = live * rows_at(weight[0].flatten(0, 1), at) if weight else live
         moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
     return list(moving[: len(u)])
-
-
-class Shape(NamedTuple):
-    """How the flat arguments of a step are to be read."""
-
-    names: tuple[str, ...]  # of the weights
-    state: tuple[
-        tuple[str, ...], ...
-    ]  # names in each vector of the optimiser's state, which follows the weights
-    given: Any  # the structure of the tree that the loss is given
-    dims: tuple[int | None, ...]  # for each of its leaves: 0 if clients differ in it, None if they share it
-
-    @property
-    def moving(self) -> int:
-        """How many arguments change from step to step."""
-        return len(self.names) + sum(map(len, self.state))
-
-    def read(self, values: Sequence[Tensor]) -> tuple[Vec, State]:
-        """Weights and state from the arguments that change."""
-        rest = iter(values)
-        u, *state = (Vec((name, next(rest)) for name in names) for names in (self.names, *self.state))
-        return u, tuple(state)
 
 
 def rows_at(all_rows: Tensor, at: Tensor) -> Tensor:
@@ -284,10 +256,9 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
         given_leaves = pytree.tree_unflatten(list(values[many:-5]), shape.given)
         lr, x, y, live, go = values[-5:]
         for s in range(size):
-            g = grad(rule.value)(u, Batch(x[s], y[s], live[s]), given_leaves)
-            g, fresh = rule.optimiser.direction(g, u, state)
+            after, fresh = pure_step(rule, u, state, given_leaves, lr, Batch(x[s], y[s], live[s]))
             # A client that does not take this step has computed it all the same, and keeps what it had.
-            u = with_statistics_of(rule.step(u, g, given_leaves, lr), u).where(go[s], u)
+            u = after.where(go[s], u)
             state = tuple(new.where(go[s], old) for new, old in zip(fresh, state, strict=True))
         return [a for part in (u, *state) for a in part.values()]
 
@@ -309,7 +280,7 @@ class Traced:
         self.made: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, *values: Tensor) -> Any:
-        if torch._C._functorch.is_functorch_wrapped_tensor(values[0]):
+        if is_wrapped(values[:1]):
             return self.f(*values)  # there is another vmap around this one
         shapes = (values[0].device, *((v.shape, v.dtype) for v in values))
         if shapes not in self.made:
@@ -328,3 +299,8 @@ class Traced:
 
         compiled: Callable[..., Any] = compile(record, list(values))
         return compiled
+
+
+def is_wrapped(values: Sequence[Tensor]) -> bool:
+    """Whether there is another vmap around this one."""
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(v) for v in values)

@@ -31,7 +31,9 @@ NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *SURVIVAL[:-1], *OF_LOSSES.values(),
 OWN = "own"  # the name of a user's own metric among the others
 LARGER = {"accuracy", "balanced", "auc", "f1", "r2", "cindex"}  # larger is better; of all others, smaller is
 _BINS = 15  # of the calibration error
-_CELLS = 1 << 21  # numbers (clients x rows x classes) that are measured at once
+_CELLS = (
+    1 << 16
+)  # numbers (clients x rows x classes) that are measured at once: as many as stay in a core's cache
 
 
 class MetricFailed(MotetError):
@@ -94,14 +96,33 @@ class ClassRows:
     live: Array  # (clients, rows)
 
     @cached_property
+    def by_class(self) -> tuple[Array, Array]:
+        """(clients, classes, rows): logarithms of probabilities, and probabilities. With rows last, sums over classes
+        add whole rows of memory, which is several times faster."""
+        z = np.swapaxes(self.scores, -1, -2).astype(np.float64, order="C")
+        z -= z.max(-2, keepdims=True)
+        p = np.exp(z)
+        total = p.sum(-2, keepdims=True)
+        z -= np.log(total)
+        p /= total
+        return z, p
+
+    @property
     def log_p(self) -> Array:
-        z = self.scores.astype(np.float64)
-        z = z - z.max(-1, keepdims=True)
-        return np.asarray(z - np.log(np.exp(z).sum(-1, keepdims=True)))
+        """(clients, rows, classes)"""
+        return np.swapaxes(self.by_class[0], -1, -2)
+
+    @property
+    def p(self) -> Array:
+        return np.swapaxes(self.by_class[1], -1, -2)
 
     @cached_property
-    def p(self) -> Array:
-        return np.exp(self.log_p)
+    def finite(self) -> Array:
+        """Whether all scores of a client's rows are; what stands in its padding does not matter."""
+        fine = np.isfinite(self.scores)
+        if fine.all():
+            return np.ones(len(fine), bool)
+        return np.asarray((fine | ~(self.live > 0)[..., None]).all((1, 2)))
 
     @cached_property
     def n(self) -> Array:
@@ -193,8 +214,7 @@ def auc(rows: ClassRows) -> tuple[Array, Array]:
         above = weight_sums(values, rows.y - two, rows.live) - truth**2 / 2
     some = pairs > 0
     area = (share(above, both) * some).sum(-1) / np.maximum(some.sum(-1), 1)
-    finite = np.isfinite(np.where(real[..., None], rows.scores, 0)).all((1, 2))
-    return np.where(some.any(-1) & finite, area, np.nan), pairs.sum(-1)
+    return np.where(some.any(-1) & rows.finite, area, np.nan), pairs.sum(-1)
 
 
 def rank_sums(values: Array, column: Array, live: Array) -> Array:
@@ -205,14 +225,18 @@ def rank_sums(values: Array, column: Array, live: Array) -> Array:
     looked up at once: 32 bits of the value below the number of its column.
     """
     clients, rows, many = values.shape
-    columns = np.where(live[:, None], np.swapaxes(values, 1, 2), np.inf).astype(np.float32)
+    columns = np.swapaxes(values, 1, 2).astype(np.float32, order="C")
+    if not live.all():
+        columns = np.where(live[:, None], columns, np.float32(np.inf))
     number = np.arange(clients * many).reshape(clients, many, 1)
     ascending = _keys(np.sort(columns, -1), number).ravel()
     at = live & (column >= 0)
     client, row = np.nonzero(at)
     place = client * many + column[at]
     own = _keys(columns.reshape(clients * many, rows)[place, row], place)
-    below, upto = (np.searchsorted(ascending, own, side) for side in ("left", "right"))
+    upto = np.searchsorted(ascending, own, "right")
+    tied = (ascending[upto - 2] == own) & (upto > 1)  # else there is one of each
+    below = np.searchsorted(ascending, own, "left") if tied.any() else upto - 1
     ranks = (below + upto + 1) / 2 - place * rows
     return np.bincount(place, ranks, clients * many).reshape(clients, many)
 
@@ -234,7 +258,8 @@ def weight_sums(values: Array, column: Array, weights: Array) -> Array:
 def _keys(values: Array, number: Array) -> Array:
     """Whole numbers in the order of (number, value)."""
     bits = (values + np.float32(0)).view(np.int32)  # there is one zero
-    return np.asarray(np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) + (number << 32))
+    signed = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) if bits.min(initial=0) < 0 else bits
+    return np.asarray(signed + (number << 32))
 
 
 # ---- numbers ----

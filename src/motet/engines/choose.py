@@ -7,10 +7,9 @@ Knows engines by name. Does not know methods, which say themselves what suits th
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,9 @@ import torch
 from torch.nn import RNNBase
 
 from motet.client import ClientData, Task
+from motet.client.client_by_client import why_not_fused
 from motet.client.devices import CPU, widest_float
+from motet.client.step_library import compiler
 from motet.core import Client, Method, is_solo, is_verb
 from motet.engines.client_state import ClientStates
 from motet.engines.device_names import best_there, device_named, free_memory
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 
 _STACKED_SHARDS = 8  # at least so many chunks on a cluster, unless
 _SMALLEST_SHARD = 8  # they would have fewer clients than this
-_WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
+_WORTH = 40_000  # batched steps from which compiling them (some twenty seconds, once) pays for itself
+_WORTH_ONE_BY_ONE = (
+    5_000  # the same where a client's steps are one call, which takes a second or two to compile
+)
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 
 
@@ -57,7 +61,9 @@ class Choice:
             return self.build_on_cluster(clients_data, keeps)
         device = device_named(self.device)
         if self.name == "vmap":
-            return Vmap(clients_data, keeps, chunk=self.chunk, compiled=self.compiled, device=device)
+            return Vmap(
+                clients_data, keeps, chunk=self.chunk, compiled=self.compiled, workers=workers, device=device
+            )
         if self.name == "threads":
             return Threads(clients_data, keeps, workers=workers or self.workers or None, device=device)
         if self.compiled and find_spec("numba") is None:
@@ -110,7 +116,9 @@ def choose(
         return Choice(name, why=why)
     chunk = chunk or chunk_for(task, clients_data, CPU, 0)
     yes, reason = (
-        worth(steps(chunk)) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")
+        worth(steps(chunk), partial(why_not_one_by_one, task, clients_data, method))
+        if compiled == "auto"
+        else (compiled == "yes", f"engine.compile={compiled}")
     )
     return Choice("vmap", chunk, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
 
@@ -172,12 +180,30 @@ def worth_fusing(asks: int) -> tuple[bool, str]:
     return True, f"{asks:,} asks in all, a round of them in one call"
 
 
-def worth(steps: int) -> tuple[bool, str]:
-    if steps < _WORTH:
+def worth(steps: int, why_not: Callable[[], str]) -> tuple[bool, str]:
+    """`why_not` says why clients cannot take all their steps one client after another, "" if they can."""
+    if steps < _WORTH_ONE_BY_ONE:
         return False, f"{steps:,} batched steps are too few to pay for it"
-    if not (shutil.which(os.environ.get("CXX", "")) or shutil.which("g++") or shutil.which("clang++")):
+    if compiler() is None:
         return False, "no C++ compiler was found"
-    return True, f"{steps:,} batched steps pay for it"
+    reason = why_not()
+    if not reason:
+        return True, f"{steps:,} batched steps pay for it, all steps of a client as one call"
+    if steps < _WORTH:
+        return (
+            False,
+            f"{steps:,} batched steps are too few to pay for it where all clients step together ({reason})",
+        )
+    return True, f"{steps:,} batched steps pay for it; all clients step together ({reason})"
+
+
+def why_not_one_by_one(task: Task, clients_data: Mapping[Client, ClientData], method: Method | None) -> str:
+    """Why this network and loss cannot be trained client by client in compiled calls; "" if they can."""
+    first = next(iter(clients_data.values()))
+    rows = first.train.take()
+    if first.augment:
+        return "images are shifted and mirrored"
+    return why_not_fused(task.loss, task.w0, rows.x, rows.y, int(getattr(method, "batch", 16)))
 
 
 # ---- on another device ----

@@ -26,6 +26,7 @@ from motet.engines.evaluate import evaluation_request, personal_model, predictio
 from motet.engines.loop import Loop, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.placement import Placement
+from motet.engines.threads import cores
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 
@@ -44,10 +45,11 @@ class Vmap(Loop):
         *,
         chunk: int = 128,
         compiled: bool = False,
+        workers: int | None = None,
         device: torch.device = CPU,
     ) -> None:
         super().__init__(clients_data, keeps, device=device)
-        self.chunk, self.compiled = chunk, compiled
+        self.chunk, self.compiled, self.workers = chunk, compiled, workers or cores()
         if compiled:
             keep_what_is_compiled()
         self.by_size = sorted(self.clients, key=lambda c: (self.clients_data[c].n, c))
@@ -200,7 +202,7 @@ class Vmap(Loop):
             args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(padding, *t.shape[1:])]), args)
         one = partial(verb, letter) if shared else verb
         try:
-            with compiled_steps(self.compiled):
+            with compiled_steps(self.compiled, self.workers):
                 out = vmap(lambda *given: checked_pair(one(*given)), randomness="error")(*args)
         except (
             ArithmeticError,

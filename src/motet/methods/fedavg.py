@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Data, descend
-from motet.client.descent import Loss
+from motet.client.descent_rule import Loss
 from motet.client.optimisers import OptimiserName
 from motet.core import (
     Count,

@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.client.descent import sgd
+from motet.client.descent_rule import sgd
 from motet.core import MethodUnfit, Positive, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Data, Task, seed_of
-from motet.client.descent import Loss
+from motet.client.descent_rule import Loss
 from motet.core import (
     Count,
     Method,
