@@ -26,7 +26,25 @@ FLUTE_TABLE = (
     ("FedML 0.7.303, GPU", "3 min 9 s", "~0.81"),
     ("FLUTE, 4 GPUs", "1 min 26 s", "~0.81"),
 )
+FLUTE_WORK = """\
+1,000 clients, 10 a round, one epoch with batch 10 and learning rate 0.03, 100 rounds, scores every 20 rounds."""
+FLUTE_DIFFERS = """\
+Published in the README of [FLUTE](https://github.com/microsoft/msrflute) (commit 8bfe085). What differs:
+its README names neither processors nor GPUs. It takes FedML's split of MNIST (69,035 rows, two digits a client,
+sizes by a power law), and we draw such a split of MNIST's 70,000 rows. Its network puts a sigmoid before the
+cross-entropy, which slows learning; ours does not. Our time is that of the whole command: start of Python, reading
+the images, training, scorings of all clients, checkpoints and the run's tables."""
 FEDJAX_SECONDS = 4.98751  # mean of 500 rounds
+FEDJAX_WORK = """\
+3,400 clients, 340 a round, dense network 784-200-200-62, one epoch with batch 20, a personal model in every client."""
+FEDJAX_DIFFERS = """\
+Published in experiments/apfl of [FedJAX](https://github.com/google/fedjax) (commit c57ee19). What differs:
+motet has no APFL. Ditto is the nearest method: it takes two gradients per batch as APFL does, of the global and of
+the personal model, and does not mix them. The images are made: 220 rows a client on average, one tenth of them for
+scores, as EMNIST has. FedJAX scores 340 clients every 10 rounds and writes all states (2.5 GB) every 10 rounds;
+motet scores all 3,400 clients every 10 rounds and writes states that changed every few seconds. FedJAX's server
+steps with Adam; ours averages."""
+QUICK = "This page is of a quick try with fewer clients and rounds: its figures say nothing."
 
 
 def flute_words(quick: bool) -> list[str]:
@@ -63,41 +81,27 @@ def times(seconds: float) -> str:
 def flute_page(tries: list[Record], mnist: bool) -> list[str]:
     best = fastest(tries)
     data = "MNIST" if mnist else "made images of the same size (MOTET_DATA has no MNIST)"
+    cost = f"{times(best['wall_seconds'])}, of the processor {best['processor_seconds']:.1f} s"
     return [
-        "## FLUTE's logistic regression", "",
-        "1,000 clients, 10 a round, one epoch with batch 10 and learning rate 0.03, 100 rounds, scores every 20 rounds.", "",
+        "## FLUTE's logistic regression", "", FLUTE_WORK, "",
         "| | whole run | accuracy |", "| --- | ---: | ---: |",
         *(f"| published: {name} | {time} | {score} |" for name, time, score in FLUTE_TABLE),
-        f"| motet, two cores, {data} | {times(best['wall_seconds'])}, of the processor {best['processor_seconds']:.1f} s "
-        f"| {best['summary']['validation']:.3f} |", "",
-        *said_of(tries), "",
-        "Published in the README of [FLUTE](https://github.com/microsoft/msrflute) (commit 8bfe085). What differs: its README names neither "
-        "processors nor GPUs. It takes FedML's split of MNIST (69,035 rows, two digits a client, sizes by a power law), and we draw such a "
-        "split of MNIST's 70,000 rows. Its network puts a sigmoid before the cross-entropy, which slows learning; ours does not. "
-        "Our time is that of the whole command: start of Python, reading the images, training, five scorings of all clients, "
-        "checkpoints and the run's tables.", "",
+        f"| motet, two cores, {data} | {cost} | {best['summary']['validation']:.3f} |", "",
+        *said_of(tries), "", FLUTE_DIFFERS, "",
     ]  # fmt: skip
 
 
-def fedjax_page(tries: list[Record], quick: bool) -> list[str]:
+def fedjax_page(tries: list[Record]) -> list[str]:
     best = fastest(tries)
-    seconds = best["rounds_seconds"]
-    later = mean(seconds[1:])
+    seconds, used = best["rounds_seconds"], best["processor_seconds"]
     return [
-        "## FedJAX's dense network with a personal model", "",
-        "3,400 clients, 340 a round, dense network 784-200-200-62, one epoch with batch 20, a personal model in every client.", "",
+        "## FedJAX's dense network with a personal model", "", FEDJAX_WORK, "",
         "| | s a round | what |", "| --- | ---: | --- |",
-        f"| published: FedJAX, laptop with 4 cores (i5, 1.4 GHz) | {FEDJAX_SECONDS:.2f} | APFL, EMNIST; mean of 500 rounds |",
-        f"| motet, two cores | {later:.2f} | Ditto, made images; mean of rounds 2 to {len(seconds)} |", "",
+        f"| published: FedJAX, laptop with 4 cores (i5, 1.4 GHz) | {FEDJAX_SECONDS:.2f} | APFL, EMNIST; mean of 500 |",
+        f"| motet, two cores | {mean(seconds[1:]):.2f} | Ditto, made images; mean of rounds 2 to {len(seconds)} |", "",
         f"The first round took {seconds[0]:.1f} s; the whole run {times(best['wall_seconds'])}, of the processor "
-        f"{best['processor_seconds']:.0f} s ({best['processor_seconds'] / len(seconds):.1f} s a round, reading and scoring included).",
-        "", *said_of(tries), "",
-        "Published in experiments/apfl of [FedJAX](https://github.com/google/fedjax) (commit c57ee19). What differs: motet has no APFL. "
-        "Ditto is the nearest method: it takes two gradients per batch as APFL does, of the global and of the personal model, and does "
-        "not mix them. The images are made: 220 rows a client on average, one tenth of them for scores, as EMNIST has. FedJAX scores 340 clients "
-        "every 10 rounds and writes all states (2.5 GB) every 10 rounds; motet scores all 3,400 clients every 10 rounds and writes "
-        "states that changed every few seconds. FedJAX's server steps with Adam; ours averages.",
-        *(["", "This page is of a quick try with fewer clients: its times say nothing."] if quick else []), "",
+        f"{used:.0f} s ({used / len(seconds):.1f} s a round, reading and scoring included).", "",
+        *said_of(tries), "", FEDJAX_DIFFERS, "",
     ]  # fmt: skip
 
 
@@ -113,10 +117,11 @@ def said_of(tries: list[Record]) -> list[str]:
 
 def page(kept: Record) -> str:
     lines = ["# Published workloads", "", f"Written by `{kept['written_by']}`. {box(kept)}.", ""]
+    lines += [QUICK, ""] if kept["quick"] else []
     if tries := kept["works"].get("flute"):
         lines += flute_page(tries, kept["mnist"])
     if tries := kept["works"].get("fedjax"):
-        lines += fedjax_page(tries, kept["quick"])
+        lines += fedjax_page(tries)
     return "\n".join(lines).rstrip() + "\n"
 
 

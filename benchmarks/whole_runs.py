@@ -39,7 +39,8 @@ def measured(words: list[str]) -> Record:
             raise RuntimeError(f"motet run ended with exit code {process.returncode}: {shlex.join(words)}")
         costs = {"wall_seconds": wall, "processor_seconds": used.ru_utime + used.ru_stime}
         return {
-            "command": shlex.join(["motet", "run", *words, "--trust"]), "date": runs.now(), "load_before": round(load, 2),
+            "command": shlex.join(["motet", "run", *words, "--trust"]), "date": runs.now(),
+            "load_before": round(load, 2),
             **{name: round(seconds, 2) for name, seconds in costs.items()}, "peak_mib": round(used.ru_maxrss / 1024),
             "rounds_seconds": rounds_of(out), "summary": json.loads(said),
         }  # fmt: skip
