@@ -1,6 +1,6 @@
 """Measures motet beside its peers and beside a plain PyTorch loop, one process at a time.
 
-    python benchmarks/bench.py [--work W1,W2,W3,W4] [--sides plain,flwr,pfl,motet] [--quick]
+    python benchmarks/bench.py [--work W1,W2,W3,W4] [--sides plain,flwr,pfl,pfllib,flbench,motet] [--quick]
 
 Knows in which order sides are run. What a run is stands in runs.py, how results are written in tables.py.
 Results go to benchmarks/results/, with --quick to benchmarks/results/quick/. Stop it at any time: runs that
@@ -44,7 +44,10 @@ class Plan:
         return [work for work in works if work.clients <= 1000] if self.quick else works
 
     def sides(self, family: str) -> list[Side]:
-        return [side for side in SIDES if family in side.families and side.group in self.groups]
+        asked = [side for side in SIDES if family in side.families and side.group in self.groups]
+        for side in (side for side in asked if not side.here):
+            print(f"{side.name}: skipped, {side.checkout} names no folder", file=sys.stderr)
+        return [side for side in asked if side.here]
 
 
 def plan() -> Plan:
@@ -52,7 +55,9 @@ def plan() -> Plan:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", default="W1,W2,W3,W4", help="families, with commas")
-    parser.add_argument("--sides", default="plain,flwr,pfl,motet", help="groups of sides, with commas")
+    parser.add_argument(
+        "--sides", default="plain,flwr,pfl,pfllib,flbench,motet", help="groups of sides, with commas"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a few rounds of each, to see that all sides run"
     )

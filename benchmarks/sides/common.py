@@ -163,9 +163,15 @@ def resident(pid: int) -> tuple[float, float]:
 
 
 def line(
-    side: str, asked: Order, clock: Clock, score: float, peak_mib: float, packages: tuple[str, ...]
+    side: str,
+    asked: Order,
+    clock: Clock,
+    score: float,
+    peak_mib: float,
+    packages: tuple[str, ...],
+    commits: dict[str, str] | None = None,
 ) -> str:
-    """The one line that a side prints."""
+    """The one line that a side prints. `commits` are those of peers that are no packages."""
     return json.dumps(
         {
             "side": side,
@@ -176,6 +182,6 @@ def line(
             "score": round(float(score), 5),
             "setup_seconds": round(clock.setup, 3),
             "peak_mib": round(peak_mib, 1),
-            "versions": {name: version(name) for name in ("torch", "numpy", *packages)},
+            "versions": {name: version(name) for name in ("torch", "numpy", *packages)} | (commits or {}),
         }
     )
