@@ -35,9 +35,10 @@ class Plan:
     data: Path
     results: Path
     code: str
+    asked_rounds: int
 
     def rounds(self, family: str, work: Work) -> int:
-        return QUICK[family] if self.quick else work.rounds
+        return self.asked_rounds or (QUICK[family] if self.quick else work.rounds)
 
     def works(self, family: str) -> list[Work]:
         works = [WORKS[name] for name in FAMILIES[family]]
@@ -66,14 +67,22 @@ def plan() -> Plan:
         "--pairs", type=int, default=5, help="how often plain and motet take turns in W2 and W3"
     )
     parser.add_argument("--data", type=Path, default=runs.HERE / ".data")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=runs.HERE / "results",
+        help="folder of results; of busy machines: another",
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="default: as many as the workload says")
     asked = parser.parse_args()
     families, groups = asked.work.split(","), asked.sides.split(",")
     refuse(parser, "--work", families, list(FAMILIES))
     refuse(parser, "--sides", groups, sorted({side.group for side in SIDES}))
-    results = runs.HERE / "results" / ("quick" if asked.quick else "")
+    results = asked.results.resolve() / ("quick" if asked.quick else "")
     pairs = 1 if asked.quick else asked.pairs
     code = runs.code_version()
-    return Plan(families, groups, asked.quick, asked.fresh, pairs, asked.data.resolve(), results, code)
+    data = asked.data.resolve()
+    return Plan(families, groups, asked.quick, asked.fresh, pairs, data, results, code, asked.rounds)
 
 
 def refuse(parser: argparse.ArgumentParser, option: str, given: list[str], known: list[str]) -> None:

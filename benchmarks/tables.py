@@ -13,6 +13,7 @@ from runs import Run
 from workloads import FAMILIES, WORKS
 
 TOLERANCE = 0.03  # scores further apart than this are pointed out
+SEVERAL_PROCESSES = ("flwr", "flwr-optim", "pfl")  # the clock sees the processor's time of one process
 TITLES = {
     "W1": "W1: 100 clients, logistic regression 30→30, 105 steps each a round",
     "W2": "W2: 20 clients × 600 images 28×28, CNN, 19 steps each a round",
@@ -25,6 +26,13 @@ def steady(run: Run) -> float:
     """Median seconds of a round, the first ones left out as the workload says (at least one if there are more)."""
     seconds, skip = run["seconds"], WORKS[run["key"]["work"]].skip
     return median(seconds[skip:] or seconds[1:] or seconds)
+
+
+def processor(run: Run) -> float | None:
+    """The same of the processor's seconds; none for sides with several processes, and in older files."""
+    if run["key"]["side"] in SEVERAL_PROCESSES or "processor" not in run:
+        return None
+    return steady({**run, "seconds": run["processor"]})
 
 
 def brief(run: Run) -> str:
@@ -69,14 +77,19 @@ def failed(side: str, runs: list[Run], columns: int) -> str:
 def row(side: str, runs: list[Run], best: dict[str, float]) -> str:
     good = [run for run in runs if "error" not in run]
     if not good:
-        return failed(side, runs, 8)
+        return failed(side, runs, 9)
     every = [steady(run) for run in good]
     cells = [
-        side, f"{median(every):.3f}", speed(good, best), f"{median(run['seconds'][0] for run in good):.2f}",
+        side, f"{median(every):.3f}", used(good), speed(good, best), f"{median(run['seconds'][0] for run in good):.2f}",
         f"{median(run['setup_seconds'] for run in good):.1f}", f"{max(run['peak_mib'] for run in good):.0f}",
         f"{median(run['score'] for run in good):.4f}", times(runs),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def used(runs: list[Run]) -> str:
+    found = [seconds for run in runs if (seconds := processor(run)) is not None]
+    return f"{median(found):.3f}" if found else "–"
 
 
 def times(runs: list[Run]) -> str:
@@ -90,6 +103,7 @@ def compared(runs: list[Run]) -> list[str]:
     head = [
         "side",
         "s a round",
+        "of the processor",
         "speed, fastest plain = 1",
         "first round s",
         "setup s",
