@@ -27,6 +27,11 @@ from common import Clock, Order, OwnStdout, line, order, own_peak
 from workloads import Arrays, load
 
 COMMIT = source("MOTET_FLBENCH")
+# torchvision's package is built for CUDA; beside torch for CPUs its compiled operators are missing, and its import asks
+# for these. FL-bench's FedAvg uses none of them.
+OPERATORS = None if torch.version.cuda else torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms") if OPERATORS else ():
+    OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from data.utils.datasets import DATASETS, BaseDataset  # noqa: E402
 from src.server import fedavg  # noqa: E402
