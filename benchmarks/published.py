@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from statistics import mean
@@ -44,6 +45,9 @@ the personal model, and does not mix them. The images are made: 220 rows a clien
 scores, as EMNIST has. FedJAX scores 340 clients every 10 rounds and writes all states (2.5 GB) every 10 rounds;
 motet scores all 3,400 clients every 10 rounds and writes states that changed every few seconds. FedJAX's server
 steps with Adam; ours averages."""
+BUSY = (
+    "**The machine was busy with other work: take the processor's time; a person waits less for it alone.** "
+)
 QUICK = "This page is of a quick try with fewer clients and rounds: its figures say nothing."
 
 
@@ -109,8 +113,9 @@ def said_of(tries: list[Record]) -> list[str]:
     loads = ", ".join(str(run["load_before"]) for run in tries)
     walls = ", ".join(f"{run['wall_seconds']:.1f}" for run in tries)
     used = ", ".join(f"{run['processor_seconds']:.1f}" for run in tries)
+    waited = BUSY if max(run["load_before"] for run in tries) > 2 * (os.cpu_count() or 1) else ""
     return [
-        f"Runs: {len(tries)}; wall {walls} s; processor {used} s; load before {loads}; "
+        f"{waited}Runs: {len(tries)}; wall {walls} s; processor {used} s; load before {loads}; "
         f"peak {max(run['peak_mib'] for run in tries)} MiB. `{tries[0]['command']}` with benchmarks/ on PYTHONPATH."
     ]
 
