@@ -30,7 +30,7 @@ from whole_runs import Record, conditions, environment
 from workloads import WORKS, generate
 
 WORK = "W1"  # its rows are those of parameters, rounds and actors
-WIDTHS = (8, 32, 128, 512, 2048)  # of the two hidden layers: 590 to 4.3 million parameters
+WIDTHS = (8, 32, 128, 512, 1024)  # of the two hidden layers: 590 to 1.1 million parameters
 ROUNDS = (10, 100, 1000)
 ACTORS = (1, 2)
 ACTORS_SETTING = "engine.workers"  # how a recipe says how many there are
