@@ -23,9 +23,13 @@ test: .venv/ready-for-tests
 test-long: .venv/ready-for-tests
 	$(BIN)/pytest -m long -s --timeout=3600
 
-# Against a plain PyTorch loop, Flower's simulation and pfl, each in an environment of its own.
+# Against a plain PyTorch loop, Flower's simulation and pfl, each in an environment of its own; against PFLlib and FL-bench
+# where MOTET_PFLLIB and MOTET_FLBENCH name checkouts; published workloads; growth curves; a thousand machines.
 bench: .venv/ready
 	$(BIN)/python benchmarks/bench.py
+	$(BIN)/python benchmarks/published.py
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/thousand_machines.py
 
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

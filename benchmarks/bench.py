@@ -1,6 +1,6 @@
 """Measures motet beside its peers and beside a plain PyTorch loop, one process at a time.
 
-    python benchmarks/bench.py [--work W1,W2,W3,W4] [--sides plain,flwr,pfl,motet] [--quick]
+    python benchmarks/bench.py [--work W1,W2,W3,W4] [--sides plain,flwr,pfl,pfllib,flbench,motet] [--quick]
 
 Knows in which order sides are run. What a run is stands in runs.py, how results are written in tables.py.
 Results go to benchmarks/results/, with --quick to benchmarks/results/quick/. Stop it at any time: runs that
@@ -35,16 +35,20 @@ class Plan:
     data: Path
     results: Path
     code: str
+    asked_rounds: int
 
     def rounds(self, family: str, work: Work) -> int:
-        return QUICK[family] if self.quick else work.rounds
+        return self.asked_rounds or (QUICK[family] if self.quick else work.rounds)
 
     def works(self, family: str) -> list[Work]:
         works = [WORKS[name] for name in FAMILIES[family]]
         return [work for work in works if work.clients <= 1000] if self.quick else works
 
     def sides(self, family: str) -> list[Side]:
-        return [side for side in SIDES if family in side.families and side.group in self.groups]
+        asked = [side for side in SIDES if family in side.families and side.group in self.groups]
+        for side in (side for side in asked if not side.here):
+            print(f"{side.name}: skipped, {side.checkout} names no folder", file=sys.stderr)
+        return [side for side in asked if side.here]
 
 
 def plan() -> Plan:
@@ -52,7 +56,9 @@ def plan() -> Plan:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", default="W1,W2,W3,W4", help="families, with commas")
-    parser.add_argument("--sides", default="plain,flwr,pfl,motet", help="groups of sides, with commas")
+    parser.add_argument(
+        "--sides", default="plain,flwr,pfl,pfllib,flbench,motet", help="groups of sides, with commas"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="a few rounds of each, to see that all sides run"
     )
@@ -61,14 +67,22 @@ def plan() -> Plan:
         "--pairs", type=int, default=5, help="how often plain and motet take turns in W2 and W3"
     )
     parser.add_argument("--data", type=Path, default=runs.HERE / ".data")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=runs.HERE / "results",
+        help="folder of results; of busy machines: another",
+    )
+    parser.add_argument("--rounds", type=int, default=0, help="default: as many as the workload says")
     asked = parser.parse_args()
     families, groups = asked.work.split(","), asked.sides.split(",")
     refuse(parser, "--work", families, list(FAMILIES))
     refuse(parser, "--sides", groups, sorted({side.group for side in SIDES}))
-    results = runs.HERE / "results" / ("quick" if asked.quick else "")
+    results = asked.results.resolve() / ("quick" if asked.quick else "")
     pairs = 1 if asked.quick else asked.pairs
     code = runs.code_version()
-    return Plan(families, groups, asked.quick, asked.fresh, pairs, asked.data.resolve(), results, code)
+    data = asked.data.resolve()
+    return Plan(families, groups, asked.quick, asked.fresh, pairs, data, results, code, asked.rounds)
 
 
 def refuse(parser: argparse.ArgumentParser, option: str, given: list[str], known: list[str]) -> None:

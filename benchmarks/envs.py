@@ -14,7 +14,21 @@ from pathlib import Path
 
 ENVS = Path(__file__).parent / ".envs"
 TORCH = "torch==2.13.0"
-PACKAGES: dict[str, list[str]] = {"flwr": ["flwr[simulation]==1.41.*"], "pfl": ["pfl==0.6.*"]}
+PACKAGES: dict[str, list[str]] = {
+    "flwr": ["flwr[simulation]==1.41.*"],
+    "pfl": ["pfl==0.6.*"],
+    # what the sources import; the sources themselves are the person's own checkout
+    "pfllib": ["h5py", "scikit-learn", "matplotlib"],
+    "flbench": [
+        "torchvision==0.28.*",
+        "hydra-core",
+        "ray==2.55.*",
+        "rich",
+        "pandas",
+        "scikit-learn",
+        "nvidia-ml-py",
+    ],
+}
 
 
 class CannotInstall(RuntimeError):

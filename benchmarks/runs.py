@@ -39,6 +39,12 @@ class Side:
     families: tuple[str, ...]
     env: str = ""
     extra: tuple[str, ...] = ()
+    checkout: str = ""  # environment variable that names a folder with the peer's sources
+
+    @property
+    def here(self) -> bool:
+        """Whether what the side calls is on this machine, or can be installed."""
+        return not self.checkout or Path(os.environ.get(self.checkout) or "/nowhere").is_dir()
 
     @property
     def group(self) -> str:
@@ -56,7 +62,13 @@ SIDES = [
     Side("flwr-optim", "flwr_side.py", ("W1",), env="flwr", extra=("--variant", "optim")),
     Side("pfl", "pfl_side.py", ("W1", "W2"), env="pfl"),
     Side("pfl-single", "pfl_side.py", ("W1", "W2"), env="pfl", extra=("--variant", "single")),
-]
+    Side("pfllib", "pfllib_side.py", ("W1", "W2"), env="pfllib", checkout="MOTET_PFLLIB"),
+    Side(
+        "pfllib-evaluate", "pfllib_side.py", ("W1", "W2"), env="pfllib", extra=("--variant", "evaluate"),
+        checkout="MOTET_PFLLIB",
+    ),
+    Side("flbench", "flbench_side.py", ("W1", "W2"), env="flbench", checkout="MOTET_FLBENCH"),
+]  # fmt: skip
 
 
 @dataclass

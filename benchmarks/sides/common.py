@@ -12,6 +12,7 @@ and prints ONE line of JSON on stdout; everything else goes to stderr:
      "versions": {"torch": "2.13.0"}}
 
 seconds        wall time of each round: training, averaging and scoring all local test sets
+processor      seconds of the processor of each round, all threads, of the side's first process alone
 score          after the last round: mean over clients of the accuracy on their local test sets
 setup_seconds  from the start of the script to the start of the first round
 peak_mib       peak resident memory, of all of the side's processes together
@@ -67,16 +68,19 @@ class Clock:
     launched: int = 0  # the process that was started first, if it is not this one
     setup: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     last: float = 0.0
+    used: float = 0.0
 
     def begin(self) -> None:
-        self.last = time.perf_counter()
+        self.last, self.used = time.perf_counter(), time.process_time()
         self.setup = age(self.launched or os.getpid())
 
     def lap(self, score: float) -> None:
-        now = time.perf_counter()
+        now, used = time.perf_counter(), time.process_time()
         self.seconds.append(now - self.last)
-        self.last = now
+        self.processor.append(used - self.used)
+        self.last, self.used = now, used
         print(
             f"round {len(self.seconds)}: {self.seconds[-1]:.3f} s, score {score:.4f}",
             file=sys.stderr,
@@ -163,9 +167,15 @@ def resident(pid: int) -> tuple[float, float]:
 
 
 def line(
-    side: str, asked: Order, clock: Clock, score: float, peak_mib: float, packages: tuple[str, ...]
+    side: str,
+    asked: Order,
+    clock: Clock,
+    score: float,
+    peak_mib: float,
+    packages: tuple[str, ...],
+    commits: dict[str, str] | None = None,
 ) -> str:
-    """The one line that a side prints."""
+    """The one line that a side prints. `commits` are those of peers that are no packages."""
     return json.dumps(
         {
             "side": side,
@@ -173,9 +183,10 @@ def line(
             "variant": asked.variant,
             "compiled": asked.compiled,
             "seconds": [round(s, 5) for s in clock.seconds],
+            "processor": [round(s, 5) for s in clock.processor],
             "score": round(float(score), 5),
             "setup_seconds": round(clock.setup, 3),
             "peak_mib": round(peak_mib, 1),
-            "versions": {name: version(name) for name in ("torch", "numpy", *packages)},
+            "versions": {name: version(name) for name in ("torch", "numpy", *packages)} | (commits or {}),
         }
     )

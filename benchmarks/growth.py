@@ -1,0 +1,175 @@
+"""How time, memory and disk grow with clients, parameters, rounds and actors: measures, and draws pictures.
+
+    python benchmarks/growth.py                       # parameters, rounds and actors, then all pictures
+    python benchmarks/growth.py --of rounds           # one of them, then all pictures
+    python benchmarks/growth.py --draw                # pictures from what was measured before
+    python benchmarks/growth.py --quick               # small sizes, into results/quick/
+
+Clients are W4 of bench.py (results/W4.json). Every point is a process of its own. Times are those of the processor, all
+threads together, because they change less with what else a machine does; the median of the rounds after the first.
+Writes results/growth.json, and the pictures by growth_pictures.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import growth_pictures
+import runs
+from whole_runs import Record, conditions, environment
+from workloads import WORKS, generate
+
+WORK = "W1"  # its rows are those of parameters, rounds and actors
+WIDTHS = (8, 32, 128, 512, 1024)  # of the two hidden layers: 590 to 1.1 million parameters
+ROUNDS = (10, 100, 1000)
+ACTORS = (1, 2)
+ACTORS_SETTING = "engine.workers"  # how a recipe says how many there are
+
+
+def words_of(data: Path, **settings: object) -> list[str]:
+    given = {
+        "data": "motet_side:federation", "data.work": WORK, "data.folder": data, "method.lr": 0.1,
+        "method.epochs": 1, "method.batch": 10, "save.models": "none", **settings,
+    }  # fmt: skip
+    return [f"{name}={value}" for name, value in given.items()]
+
+
+def parameters(data: Path, quick: bool) -> list[Record]:
+    """Three rounds of a network with two hidden layers, of growing width."""
+    found = []
+    for width in WIDTHS[:2] if quick else WIDTHS:
+        hidden = f"[{width},{width}]"
+        words = words_of(
+            data, **{"net": "mlp", "net.hidden": hidden, "train.rounds": 4, "engine.compile": "no"}
+        )
+        count = 30 * width + width + width * width + width + width * 30 + 30
+        found.append({"size": count, **point(words)})
+    return found
+
+
+def rounds(data: Path, quick: bool) -> list[Record]:
+    """The same run with more rounds: what a round costs, and what the folder holds."""
+    return [
+        {
+            "size": count,
+            **point(words_of(data, **{"net": "logistic", "train.rounds": count, "train.patience": 0})),
+        }
+        for count in (ROUNDS[:1] if quick else ROUNDS)
+    ]
+
+
+def actors(data: Path, quick: bool) -> list[Record]:
+    """The same run on more actors of a local cluster; nothing where the engine is not installed."""
+    if not all(map(importlib.util.find_spec, ("motet.engines.ray", "ray"))):
+        print("actors: skipped, the ray engine is not installed", file=sys.stderr)
+        return []
+    common = {"net": "logistic", "train.rounds": 4, "engine": "ray"}
+    return [
+        {"size": count, **point(words_of(data, **common, **{ACTORS_SETTING: count}))}
+        for count in (ACTORS[:1] if quick else ACTORS)
+    ]
+
+
+MEASURED = {"parameters": parameters, "rounds": rounds, "actors": actors}
+
+
+def point(words: list[str]) -> Record:
+    """One run in a process of its own."""
+    command = [sys.executable, str(runs.HERE / "growth.py"), "--point", json.dumps(words)]
+    env = environment()
+    env["PYTHONPATH"] = os.pathsep.join([str(runs.HERE / "sides"), env["PYTHONPATH"]])
+    load = os.getloadavg()[0]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=env)
+    told = json.loads(ran.stdout.splitlines()[-1])
+    shown = " ".join(w for w in words if not w.startswith("data.folder"))
+    print(shown, told["processor_ms"], "ms a round", file=sys.stderr, flush=True)
+    return {
+        "command": f"motet run {shown} --trust",
+        "date": runs.now(),
+        "load_before": round(load, 2),
+        **told,
+    }
+
+
+class Laps:
+    """Seconds of the processor at the end of every round."""
+
+    def __init__(self) -> None:
+        self.used: list[float] = []
+
+    def on_start(self, trainer: Any) -> None:
+        self.used.append(time.process_time())
+
+    def on_round(self, trainer: Any, seconds: float) -> None:
+        self.used.append(time.process_time())
+
+    def should_stop(self) -> bool:
+        return False
+
+
+def one(words: list[str]) -> Record:
+    """Run in this process; what a round costs, the peak of memory and the size of the folder."""
+    from common import own_peak
+    from motet.runs.recipe import read
+    from motet.runs.run import run
+
+    laps = Laps()
+    with tempfile.TemporaryDirectory() as folder:
+        run(read(words=words), folder, laps)
+        size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    each = [after - before for before, after in zip(laps.used, laps.used[1:], strict=False)]
+    return {
+        "processor_ms": round(1000 * median(each[1:] or each), 3), "first_ms": round(1000 * each[0], 1),
+        "peak_mib": round(own_peak()), "folder_mib": round(size / 2**20, 3),
+    }  # fmt: skip
+
+
+def asked_for() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--of", default=",".join(MEASURED), help="parameters, rounds, actors")
+    parser.add_argument("--draw", action="store_true", help="draw what was measured before")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--data", type=Path, default=runs.HERE / ".data")
+    parser.add_argument("--point", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if unknown := set(asked.of.split(",")) - set(MEASURED):
+        parser.error(f"--of: {', '.join(sorted(unknown))} unknown, expected some of {', '.join(MEASURED)}")
+    return asked
+
+
+def measure(asked: argparse.Namespace, path: Path) -> None:
+    generate(WORKS[WORK], asked.data)
+    curves = json.loads(path.read_text())["curves"] if path.exists() else {}
+    for name in asked.of.split(","):
+        if found := MEASURED[name](asked.data.resolve(), asked.quick):
+            curves[name] = {**conditions(), "points": found}
+            path.write_text(json.dumps({"curves": curves}, indent=1) + "\n")
+
+
+def main() -> None:
+    asked = asked_for()
+    if asked.point:
+        print(json.dumps(one(json.loads(asked.point))))
+        return
+    folder = runs.HERE / "results" / ("quick" if asked.quick else "")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not asked.draw:
+        measure(asked, folder / "growth.json")
+    for picture in growth_pictures.draw(folder):
+        print(picture)
+
+
+if __name__ == "__main__":
+    main()
