@@ -141,6 +141,33 @@ def test_rows_go_to_an_actor_once_and_what_is_kept_is_not_sent_again(
     assert kept_before and all(type(t).__name__ == "Label" for t in kept_before)
 
 
+DIES = """
+import os, signal, sys, motet
+
+def die(done):
+    if done.round == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+motet.run(
+    method="ditto", data={"name": "wine", "clients": 3}, train={"rounds": 6}, save={"checkpoint": 0},
+    engine={"name": "ray", "actors": 2}, out=sys.argv[1], on_round=die,
+)
+"""
+
+
+@pytest.mark.long
+def test_a_run_whose_every_process_was_killed_goes_on_elsewhere_with_the_same_bits(tmp_path: Path) -> None:
+    """It dies with the cluster that it started, and goes on on another cluster."""
+    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "killed")], capture_output=True)
+    assert died.returncode == -9
+    two_nodes().fill()
+    given = words("method=ditto", "train.rounds=6", "save.checkpoint=0")
+    resumed, whole = (run(given, tmp_path / name) for name in ("killed", "whole"))
+    assert "resumed" in set(resumed.events["kind"])
+    with closing(Store(resumed.folder)) as before, closing(Store(whole.folder)) as after:
+        assert differences(before, after) == []
+
+
 # ---- clusters that cannot be used ----
 
 
