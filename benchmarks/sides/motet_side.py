@@ -1,8 +1,9 @@
 """motet's side: an ordinary run, with its store, its checkpoints and its per-client metrics.
 
 The local test sets stand in as validation examples, which motet scores after every round anyway; the
-benchmark does what a person's run does, and nothing is left out of a round. `--compiled` asks for the
-compiled vmap rule. The harness runs it with the python that runs bench.py:
+benchmark does what a person's run does, and nothing is left out of a round. `--compiled` asks for
+compiled steps: in W1 and W4 all steps of a client are one call, with a thread for each core. The
+harness runs it with the python that runs bench.py:
 
     python benchmarks/sides/motet_side.py --work W1 --rounds 20 --data benchmarks/.data [--compiled]
 """

@@ -106,7 +106,7 @@ class EngineSettings:
     device: str = (
         "cpu"  # where clients compute: cpu, cuda, cuda:1, mps; auto = a GPU if there is one; rounding differs
     )
-    workers: int = 0  # threads only: number of threads; 0 = one for each core; changes no result
+    workers: int = 0  # threads, compiled vmap: number of threads; 0 = one for each core; changes no result
     keep: Literal["memory", "disk"] = "memory"  # where clients' states are between rounds
 
 
