@@ -21,6 +21,7 @@ from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.data.fill_missing import shared
 from motet.engines.driver import play
+from motet.runs.build import scored_of
 from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
@@ -50,7 +51,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
             "equilibrium",
             f"no improvement on validation examples after {round_name(trainer.last_improvement)}",
         )
-    trainer.store.set_files(checksums_of(folder, trainer.federated.clients_data))
+    trainer.store.set_files(checksums_of(folder, scored_of(trainer.recipe, trainer.federated.clients_data)))
     record = trainer.method.summary(best.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported {round_name(best.round)}")
@@ -85,7 +86,7 @@ def newcomers(trainer: Trainer, best: Best) -> None:
     if not clients_data:
         return
     engine = trainer.choice.build(clients_data)
-    names = engine.clients
+    names = engine.scored = scored_of(trainer.recipe, engine.clients)
     arrival = trainer.turn(best.round)
     trainer.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
     turn = trainer.turn(best.round + 1)

@@ -115,6 +115,9 @@ class Recipe:
         """A hash of all settings that may change a result; data, code and versions are in identity.py."""
         what = deepcopy(self.settings)
         del what["save"], what["engine"]["workers"]
+        what["engine"]["keep"] = "memory"  # as in runs of the version before it; it changes no result
+        if not self.train.evaluate_clients:
+            what["train"].pop("evaluate_clients", None)  # all are scored, as in runs of the version before it
         what["engine"]["device"] = self.device_kind
         if self.device_kind == "cpu":
             del what["engine"]["device"]  # as in runs of the version in which there was no other

@@ -25,7 +25,7 @@ from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
-from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.compare_runs import changed_files, differences
 from motet.runs.device_of_run import check_device, other_device
@@ -217,7 +217,9 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
             store.commit()
         return
     federated, why = resolved.federated, resolved.choice.why
-    rows = client_rows(federated.clients_data, True) + client_rows(federated.unseen, False)
+    scored = [scored_of(recipe, clients) for clients in (federated.clients_data, federated.unseen)]
+    rows = client_rows(federated.clients_data, True, scored[0])
+    rows += client_rows(federated.unseen, False, scored[1])
     command = f"motet run {folder / 'recipe.toml'}"
     write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
@@ -256,7 +258,7 @@ def write_down(
     (folder / "recipe.toml").write_text(text)
 
 
-def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
+def begin_guard(recipe: Recipe, store: Store, clients: Who) -> None:
     """Write down what the server learns beyond what the method asks for, and who attacks."""
     attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
     store.set_facts(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
@@ -298,8 +300,12 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
             raise RunError(str(e)) from e
 
 
-def client_rows(clients_data: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
-    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in clients_data.items()]
+def client_rows(
+    clients_data: Mapping[str, Any], seen: bool, which: Iterable[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """What is known of each client, or of those that are scored."""
+    some = ((c, clients_data[c]) for c in (clients_data if which is None else which))
+    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in some]
 
 
 def labels(client_data: Any) -> dict[str, int]:

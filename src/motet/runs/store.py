@@ -91,9 +91,12 @@ class Store:
             self.checks.check_all()
             checked, tables = self.checks.there, self.checks.tables()
             lacking = [m for m in METRICS if m not in self.metrics] if "scores" in tables else []
-            if checked and {"files", "asks"} <= tables and not lacking:
+            renew = checked and self.checks.version == 1
+            if checked and {"files", "asks"} <= tables and not lacking and not renew:
                 return
             self.db.execute("BEGIN IMMEDIATE")
+            if renew:
+                self.checks.renew_keeps()
             for statement in SCHEMA.strip().split(";\n"):
                 self.db.execute(statement)
             for metric in lacking:  # a run of an earlier version

@@ -24,9 +24,10 @@ from motet.engines.loop import Loop, rate_hint
 from motet.engines.meter import Meter, Traffic, by_client, in_training
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of
+from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged, diverged
+from motet.runs.keep_place import keeps_on_disk
 from motet.runs.store import METRICS, Store
 from motet.text import round_name
 from motet.wire import pack, unpack
@@ -77,7 +78,8 @@ class Trainer:
         self.federated, self.task, self.method = resolved.federated, resolved.task, resolved.method
         self.choice, self.pooled = resolved.choice, resolved.pooled
         recipe, e = self.recipe, self.recipe.engine
-        self.keeps = ClientStates(store.db, on_disk=e.keep == "disk")
+        on_disk = keeps_on_disk(e.keep, self.method, resolved.training.clients_data)
+        self.keeps = ClientStates(store.db, on_disk=on_disk)
         clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
         if not self.pooled:
@@ -91,7 +93,10 @@ class Trainer:
         everyone = self.federated.clients_data
         self.evaluator: Engine = self.engine
         if self.pooled:
-            self.evaluator = self.choice.build(everyone, workers=e.workers)
+            self.evaluator = apart = self.choice.build(everyone, workers=e.workers)
+            apart.scored = scored_of(recipe, apart.clients)
+        elif remote is None:
+            clients.scored = scored_of(recipe, clients.clients)
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         facts = metric_facts(recipe) | store.facts()
         self.metric, self.better = str(facts["metric"]), int(facts["better"])
@@ -165,7 +170,7 @@ class Trainer:
         seed = seed_of(self.recipe.seed, "turn", number)
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
-    def cohort(self, number: int) -> list[str]:
+    def cohort(self, number: int) -> Sequence[str]:
         return cohort_of(self.recipe, self.engine.clients, number)
 
     def write_events(self, before: Tree) -> None:
