@@ -227,6 +227,8 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted,
         device=full_name(resolved.choice.device),
     )  # fmt: skip
+    if len(scored[0]) < len(federated.clients_data):
+        store.set_facts(population=len(federated.clients_data), scored=len(scored[0]))
     store.commit()
 
 

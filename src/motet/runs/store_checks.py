@@ -52,6 +52,7 @@ PARTS = {
     "rounds": Part("round", "round", f"times and traffic {ROUND}"),
     "traffic": Part("round", "round, client", f"clients' traffic {ROUND}"),
     "asks": Part("round", "round, client, verb, learn", f"clients' traffic by verb {ROUND}"),
+    "asked_alike": Part("round", "round, number", f"many clients' traffic by verb {ROUND}"),
     "scores": Part("round", "round, part, side, client", f"scores {ROUND}"),
     "metrics": Part("round", "round, name", f"the method's metrics {ROUND}"),
     "states": Part("round", "round", f"the server's state {ROUND}"),
@@ -62,7 +63,7 @@ PARTS = {
 }
 # how versions 1 of databases have them: in one group, whose checksum took as long as there were clients
 _KEEPS_BEFORE = Part("0", "client, round", "the list of what clients keep", "client, round, checksum")
-BY_ROUND = ("rounds", "traffic", "asks", "scores", "metrics")
+BY_ROUND = ("rounds", "traffic", "asks", "asked_alike", "scores", "metrics")
 
 
 class Checks:

@@ -21,7 +21,7 @@ from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
 from motet.engines.loop import Loop, rate_hint
-from motet.engines.meter import Meter, Traffic, by_client, in_training
+from motet.engines.meter import Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of, scored_of
@@ -136,8 +136,8 @@ class Trainer:
                     self.score_after_training(before)
             seconds = time.perf_counter() - began
             trained = self.write_traffic(self.number)
-            self.store.ended(self.number, seconds, trained)
-            self.idle = 0 if trained else self.idle + 1
+            self.store.ended(self.number, seconds, *trained)
+            self.idle = 0 if trained[0] else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)
             if time.monotonic() >= self.next_save:
@@ -145,12 +145,15 @@ class Trainer:
             observer.on_round(self, seconds)
         self.save()
 
-    def write_traffic(self, number: int) -> Traffic:
-        """Write down what crossed the wire since the last call; return what of it was for training."""
-        asked = self.meter.take()
+    def write_traffic(self, number: int) -> tuple[int, int, int]:
+        """Write down what crossed the wire since the last call; return how many clients were trained, and the bytes up
+        and down that it took."""
+        asked, alike = self.meter.take(), self.meter.take_alike()
         self.store.asked(number, asked)
         self.store.crossed(number, by_client(asked))
-        return by_client(in_training(asked))
+        for group in alike:
+            self.store.asked_alike(number, group.what, group.learn, group.up, group.down, group.clients)
+        return totals(by_client(in_training(asked)), alike)
 
     def over(self) -> bool:
         return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished()
@@ -352,6 +355,7 @@ class Trainer:
     def give_up_round(self) -> None:
         """Forget what the round that was interrupted has done so far, and save the rounds before it."""
         self.meter.take()
+        self.meter.take_alike()
         self.engine.refused.clear()
         self.keeps.rewind(self.number)
         if self.number >= -1:
