@@ -61,12 +61,6 @@ class StopAfter(NoProgress):
         return self.left <= 0
 
 
-def both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[motet.Run, motet.Run]:
-    few = ran(tmp_path / "few", *words)
-    many.__wrapped__(monkeypatch)  # type: ignore[attr-defined]
-    return few, ran(tmp_path / "many", "train.evaluate_clients=6", *words)
-
-
 @pytest.mark.parametrize(
     "words", [[], ["method=fedavg"], ["engine.name=loop"], ["data.scale=client"]], ids=str
 )
