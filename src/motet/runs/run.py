@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from motet.runs.predict import Model
 
 log = logging.getLogger("motet")
+_LISTED = 1000  # attackers that an event names
 
 
 class NoProgress(Observer):
@@ -119,7 +120,8 @@ class Run:
         rows = self.test[self.test["client"].isin(members)]
         means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
-        return said | {"rounds": len(self.rounds), "clients": len(members)} | means
+        many = {"clients": f["population"], "scored": len(members)} if f.get("population") else {}
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | means
 
     @property
     def contributions(self) -> dict[str, Any]:
@@ -262,12 +264,13 @@ def write_down(
 
 def begin_guard(recipe: Recipe, store: Store, clients: Who) -> None:
     """Write down what the server learns beyond what the method asks for, and who attacks."""
-    attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
+    attackers, learns = list(attackers_of(recipe, clients)), recipe.guard.learns
     store.set_facts(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
     if learns:
         store.event("learns", learns)
     if attackers:
-        store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
+        more = f" and {len(attackers) - _LISTED:,} more" if len(attackers) > _LISTED else ""
+        store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers[:_LISTED])}{more}")
 
 
 def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> None:
