@@ -58,7 +58,7 @@ def test_a_report_explains_no_column_that_its_table_lacks(make):
 def test_a_curve_that_ends_before_its_run_says_why(make):
     folder = make("finetune", {"a": 0.5})
     store = Store(folder, writing=True)
-    store.ended(3, 2.0, {"a": (2048, 1024)})
+    store.ended(3, 2.0, 1, 2048, 1024)
     store.commit()
     store.close()
     page = render(read([folder]))

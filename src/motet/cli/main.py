@@ -168,13 +168,20 @@ def do_show(args: Any) -> None:
     from motet.report import tables, terminal
     from motet.report.contributions import contributions_of, contributions_text
     from motet.report.read import read
+    from motet.report.sample import extremes_text
     from motet.report.stack_variants import variants_of, variants_text
 
     found = read([Path(args.run)])
     variants = variants_of(found[0])
     if args.clients:
         frame = tables.by_client(found)
-        text = [terminal.clients_text(frame, found[0].metric), *variants_text(variants, clients=True)]
+        sampled = bool(found[0].facts.get("population"))  # too many clients to list
+        own = (
+            extremes_text(frame, found[0].metric, found[0].better)
+            if sampled
+            else terminal.clients_text(frame, found[0].metric)
+        )
+        text = [own, *variants_text(variants, clients=True)]
         print(frame.to_json(orient="records") if args.json else "\n".join(text))
         return
     contributions = contributions_of(found[0].facts)

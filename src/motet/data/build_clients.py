@@ -6,7 +6,7 @@ Knows arrays and statistics. Does not know how it was decided which client holds
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch, ClientData, Column, LazyRows
+from motet.data.client_views import ViewsOf, batches, by_name, clients_of, digest_of, lazy_rows
 from motet.data.federated import (
     LOCAL,
     PARTS,
@@ -97,7 +98,7 @@ class RowBlock:
 class BuiltClients:
     """Train, val and test of each client, and the server's two sets."""
 
-    parts: Sequence[tuple[Batch | LazyRows, Batch | LazyRows, Batch | LazyRows]]
+    parts: ViewsOf
     proxy: Batch | LazyRows | None
     server_test: Batch | LazyRows | None
     target: Scaler = field(default_factory=lambda: Scaler(np.zeros(()), np.ones(())))
@@ -112,18 +113,22 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
     found = (
         lazy_parts(pool, partition) if pool.x.dtype == np.uint8 else build_clients(pool, partition, wanted)
     )
-    clients_data = [
-        ClientData(*parts, partition.columns_at(i, pool.columns), pool.augment, pool.weight is not None)
-        for i, parts in enumerate(found.parts)
-    ]
+    weighted = pool.weight is not None
+
+    def one(i: int) -> ClientData:
+        return ClientData(*found.parts[i], partition.columns_at(i, pool.columns), pool.augment, weighted)
+
+    def digest() -> str:
+        rows = (pool.weight, partition.row, partition.who, partition.part, partition.columns)
+        return digest_of(*(() if pool.digest else (pool.x, pool.y)), *rows, words=(pool.digest, wanted))
+
+    some = partition.keep & ~partition.held, partition.held
+    made = (one, found.parts.counts, weighted, digest)
+    here, unseen = (clients_of(partition.clients, which, *made) for which in some)
     return FederatedData(
         name=name,
-        clients_data={
-            c: clients_data[i]
-            for i, c in enumerate(partition.clients)
-            if partition.keep[i] and not partition.held[i]
-        },
-        unseen={c: clients_data[i] for i, c in enumerate(partition.clients) if partition.held[i]},
+        clients_data=here,
+        unseen=unseen,
         kind=pool.kind,
         outputs=len(pool.classes) if pool.kind == "classes" else 1,
         classes=pool.classes,
@@ -133,7 +138,7 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         offset=float(found.target.middle),
         proxy=found.proxy,
         server_test=found.server_test,
-        rulers=dict(zip(partition.clients, found.scalers, strict=True)) if found.scalers else {},
+        rulers=by_name(partition.clients, found.scalers),
         pixels=pool.pixels,
         symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
         exact=pool.exact,
@@ -150,13 +155,11 @@ def lazy_parts(pool: Pool, partition: Partition) -> BuiltClients:
         warnings.simplefilter("ignore", UserWarning)  # the mapped file is read-only; nothing is written
         x, y = torch.from_numpy(pool.x), torch.from_numpy(np.asarray(pool.y, np.int64))
     at, counts = partition.sorted()
-    ends = np.cumsum(counts.reshape(-1))[:-1]
-    lazy = [LazyRows(x, y, torch.from_numpy(rows)) for rows in np.split(at, ends)]
     proxy, server_test = (
         LazyRows(x, y, torch.from_numpy(r)) if len(r) else None
         for r in (partition.proxy, partition.server_test)
     )
-    return BuiltClients(list(zip(lazy[::3], lazy[1::3], lazy[2::3], strict=True)), proxy, server_test)
+    return BuiltClients(lazy_rows(x, y, torch.from_numpy(at), counts), proxy, server_test)
 
 
 def build_clients(pool: Pool, partition: Partition, scale: str) -> BuiltClients:
@@ -329,17 +332,7 @@ def loses_order(times: np.ndarray) -> bool:
     return len(np.unique(different.astype(np.float32))) < len(different)
 
 
-def views(
-    block: RowBlock, real: type = np.float32, of_y: type = np.float32
-) -> list[tuple[Batch, Batch, Batch]]:
-    """Train, val and test of every client: views of one tensor of examples, one of targets, and one of weights,
-    which are 1 where rows have none."""
-    sizes = block.counts.reshape(-1).tolist()
-    xs, ys = torch.split(tensor(block.x, real), sizes), torch.split(tensor(block.y, of_y), sizes)
-    if block.weight is None:
-        ones = torch.ones(max(sizes))
-        live = [ones[:n] for n in sizes]
-    else:
-        live = list(torch.split(torch.from_numpy(block.weight), sizes))
-    batches = [Batch(x, y, w) for x, y, w in zip(xs, ys, live, strict=True)]
-    return list(zip(batches[::3], batches[1::3], batches[2::3], strict=True))
+def views(block: RowBlock, real: type = np.float32, of_y: type = np.float32) -> ViewsOf:
+    """Train, val and test of every client: views of one tensor of examples, one of targets, and one of weights."""
+    weight = None if block.weight is None else torch.from_numpy(block.weight)
+    return batches(tensor(block.x, real), tensor(block.y, of_y), weight, block.counts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from motet.client import Batch, ClientData, Column, LazyRows
 from motet.client.losses import Kind
+from motet.client.population import Population, is_weighted
 from motet.client.task import Pixels
 from motet.errors import MotetError
 
@@ -182,8 +183,8 @@ class FederatedData:
     """Every client's data. All rows are in one array; clients hold views of it, or row numbers."""
 
     name: str
-    clients_data: dict[str, ClientData]  # clients that take part, sorted by name
-    unseen: dict[str, ClientData]  # clients that are held out of training altogether
+    clients_data: Mapping[str, ClientData]  # clients that take part, sorted by name; many are a population
+    unseen: Mapping[str, ClientData]  # clients that are held out of training altogether
     kind: Kind
     outputs: int  # number of classes, or 1
     classes: tuple[str, ...]
@@ -193,7 +194,7 @@ class FederatedData:
     offset: float = 0.0
     proxy: Batch | LazyRows | None = None
     server_test: Batch | LazyRows | None = None
-    rulers: dict[str, Scaler] = field(default_factory=dict)  # what standardised features, by client
+    rulers: Mapping[str, Scaler] = field(default_factory=dict)  # what standardised features, by client
     notes: list[str] = field(default_factory=list)  # what a person should know
     pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
     symbols: bool = False  # examples are bytes of text
@@ -211,6 +212,9 @@ class FederatedData:
         digest = hashlib.sha256()
         columns = [(c.name, c.kind) for c in self.columns]
         digest.update(json.dumps([self.kind, self.classes, columns, self.scale, self.offset]).encode())
+        for clients_data in (self.clients_data, self.unseen):
+            if isinstance(clients_data, Population):
+                digest.update(json.dumps([len(clients_data), clients_data.digest]).encode())
         for label, batch in self._batches():
             if isinstance(batch, LazyRows) and self.digest:
                 values: list[torch.Tensor] = [batch.at]
@@ -229,10 +233,12 @@ class FederatedData:
     @property
     def weighted(self) -> bool:
         """Whether rows have weights."""
-        return any(held.weighted for held in (*self.clients_data.values(), *self.unseen.values()))
+        return is_weighted(self.clients_data) or is_weighted(self.unseen)
 
     def _batches(self) -> Iterator[tuple[list[str], Batch | LazyRows]]:
         for role, clients_data in (("home", self.clients_data), ("unseen", self.unseen)):
+            if isinstance(clients_data, Population) and clients_data.digest:
+                continue
             for client, client_data in clients_data.items():
                 for part in PARTS[:LOCAL]:
                     yield [role, client, part], getattr(client_data, part)

@@ -72,8 +72,24 @@ def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
             f"{name} returns data that are prepared already, from which data.without cannot take a client back\n"
             "hint: let the function return a Pool, or {client: (x, y)}"
         )
+    elif name in names():
+        refuse_unused({k: chosen[k] for k in common}, name)
     found.natural = not drawn
     return found
+
+
+def refuse_unused(chosen: dict[str, Any], name: str) -> None:
+    """Refuse settings of how rows are divided, where a data set has divided them already."""
+    usual = {k: f.default for k, f in fields_of(DataSettings).items() if k not in ("seed", "without")}
+    usual |= {"split": "natural"} if chosen["split"] == "natural" else {}
+    usual |= {"unseen": 0.0} if chosen["unseen"] == 0 else {}
+    usual |= {"scale": "none"} if chosen["scale"] == "none" else {}
+    if other := [k for k, v in usual.items() if chosen[k] != v]:
+        listed = ", ".join(f"data.{k} = {chosen[k]!r}" for k in other)
+        raise DataError(
+            f"{name} draws the rows of so many clients when they are needed, and cannot divide them by {listed}\n"
+            f"hint: leave {'it' if len(other) == 1 else 'them'} out, or take fewer clients"
+        )
 
 
 def is_path(name: str) -> bool:

@@ -8,7 +8,7 @@ they had before they were standardised. Knows federations. Does not know how a s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from motet.client import Batch, ClientData
+from motet.client.population import Population, some_of
 from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, row_hashes
 from motet.data.federated import FederatedData
 from motet.data.skew import (
@@ -127,9 +128,20 @@ class Read:
     hashes: list[RowHashes]
 
 
+def of_some(federated: FederatedData) -> FederatedData:
+    """The same with at most 1,000 of very many clients."""
+    parts = federated.clients_data, federated.unseen
+    if not any(isinstance(p, Population) for p in parts):
+        return federated
+    here, unseen = (dict(some_of(p)) for p in parts)
+    note = f"{len(here) + len(unseen):,} of {sum(map(len, parts)):,} clients were read, evenly spaced"
+    return replace(federated, clients_data=here, unseen=unseen, notes=[*federated.notes, note])
+
+
 def survey(federated: FederatedData) -> Survey:
-    """Read every client's rows once."""
-    clients_data = federated.clients_data | federated.unseen
+    """Read every client's rows once; of a population, those of some clients, evenly spaced."""
+    federated = of_some(federated)
+    clients_data = {**federated.clients_data, **federated.unseen}
     features = kind_of_features(federated)
     reads = [read(federated, c, h, i, features) for i, (c, h) in enumerate(clients_data.items())]
     labels, counts = label_counts(federated, [r.y for r in reads])
@@ -169,7 +181,7 @@ def client_survey(
 
 
 def kind_of_features(federated: FederatedData) -> str:
-    first = next(iter((federated.clients_data | federated.unseen).values())).train.take().x
+    first = next(iter({**federated.clients_data, **federated.unseen}.values())).train.take().x
     if len(federated.shape) == 3:
         return "images"
     if first.dtype == torch.uint8:

@@ -10,7 +10,7 @@ Knows trees and rounds. Does not know what is in the trees.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from motet.checksums import checksum
 from motet.core import Client, Tree
@@ -23,7 +23,17 @@ TABLE = """
 CREATE TABLE IF NOT EXISTS keeps (
     client TEXT NOT NULL, round INTEGER NOT NULL, checksum BLOB, tree BLOB NOT NULL, PRIMARY KEY (client, round)
 ) WITHOUT ROWID"""
+# Of each version without its tree, in the order of rounds: what checksums cover, and what is forgotten by round.
+INDEX = "CREATE INDEX IF NOT EXISTS keeps_by_round ON keeps (round, client, checksum)"
+# Rounds whose versions were changed since the last commit; whoever writes checksums empties it.
+CHANGED = "CREATE TEMP TABLE IF NOT EXISTS changed_keeps (round INTEGER PRIMARY KEY)"
+_WATCH = [
+    f"CREATE TEMP TRIGGER IF NOT EXISTS {what}_keeps AFTER {what} ON main.keeps "
+    f"BEGIN INSERT OR IGNORE INTO changed_keeps VALUES ({row}.round); END"
+    for what, row in (("INSERT", "NEW"), ("DELETE", "OLD"), ("UPDATE", "NEW"))
+]
 COLUMNS = "client, round, checksum, tree"
+_AT_ONCE = 500  # clients in one statement
 _PUT = f"REPLACE INTO keeps ({COLUMNS}) VALUES (?, ?, ?, ?)"
 
 
@@ -36,35 +46,51 @@ class ClientStates:
         self.round, self.best = -1, -1
         self.versions: dict[Client, dict[int, Tree]] = {}
         self.fresh: set[tuple[Client, int]] = set()
-        self.database.execute(TABLE)
+        for statement in (TABLE, INDEX, CHANGED, *_WATCH):
+            self.database.execute(statement)
+        self.several: set[Client] = set()  # on disk: clients with more than one version
         if not on_disk:
             for row in self.database.execute(f"SELECT {COLUMNS} FROM keeps"):
                 self.versions.setdefault(row[0], {})[row[1]] = tree_of(*row)
+        else:
+            many = "SELECT client FROM keeps INDEXED BY keeps_by_round GROUP BY client HAVING COUNT(*) > 1"
+            self.several = {client for (client,) in self.database.execute(many)}
 
     def get(self, client: Client, upto: int | None = None) -> Tree | None:
         """The newest tree, or the newest that a round up to `upto` made; None if there is none."""
         if self.on_disk:
-            row = self.database.execute(
-                f"SELECT {COLUMNS} FROM keeps WHERE client = ? AND round <= ? ORDER BY round DESC LIMIT 1",
-                (client, 1 << 60 if upto is None else upto),
-            ).fetchone()
-            return tree_of(*row) if row else None
+            return self.get_all([client], upto)[0]
         known = self.versions.get(client, {})
         newest = max(known, default=0)
         if upto is not None and newest > upto:
             newest = max((r for r in known if r <= upto), default=newest + 1)
         return known.get(newest)
 
+    def get_all(self, clients: Sequence[Client], upto: int | None = None) -> list[Tree | None]:
+        """As `get`, of some clients at once."""
+        if not self.on_disk:
+            return [self.get(c, upto) for c in clients]
+        found: dict[Client, Tree] = {}
+        for some in _batches(clients):  # with MAX, SQLite takes the other columns from the row that has it
+            rows = self.database.execute(
+                f"SELECT client, MAX(round), checksum, tree FROM keeps WHERE client IN ({_holes(some)}) "
+                "AND round <= ? GROUP BY client",
+                (*some, 1 << 60 if upto is None else upto),
+            )
+            found |= {row[0]: tree_of(*row) for row in rows}
+        return [found.get(c) for c in clients]
+
     @property
     def nothing(self) -> bool:
-        """Whether nobody keeps anything, as far as is known without reading the disk."""
-        return not self.on_disk and not self.versions
+        """Whether nobody keeps anything."""
+        if not self.on_disk:
+            return not self.versions
+        return self.database.execute("SELECT 1 FROM keeps LIMIT 1").fetchone() is None
 
     def put(self, client: Client, tree: Tree) -> None:
         """Remember what `client` keeps after its part in the current round."""
         if self.on_disk:
-            self._forget_on_disk(client)
-            self.database.execute(_PUT, row_of(client, self.round, tree))
+            self.put_all([client], [tree])
             return
         known = self.versions.setdefault(client, {})
         if known and known[max(known)] is tree:
@@ -74,6 +100,17 @@ class ClientStates:
             self.fresh.discard((client, r))
         known[self.round] = tree
         self.fresh.add((client, self.round))
+
+    def put_all(self, clients: Sequence[Client], trees: Sequence[Tree]) -> None:
+        """As `put`, of some clients at once."""
+        if not self.on_disk:
+            for client, tree in zip(clients, trees, strict=True):
+                self.put(client, tree)
+            return
+        for some in _batches(clients):
+            self._forget_on_disk(some)
+        rows = (row_of(c, self.round, tree) for c, tree in zip(clients, trees, strict=True))
+        self.database.executemany(_PUT, rows)
 
     def begin(self, number: int) -> None:
         self.round = number
@@ -86,6 +123,7 @@ class ClientStates:
         """Forget all that a client kept: it is as one that has just joined."""
         self.database.execute("DELETE FROM keeps WHERE client = ?", (client,))
         self.versions.pop(client, None)
+        self.several.discard(client)
         self.fresh = {(c, r) for c, r in self.fresh if c != client}
 
     def rewind(self, number: int) -> None:
@@ -103,9 +141,16 @@ class ClientStates:
         self.database.executemany(_PUT, (row_of(c, r, self.versions[c][r]) for c, r in ready))
         self.fresh -= set(ready)
         newest = "(SELECT MAX(k.round) FROM keeps k WHERE k.client = keeps.client AND k.round <= ?)"
-        self.database.execute(
-            f"DELETE FROM keeps WHERE round IS NOT {newest} AND round IS NOT {newest}", (upto, self.best)
-        )
+        unneeded = f"round IS NOT {newest} AND round IS NOT {newest}"
+        if not self.on_disk:
+            self.database.execute(f"DELETE FROM keeps WHERE {unneeded}", (upto, self.best))
+            return
+        self.database.execute("DELETE FROM keeps WHERE round > ? AND round > ?", (upto, self.best))
+        for some in _batches(sorted(self.several)):
+            which = f"client IN ({_holes(some)})"
+            self.database.execute(f"DELETE FROM keeps WHERE {which} AND {unneeded}", (*some, upto, self.best))
+            left = f"SELECT client FROM keeps WHERE {which} GROUP BY client HAVING COUNT(*) > 1"
+            self.several -= set(some) - {client for (client,) in self.database.execute(left, some)}
 
     def _needed(self, rounds: Iterable[int]) -> set[int]:
         """Of the rounds that made versions, those that a run may still go back to."""
@@ -114,13 +159,27 @@ class ClientStates:
             max(r for r in rounds if r <= mark) for mark in (ended, best) if any(r <= mark for r in rounds)
         }
 
-    def _forget_on_disk(self, client: Client) -> None:
-        rows = self.database.execute("SELECT round FROM keeps WHERE client = ?", (client,)).fetchall()
-        rounds = {r for (r,) in rows}
-        gone = rounds - self._needed(rounds) - {self.round}
-        self.database.executemany(
-            "DELETE FROM keeps WHERE client = ? AND round = ?", [(client, r) for r in gone]
-        )
+    def _forget_on_disk(self, clients: Sequence[Client]) -> None:
+        """Before new versions of some clients are stored: forget those that no round needs that may come back."""
+        known: dict[Client, set[int]] = {}
+        which = f"client IN ({_holes(clients)})"
+        for client, number in self.database.execute(
+            f"SELECT client, round FROM keeps WHERE {which}", clients
+        ):
+            known.setdefault(client, set()).add(number)
+        needed = {c: self._needed(rounds) for c, rounds in known.items()}
+        gone = [(c, r) for c, rounds in known.items() for r in rounds - needed[c] - {self.round}]
+        self.database.executemany("DELETE FROM keeps WHERE client = ? AND round = ?", gone)
+        self.several |= {c for c in known if needed[c] - {self.round}}
+
+
+def _batches(clients: Sequence[Client]) -> Iterator[Sequence[Client]]:
+    """As many at a time as one statement takes."""
+    return (clients[i : i + _AT_ONCE] for i in range(0, len(clients), _AT_ONCE))
+
+
+def _holes(values: Sequence[Client]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def row_of(client: Client, number: int, tree: Tree) -> tuple[Client, int, bytes, bytes]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted
 from motet.client.devices import CPU
+from motet.client.population import Population, names_of, total_of
 from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
 from motet.core import (
     SIDES,
@@ -71,11 +72,14 @@ class Loop:
         fuses: bool = False,
         device: torch.device = CPU,
     ) -> None:
-        self.clients_data = dict(clients_data)
-        self.clients = sorted(clients_data)
+        many = isinstance(clients_data, Population)
+        self.clients_data = clients_data if many else dict(clients_data)
+        self.clients: Sequence[Client] = names_of(clients_data) if many else sorted(clients_data)
+        self.scored: Sequence[Client] = self.clients  # whose models are scored and saved
         self.keeps = keeps or ClientStates()
         self.fuses = fuses  # whether asks that can be done at once are
-        self.placement = None if device == CPU else Placement(device, self.clients_data.values())
+        held = () if many else self.clients_data.values()
+        self.placement = None if device == CPU else Placement(device, held)
         self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
         self.refused: list[Refusal] = []
         self.refused_before = 0  # how many there were when the ask that is under way began
@@ -132,7 +136,7 @@ class Loop:
         sides: Sequence[str] = SIDES,
         see: See | None = None,
     ) -> tuple[list[Client], Tree]:
-        """All clients' metrics on `part` of their examples, stacked, as they were after `turn`."""
+        """Metrics of the clients that are scored on `part` of their examples, stacked, as they were after `turn`."""
         self.visit(method, turn)
         return self.measured(self.predictions(state, part, sides), see)
 
@@ -142,9 +146,9 @@ class Loop:
         return self.measured(some for ask in asks for some in self.predictions_after(ask))
 
     def personal_models(self, method: Method, state: Tree, turn: Turn) -> Iterator[tuple[Client, Tree]]:
-        """Every client's personal model, as it was after `turn`."""
+        """The personal models of the clients that are scored, as they were after `turn`."""
         self.visit(method, turn)
-        views = {c: method.download(state, c) for c in self.clients}
+        views = {c: method.download(state, c) for c in self.scored}
         yield from self.each(partial(personal_model, method), views, self.client_test)
 
     def model_function(self, method: Method, state: Tree, turn: Turn, client: Client) -> str:
@@ -189,9 +193,9 @@ class Loop:
     def predictions(
         self, state: Tree, part: Part, sides: Sequence[str]
     ) -> Iterator[tuple[list[Client], Tree]]:
-        """Stacked predictions of all clients, some clients at a time."""
+        """Stacked predictions of the clients that are scored, some clients at a time."""
         method, test = self.method, partial(self.client_test, part=part)
-        sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
+        sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.scored}
         if not all(request["same"] for request in sent.values()):  # stacked predictions are all of one form
             sent = {c: request | {"same": False} for c, request in sent.items()}
         yield from groups(self.each(partial(predictions, method), sent, test))
@@ -225,7 +229,7 @@ class Loop:
             return known
         client_data = self.clients_data[client]
         made = examples(client_data, self.turn.seed, client, self.turn.number)
-        if isinstance(client_data.train, Batch):
+        if isinstance(client_data.train, Batch) and not isinstance(self.clients_data, Population):
             self.examples[client] = made
         return made
 
@@ -241,7 +245,7 @@ class Loop:
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
     def weight(self, ask: Ask, client: Client) -> float:
-        return float(self.clients_data[client].total if ask.weights is None else ask.weights[client])
+        return total_of(self.clients_data, client) if ask.weights is None else float(ask.weights[client])
 
     # ---- what can go wrong ----
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from motet.client import ClientData, Task
 from motet.client.devices import CPU
+from motet.client.population import sizes_of
 from motet.core import Client
 from motet.engines.device_names import free_memory, total_memory
 from motet.errors import UsageError
@@ -37,7 +38,7 @@ def rows_and_weights(task: Task, clients_data: Mapping[Client, ClientData]) -> i
     """Bytes of the largest client: its examples, and some copies of the weights."""
     weights = sum(v.numel() * 4 for v in task.w0.values())
     one = math.prod(next(iter(clients_data.values())).train.shape)
-    rows = max(h.n + len(h.val) for h in clients_data.values()) * one * 4
+    rows = int(sizes_of(clients_data)[:, :2].sum(1).max()) * one * 4
     return rows + _COPIES * weights
 
 

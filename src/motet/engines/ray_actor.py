@@ -63,7 +63,8 @@ class RayActor:
             how = {"chunk": max(1, len(data)), "compiled": self.inner.compiled}
             self.engines[shard] = Vmap(data, **how)  # type: ignore[arg-type]
         elif shard[0] in self.engines:
-            self.engines[shard[0]].clients_data |= data
+            there = self.engines[shard[0]]
+            there.clients_data = {**there.clients_data, **data}
         else:
             several = self.inner.workers > 1
             self.engines[shard[0]] = Threads(data, workers=self.inner.workers) if several else Loop(data)

@@ -7,7 +7,7 @@ changes nothing. Knows stacking and padding. Does not know what any verb does.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
 from motet.client.devices import CPU, moved
+from motet.client.population import Population, rows_of
 from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
@@ -52,7 +53,8 @@ class Vmap(Loop):
         self.chunk, self.compiled, self.workers = chunk, compiled, workers or cores()
         if compiled:
             keep_what_is_compiled()
-        self.by_size = sorted(self.clients, key=lambda c: (self.clients_data[c].n, c))
+        self.many = isinstance(clients_data, Population)  # then only those who are asked are put in order
+        self.by_size = [] if self.many else self.in_order(self.clients)
         self.stacks: dict[Any, tuple[Any, ...]] = {}
         self.seeds_are_of, self.seeds = -1, dict[tuple[Client, ...], Tensor]()
         self.free = self.placement.free if self.placement else _CACHE
@@ -91,8 +93,8 @@ class Vmap(Loop):
         if is_solo(self.method.personal) or is_solo(self.method.alone):
             yield from super().predictions(state, part, sides)
             return
-        views = {c: self.method.download(state, c) for c in self.clients}
-        shared, view = _shared(views), views[self.clients[0]]
+        views = {c: self.method.download(state, c) for c in self.scored}
+        shared, view = _shared(views), views[self.scored[0]]
         request = evaluation_request(self.method, state, view if shared else None, sides)
         request["global"] = self.placement.there(request["global"]) if self.placement else request["global"]
         verb = partial(_evaluate, self.method, request)
@@ -104,7 +106,7 @@ class Vmap(Loop):
             yield from super().personal_models(method, state, turn)
             return
         self.visit(method, turn)
-        views = {c: method.download(state, c) for c in self.clients}
+        views = {c: method.download(state, c) for c in self.scored}
         for clients, models, _ in self.stacked(partial(personal_model, method), views, _shared(views), "val"):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
 
@@ -126,8 +128,7 @@ class Vmap(Loop):
                 yield from self.picked(ask, clients, replies, keeps)
                 continue
             if leaves(keeps):
-                for c, keep in zip(clients, unstack(keeps, len(clients)), strict=True):
-                    self.keeps.put(c, keep)
+                self.keeps.put_all(clients, unstack(keeps, len(clients)))
             yield clients, replies
 
     def picked(
@@ -149,7 +150,7 @@ class Vmap(Loop):
         stay: bool = False,
     ) -> Iterator[tuple[list[Client], Tree, Tree]]:
         """(clients, replies, keeps) of one chunk after another, clients of similar size together."""
-        order = [c for c in self.by_size if c in sent]
+        order = self.in_order(sent) if self.many else [c for c in self.by_size if c in sent]
         for first in range(0, len(order), self.chunk):
             clients = order[first : first + self.chunk]
             letter = sent[clients[0]] if shared else stack([sent[c] for c in clients])
@@ -163,11 +164,16 @@ class Vmap(Loop):
                     *self.at_once_there(self.placement, verb, clients, given, shared, padding, stay),
                 )
 
+    def in_order(self, clients: Iterable[Client]) -> list[Client]:
+        """By size, those of equal size by name."""
+        return sorted(clients, key=lambda c: (rows_of(self.clients_data, c), c))
+
     def kept(self, clients: list[Client]) -> Tree:
         """What some clients keep, stacked."""
         if self.keeps.nothing and type(self.method).join is Method.join:
             return ()
-        kept = [self.keep(c) for c in clients]
+        known = self.keeps.get_all(clients, self.upto)
+        kept = [self.joined(c) if k is None else k for c, k in zip(clients, known, strict=True)]
         return stack(kept) if leaves(kept[0]) else kept[0]
 
     def at_once_there(
@@ -256,7 +262,7 @@ class Vmap(Loop):
         made: tuple[Any, ...] = (train.x, train.y, n, val, tested, train.live if weighted else None)
         made = self.placement.there(made) if self.placement else made
         need = sum(t.numel() * t.element_size() for t in leaves(made) if isinstance(t, Tensor))
-        if need <= self.free:
+        if need <= self.free and not (self.many and part is None):  # a cohort of many does not come again
             self.stacks[key], self.free = made, self.free - need
         return made
 

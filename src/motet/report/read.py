@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.errors import UsageError
+from motet.report.sample import sample_notes
 from motet.runs.store import Store
 
 if TYPE_CHECKING:
@@ -160,9 +161,10 @@ def _read(folder: Path) -> ReportedRun:
     # a column without any number is not in the frame
     scores["score"] = scores[metric] if metric in scores else float("nan")
     scores = scores[scores["n"] > 0]
+    test = _test(scores, clients, facts.get("reported"))
     return ReportedRun(
-        folder, str(facts.get("method", "unknown")), facts, clients, rounds,
-        _test(scores, clients, facts.get("reported")), _val(scores, metric), metrics, tuple(_notes(facts, events)),
+        folder, str(facts.get("method", "unknown")), facts, clients, rounds, test, _val(scores, metric), metrics,
+        (*_notes(facts, events), *sample_notes(facts, test, metric)),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ from motet.report.read import (
     settings_of,
 )
 from motet.report.row_intervals import gain_of_these
+from motet.report.sample import sample_of
 from motet.report.terminal import plain
 from motet.report.unscored import remark, scored, unscored, with_unscored
 
@@ -64,6 +65,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "server_test": (facts.get("server_test") or {}).get(run.metric),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
         "groups": _group_sizes(run), "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
+        "sample": sample_of(facts, run.test),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 

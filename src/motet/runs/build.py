@@ -8,15 +8,19 @@ Knows recipes and how things are found by name. Does not train.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 
+import numpy as np
+import torch
 from torch.nn import Module
 
 from motet import nets
 from motet.client import ClientData, Task, seed_of
+from motet.client.data import hashes
+from motet.client.population import MANY, names_of, rows_of
 from motet.client.visit import single_threaded
 from motet.core import Client, Method, NoReply
 from motet.data.federated import FederatedData
@@ -35,6 +39,8 @@ from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_
 from motet.runs.sections import GuardSettings
 from motet.settings import fields_of, with_objects
 
+Who = Mapping[Client, ClientData] | Sequence[Client]
+SCORED = 1000  # clients of a population that are scored, where the recipe does not say how many
 _ROUNDS_COUNTED = 20  # whose cohorts say how many steps a run takes
 _MEMORIES = 60_000  # largest replay memory of an agent whose recipe leaves it open
 
@@ -109,7 +115,7 @@ def batched_steps(found: Resolved, chunk: int) -> int:
     counted = range(0, rounds, -(-rounds // _ROUNDS_COUNTED))
     steps = 0
     for number in counted:
-        sizes = sorted(clients[c].n for c in cohort_of(found.recipe, clients, number))
+        sizes = sorted(rows_of(clients, c) for c in cohort_of(found.recipe, clients, number))
         # chunks are cut from the smallest client up, as the engine does
         chunks = (sizes[first : first + chunk] for first in range(0, len(sizes), chunk))
         steps += sum(steps_in_round(found.method, part[-1]) for part in chunks)
@@ -117,10 +123,11 @@ def batched_steps(found: Resolved, chunk: int) -> int:
 
 
 def evaluation_interval(found: Resolved) -> int:
-    """Rounds between two evaluations. All clients are scored; of those pooled into one, all train."""
+    """Rounds between two evaluations. Of clients that are pooled into one, all train."""
     clients, train = found.federated.clients_data, found.recipe.train
     many = len(clients) if found.pooled else cohort_size(train.cohort, len(clients))
-    return rounds_between(train, found.method, clients, many)
+    share = len(scored_of(found.recipe, clients)) / len(clients)
+    return rounds_between(train, found.method, clients, many, share)
 
 
 # ---- data ----
@@ -255,22 +262,38 @@ def cohort_size(asked: float, clients: int) -> int:
     return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
 
 
-def cohort_of(recipe: Recipe, clients: Iterable[Client], number: int) -> list[Client]:
-    """Who takes part in a round: a draw that depends on seed, round and name alone."""
-    everyone = list(clients)
-    many = cohort_size(recipe.train.cohort, len(everyone))
-    if many == len(everyone):
-        return everyone
-    return sorted(sorted(everyone, key=lambda c: seed_of(recipe.seed, "cohort", number, c))[:many])
+def cohort_of(recipe: Recipe, clients: Who, number: int) -> Sequence[Client]:
+    """Who takes part in a round."""
+    everyone = names_of(clients)
+    return drawn(everyone, cohort_size(recipe.train.cohort, len(everyone)), recipe.seed, "cohort", number)
 
 
-def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
-    """Who attacks: a draw that depends on seed and names alone; nobody without an attack."""
-    everyone, guard = list(clients), recipe.guard
+def scored_of(recipe: Recipe, clients: Who) -> Sequence[Client]:
+    """Whose models are scored: everyone, or a draw that stays the same through a run."""
+    everyone = names_of(clients)
+    asked = recipe.train.evaluate_clients or (SCORED if len(everyone) >= MANY else len(everyone))
+    return drawn(everyone, min(asked, len(everyone)), recipe.seed, "scored")
+
+
+def attackers_of(recipe: Recipe, clients: Who) -> Sequence[Client]:
+    """Who attacks; nobody without an attack."""
+    everyone, guard = names_of(clients), recipe.guard
     if guard.attack == "none" or recipe["method"]["name"] == "centralised":
         return []
-    order = sorted(everyone, key=lambda c: seed_of(recipe.seed, "attackers", c))
-    return sorted(order[: whole(guard.attackers, len(everyone))])
+    return drawn(everyone, whole(guard.attackers, len(everyone)), recipe.seed, "attackers")
+
+
+def drawn(everyone: Sequence[Client], many: int, *words: object) -> Sequence[Client]:
+    """So many of the clients, in the order of names: a draw without replacement, in which all are equally likely.
+
+    It depends on the words and on names alone; of very many clients, on their places in the order of names.
+    """
+    if many == len(everyone):
+        return everyone
+    if len(everyone) < MANY:
+        return sorted(sorted(everyone, key=lambda c: seed_of(*words, c))[:many])
+    key = hashes(torch.tensor(seed_of(*words)), 0, torch.arange(len(everyone))).numpy()
+    return [everyone[i] for i in np.sort(np.argpartition(key, many)[:many]).tolist()]
 
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:

@@ -14,6 +14,7 @@ import torch
 
 from motet.client import ClientData, Task
 from motet.client.losses import LOSSES, USUAL, Criterion, RowLoss
+from motet.client.population import is_weighted, some_of
 from motet.core import Method
 from motet.data.federated import FederatedData
 from motet.runs.choose_metric import Counts, class_counts
@@ -152,7 +153,7 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
     if why := method.unfit_loss():
         raise RecipeError(f"method {type(method).__name__.lower()} and {loss.given}: {why}")
     if loss.name == "poisson":
-        negative = [c for c, held in clients_data.items() if _has_negative(task, held)]
+        negative = [c for c, held in some_of(clients_data) if _has_negative(task, held)]
         if negative:
             raise RecipeError(
                 f"net.loss is poisson, which predicts counts, and {len(negative)} of {len(clients_data)} clients "
@@ -162,7 +163,7 @@ def check_loss(task: Task, method: Method, clients_data: Mapping[str, ClientData
 
 def check_row_weights(task: Task, method: Method, clients_data: Mapping[str, ClientData]) -> None:
     """Refuse weights of rows that something would not count by: nothing leaves them out without a word."""
-    if not any(held.weighted for held in clients_data.values()):
+    if not is_weighted(clients_data):
         return
     if why := method.unfit_weights():
         raise RecipeError(f"method {type(method).__name__.lower()} and data.weight: {why}")

@@ -16,6 +16,7 @@ import torch
 from motet.client import Batch, ClientData, Task
 from motet.client.metrics import LARGER, NAMES, OF_LOSSES, OWN, MetricFailed, OwnMetric, fitting
 from motet.client.own_loss import OwnLoss
+from motet.client.population import is_weighted, some_of
 from motet.data.federated import FederatedData
 from motet.engines.evaluate import constant
 from motet.runs.recipe import Recipe, RecipeError
@@ -38,7 +39,7 @@ def chosen_metric(recipe: Recipe, federated: FederatedData, counts: Counts | Non
         return trained, f"{trained}, because it is the loss that is trained"
     if given == "auto":
         known = class_counts(federated) if counts is None else counts
-        weighed = any(held.weighted for held in federated.clients_data.values())
+        weighed = is_weighted(federated.clients_data)
         rows = "training rows by weight" if weighed else "training rows"
         return auto_metric(federated.kind, known, recipe.loss.loss, rows)
     if ":" in given:
@@ -91,12 +92,12 @@ def _percent(share: float) -> str:
 
 
 def class_counts(federated: FederatedData, by_weight: bool = True) -> dict[str, float]:
-    """Training rows of each class, of the clients that take part; where rows have weights, what they count together,
-    as in losses and scores, or their number."""
+    """Training rows of each class, of the clients that take part (of a population, of some of them); where rows have
+    weights, what they count together, as in losses and scores, or their number."""
     if federated.kind != "classes":
         return {}
     counts = torch.zeros(federated.outputs, dtype=torch.float64)
-    for held in federated.clients_data.values():
+    for _, held in some_of(federated.clients_data):
         weights = held.train.take().live.double() if by_weight and held.weighted else None
         counts += torch.bincount(held.train.y, weights, minlength=federated.outputs)
     return dict(zip(federated.classes, counts.tolist(), strict=True))
@@ -142,7 +143,7 @@ def check_own(task: Task, clients_data: Mapping[str, ClientData]) -> None:
     """Refuse, before anything is written, an own metric that cannot score what a client's constant predicts."""
     if task.own is None or isinstance(task.own, OwnLoss):  # training shows at once whether a loss works
         return
-    for client, held in clients_data.items():
+    for client, held in some_of(clients_data):
         if not len(held.val):
             continue
         y = held.train.y

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from motet.client import ClientData
+from motet.client.population import sizes_of
 from motet.core import Method
 from motet.runs.sections import TrainSettings
 
@@ -36,13 +39,20 @@ def rows_in_round(method: Method, n: int) -> int:
 
 
 def rounds_between(
-    train: TrainSettings, method: Method, clients: Mapping[str, ClientData], trainees: int
+    train: TrainSettings,
+    method: Method,
+    clients: Mapping[str, ClientData],
+    trainees: int,
+    share: float = 1.0,
 ) -> int:
-    """The interval at which evaluating all `clients` costs about a tenth of what `trainees` of them cost in
-    training; at most as long as leaves ten evaluations, and three within the run's patience."""
-    rows, val = sum(c.n for c in clients.values()), sum(len(c.val) for c in clients.values())
-    cost = val + _STEP * method.epochs_at_evaluation() * rows
-    training = _STEP * sum(rows_in_round(method, c.n) for c in clients.values()) * trainees / len(clients)
+    """The interval at which evaluating this share of the clients costs about a tenth of what `trainees` of them cost
+    in training; at most as long as leaves ten evaluations, and three within the run's patience."""
+    sizes, many = np.unique(sizes_of(clients)[:, :2], axis=0, return_counts=True)
+    groups = list(zip(sizes.tolist(), many.tolist(), strict=True))  # clients of the same size at once
+    rows, val = (sum(size[part] * k for size, k in groups) for part in (0, 1))
+    cost = (val + _STEP * method.epochs_at_evaluation() * rows) * share
+    trained = sum(rows_in_round(method, size[0]) * k for size, k in groups)
+    training = _STEP * trained * trainees / len(clients)
     wanted = int(cost / (SHARE * training) + 0.5)
     most = min(train.rounds // LEAST, train.patience // 3 if train.patience else train.rounds)
     return max(1, min(wanted, most))

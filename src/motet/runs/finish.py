@@ -7,6 +7,7 @@ Knows a trained run and its folder. Does not know how results are shown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from motet.atomic import write_atomically
 from motet.checksums import file_checksum
 from motet.client.losses import Criterion
+from motet.client.population import Population
 from motet.core import SIDES, Method, Tree, Turn
 from motet.data.federated import FederatedData, Scaler
 from motet.data.fill_missing import shared
 from motet.engines.driver import play
+from motet.runs.build import scored_of
 from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
@@ -30,6 +33,7 @@ from motet.runs.tree_layout import layout_of
 from motet.text import in_markdown, round_name
 from motet.vec import Vec
 
+_MODELS = 1000  # personal models of a population that are written
 TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 
 
@@ -50,7 +54,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
             "equilibrium",
             f"no improvement on validation examples after {round_name(trainer.last_improvement)}",
         )
-    trainer.store.set_files(checksums_of(folder, trainer.federated.clients_data))
+    trainer.store.set_files(checksums_of(folder, scored_of(trainer.recipe, trainer.federated.clients_data)))
     record = trainer.method.summary(best.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported {round_name(best.round)}")
@@ -85,7 +89,7 @@ def newcomers(trainer: Trainer, best: Best) -> None:
     if not clients_data:
         return
     engine = trainer.choice.build(clients_data)
-    names = engine.clients
+    names = engine.scored = scored_of(trainer.recipe, engine.clients)
     arrival = trainer.turn(best.round)
     trainer.score(engine, best.state, arrival, "test", {"personal": "arrival", "global": "global"})
     turn = trainer.turn(best.round + 1)
@@ -130,7 +134,12 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
         write("", model, facts_of(*run, "", {}))
     if trainer.recipe.save.models == "all":
         call = ""
-        for client, tree in trainer.evaluator.personal_models(trainer.method, best.state, turn):
+        models = trainer.evaluator.personal_models(trainer.method, best.state, turn)
+        if isinstance(trainer.federated.clients_data, Population):
+            models = islice(models, _MODELS)
+            many = f"{len(trainer.federated.clients_data):,} clients"
+            trainer.store.event("models", f"personal models of at most {_MODELS:,} of {many} are written")
+        for client, tree in models:
             call = call or calls(trainer, best, turn, client)
             more = {"call": call} | trainer.method.described(tree)
             write(client, tree, facts_of(*run, client, scores.get(client, {})) | more)

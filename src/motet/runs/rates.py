@@ -13,14 +13,16 @@ Knows methods' settings and clients' rows. Does not train.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import torch
 
 from motet.client import Batch, Task
 from motet.client.curvature import safe_adam_rate, safe_rate
 from motet.client.data import take
+from motet.client.population import is_weighted, names_of, sizes_of, some_of
 from motet.core import Method
 from motet.data.federated import FederatedData
 from motet.settings import AUTO
@@ -56,7 +58,7 @@ def epochs_for(method: Method, federated: FederatedData) -> int:
     """
     if not federated.clients_data or int(getattr(method, "steps", 0)):
         return 1
-    rows = sorted(data.n for data in federated.clients_data.values())[len(federated.clients_data) // 2]
+    rows = int(np.sort(sizes_of(federated.clients_data)[:, 0])[len(federated.clients_data) // 2])
     steps = max(1, -(-rows // int(getattr(method, "batch", 16))))
     return min(_MOST_EPOCHS, max(1, -(-_STEPS // steps)))
 
@@ -74,9 +76,9 @@ def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
     """Some batches of some clients, both evenly spaced: the largest clients must not decide alone. Of rows with
     weights also the steepest, because one row may count more than all others of its batch."""
     fast = task.dense and not federated.pixels
-    everyone = list(federated.clients_data.values())
-    clients = evenly(everyone, _CLIENTS if fast else _FEW)
-    for data in clients:
+    everyone = federated.clients_data
+    for client in evenly(names_of(everyone), _CLIENTS if fast else _FEW):
+        data = everyone[client]
         for at in evenly(list(torch.arange(data.n).split(size)), _BATCHES if fast else 1):
             rows = data.train
             if isinstance(rows, Batch):
@@ -84,8 +86,8 @@ def batches(federated: FederatedData, size: int, task: Task) -> Iterator[Batch]:
                 yield Batch(rows.x[at], rows.y[at], live[at])
             else:
                 yield Batch.of(take(rows.shared_x, rows.at[at]), rows.shared_y[rows.at[at]])
-    uneven = (rows for d in everyone if d.weighted and (rows := d.train.take()).live.unique().numel() > 1)
-    yield from (steepest(rows, size) for rows in uneven)
+    weighted = (d.train.take() for _, d in some_of(everyone) if d.weighted) if is_weighted(everyone) else ()
+    yield from (steepest(rows, size) for rows in weighted if rows.live.unique().numel() > 1)
 
 
 def steepest(rows: Batch, size: int) -> Batch:
@@ -100,7 +102,7 @@ def steepest(rows: Batch, size: int) -> Batch:
     return Batch(rows.x[at], rows.y[at], rows.evened().live[at])
 
 
-def evenly(things: list[Any], most: int) -> list[Any]:
+def evenly(things: Sequence[Any], most: int) -> Sequence[Any]:
     return [things[i * len(things) // most] for i in range(most)] if len(things) > most else things
 
 

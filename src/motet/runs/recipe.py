@@ -118,6 +118,9 @@ class Recipe:
         del what["save"]
         for name in (*PLACES, *(() if self.engine.name == "ray" else ("inner",))):
             what["engine"].pop(name, None)
+        what["engine"]["keep"] = "memory"  # as in runs of the version before it; it changes no result
+        if not self.train.evaluate_clients:
+            what["train"].pop("evaluate_clients", None)  # all are scored, as in runs of the version before it
         what["engine"]["device"] = self.device_kind
         if self.device_kind == "cpu":
             del what["engine"]["device"]  # as in runs of the version in which there was no other

@@ -25,7 +25,7 @@ from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
-from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.cluster import on_cluster
 from motet.runs.compare_runs import changed_files, differences
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from motet.runs.predict import Model
 
 log = logging.getLogger("motet")
+_LISTED = 1000  # attackers that an event names
 
 
 class NoProgress(Observer):
@@ -120,7 +121,8 @@ class Run:
         rows = self.test[self.test["client"].isin(members)]
         means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
-        return said | {"rounds": len(self.rounds), "clients": len(members)} | means
+        many = {"clients": f["population"], "scored": len(members)} if f.get("population") else {}
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | means
 
     @property
     def contributions(self) -> dict[str, Any]:
@@ -218,7 +220,9 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
             store.commit()
         return
     federated, why = resolved.federated, resolved.choice.why
-    rows = client_rows(federated.clients_data, True) + client_rows(federated.unseen, False)
+    scored = [scored_of(recipe, clients) for clients in (federated.clients_data, federated.unseen)]
+    rows = client_rows(federated.clients_data, True, scored[0])
+    rows += client_rows(federated.unseen, False, scored[1])
     command = f"motet run {folder / 'recipe.toml'}"
     write_down(recipe, federated, resolved.pieces, why, rows, store, folder, command)
     begin_guard(recipe, store, resolved.training.clients_data)
@@ -226,6 +230,8 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted,
         device=full_name(resolved.choice.device),
     )  # fmt: skip
+    if len(scored[0]) < len(federated.clients_data):
+        store.set_facts(population=len(federated.clients_data), scored=len(scored[0]))
     store.commit()
 
 
@@ -257,14 +263,15 @@ def write_down(
     (folder / "recipe.toml").write_text(text)
 
 
-def begin_guard(recipe: Recipe, store: Store, clients: Iterable[str]) -> None:
+def begin_guard(recipe: Recipe, store: Store, clients: Who) -> None:
     """Write down what the server learns beyond what the method asks for, and who attacks."""
-    attackers, learns = attackers_of(recipe, clients), recipe.guard.learns
+    attackers, learns = list(attackers_of(recipe, clients)), recipe.guard.learns
     store.set_facts(guard=recipe.guard.mean, learns=learns, attack=recipe.guard.attack, attackers=attackers)
     if learns:
         store.event("learns", learns)
     if attackers:
-        store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers)}")
+        more = f" and {len(attackers) - _LISTED:,} more" if len(attackers) > _LISTED else ""
+        store.event("attack", f"attack {recipe.guard.attack} by {', '.join(attackers[:_LISTED])}{more}")
 
 
 def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> None:
@@ -299,8 +306,12 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
             raise RunError(str(e)) from e
 
 
-def client_rows(clients_data: Mapping[str, Any], seen: bool) -> list[tuple[Any, ...]]:
-    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in clients_data.items()]
+def client_rows(
+    clients_data: Mapping[str, Any], seen: bool, which: Iterable[str] | None = None
+) -> list[tuple[Any, ...]]:
+    """What is known of each client, or of those that are scored."""
+    some = ((c, clients_data[c]) for c in (clients_data if which is None else which))
+    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in some]
 
 
 def labels(client_data: Any) -> dict[str, int]:

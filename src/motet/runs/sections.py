@@ -44,6 +44,7 @@ class TrainSettings:
     rounds: Count = 200  # communication rounds, at most
     cohort: float = 1.0  # clients in a round: a share of them (up to 1), or their number (2 and more)
     evaluate: Whole = 0  # rounds between two evaluations; 0: so many that they cost about a tenth of training
+    evaluate_clients: Whole = 0  # clients that are scored, a sample; 0 = all, or 1,000 of 10,000 and more
     metric: str = (
         "auto"  # what chooses the round and is shown: accuracy, auc, loss, …, rmse, …, or module:function;
         # auto = accuracy, auc where a class is rare, rmse for numbers, cindex for survival
@@ -107,7 +108,9 @@ class EngineSettings:
         "cpu"  # where clients compute: cpu, cuda, cuda:1, mps; auto = a GPU if there is one; rounding differs
     )
     workers: int = 0  # threads, compiled vmap: number of threads; 0 = one for each core; changes no result
-    keep: Literal["memory", "disk"] = "memory"  # where clients' states are between rounds
+    keep: Literal["auto", "memory", "disk"] = (
+        "auto"  # where clients' states are between rounds; auto = memory, if they fit; changes no result
+    )
 
 
 @dataclass(frozen=True)

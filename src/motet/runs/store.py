@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from motet.runs.client_columns import as_column, with_alike
 from motet.runs.store_checks import BY_ROUND, Checks, damage, named_damage
 from motet.runs.store_file import FILE as FILE
 from motet.runs.store_file import open_to_read, open_to_write, readable
@@ -45,6 +46,11 @@ CREATE TABLE IF NOT EXISTS asks (
     round INTEGER NOT NULL, client TEXT NOT NULL, verb TEXT NOT NULL, learn TEXT NOT NULL,
     messages INTEGER NOT NULL, up INTEGER NOT NULL, down INTEGER NOT NULL,
     PRIMARY KEY (round, client, verb, learn)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS asked_alike (
+    round INTEGER NOT NULL, number INTEGER NOT NULL, verb TEXT NOT NULL, learn TEXT NOT NULL,
+    up INTEGER NOT NULL, down INTEGER NOT NULL, many INTEGER NOT NULL, clients BLOB NOT NULL,
+    PRIMARY KEY (round, number)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS scores (
     round INTEGER NOT NULL, part TEXT NOT NULL, side TEXT NOT NULL, client TEXT NOT NULL, n INTEGER NOT NULL,
@@ -91,9 +97,12 @@ class Store:
             self.checks.check_all()
             checked, tables = self.checks.there, self.checks.tables()
             lacking = [m for m in METRICS if m not in self.metrics] if "scores" in tables else []
-            if checked and {"files", "asks"} <= tables and not lacking:
+            renew = checked and self.checks.version == 1
+            if checked and {"files", "asks", "asked_alike"} <= tables and not lacking and not renew:
                 return
             self.db.execute("BEGIN IMMEDIATE")
+            if renew:
+                self.checks.renew_keeps()
             for statement in SCHEMA.strip().split(";\n"):
                 self.db.execute(statement)
             for metric in lacking:  # a run of an earlier version
@@ -132,10 +141,9 @@ class Store:
         self.db.executemany("INSERT INTO files VALUES (?, ?)", sorted(checksums.items()))
         self.checks.touch("files")
 
-    def ended(self, number: int, seconds: float, trained: Mapping[str, tuple[int, int]]) -> None:
-        """A round has ended: how long it took, and (up, down) bytes that training took of each client in it."""
-        up, down = (sum(b[i] for b in trained.values()) for i in (0, 1))
-        self.rows["rounds"].append((number, seconds, len(trained), up, down))
+    def ended(self, number: int, seconds: float, trained: int, up: int, down: int) -> None:
+        """A round has ended: how long it took, how many clients were trained in it, and their bytes up and down."""
+        self.rows["rounds"].append((number, seconds, trained, up, down))
 
     def crossed(self, number: int, traffic: Mapping[str, tuple[int, int]]) -> None:
         """(up, down) bytes of each client in a round, scores included; -1: before the first, and the number after the
@@ -146,6 +154,14 @@ class Store:
         """What clients were asked in a round, as in `crossed`: messages and bytes up and down, by client, verb or job,
         and how much the server learned: average, collect, scores or nothing."""
         self.rows["asks"] += [(number, *key, *counts) for key, counts in asks.items()]
+
+    def asked_alike(
+        self, number: int, verb: str, learn: str, up: int, down: int, clients: Sequence[str]
+    ) -> None:
+        """One message to each of very many clients, all as large: one row, which is shown as a row for each."""
+        known = sum(row[0] == number for row in self.rows["asked_alike"])
+        row = (number, known, verb, learn, up, down, len(clients), as_column(clients))
+        self.rows["asked_alike"].append(row)
 
     def add_metrics(self, number: int, numbers: dict[str, float]) -> None:
         """What a method says of a round."""
@@ -279,6 +295,8 @@ class Store:
         if not names:  # runs of earlier versions say nothing of their rounds
             return pd.DataFrame({"round": [], "name": [], "value": []})
         frame = pd.DataFrame.from_records(self.read(table), columns=names, coerce_float=True)
+        if table in ("asks", "traffic") and (alike := self.read("asked_alike")):
+            return with_alike(frame, alike)
         if table != "scores" or frame.empty:
             return frame
         return frame.dropna(axis="columns", how="all")

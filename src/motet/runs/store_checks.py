@@ -24,7 +24,9 @@ from motet.errors import Damaged, MotetError
 TABLE = """CREATE TABLE IF NOT EXISTS checks (
     part TEXT NOT NULL, number INTEGER NOT NULL, checksum BLOB NOT NULL, PRIMARY KEY (part, number)
 ) WITHOUT ROWID"""
-_VERSION = 1  # PRAGMA user_version of a database with checksums: 0 in earlier ones
+_VERSION = (
+    2  # PRAGMA user_version of a database with checksums: 0 in earlier ones, 1 without rounds of `keeps`
+)
 _EVENTS = 256  # in a group
 _KEEPS = "SELECT client, round, checksum, tree FROM keeps ORDER BY client, round"
 
@@ -50,13 +52,18 @@ PARTS = {
     "rounds": Part("round", "round", f"times and traffic {ROUND}"),
     "traffic": Part("round", "round, client", f"clients' traffic {ROUND}"),
     "asks": Part("round", "round, client, verb, learn", f"clients' traffic by verb {ROUND}"),
+    "asked_alike": Part("round", "round, number", f"many clients' traffic by verb {ROUND}"),
     "scores": Part("round", "round, part, side, client", f"scores {ROUND}"),
     "metrics": Part("round", "round, name", f"the method's metrics {ROUND}"),
     "states": Part("round", "round", f"the server's state {ROUND}"),
-    "keeps": Part("0", "client, round", "the list of what clients keep", "client, round, checksum"),
+    "keeps": Part(
+        "round", "round, client", f"the list of what clients kept {ROUND}", "client, round, checksum"
+    ),
     "schema": Part("0", "name", "the definition of tables", "name, sql", "sqlite_master"),
 }
-BY_ROUND = ("rounds", "traffic", "asks", "scores", "metrics")
+# how versions 1 of databases have them: in one group, whose checksum took as long as there were clients
+_KEEPS_BEFORE = Part("0", "client, round", "the list of what clients keep", "client, round, checksum")
+BY_ROUND = ("rounds", "traffic", "asks", "asked_alike", "scores", "metrics")
 
 
 class Checks:
@@ -76,8 +83,9 @@ class Checks:
 
     def write(self) -> None:
         """New checksums for all groups that were changed; the caller commits."""
-        self.touch("keeps")
         there = self.tables()
+        if "keeps" in there:
+            self.touch("keeps", self.changed_keeps())
         for part, groups in self.touched.items():
             for group in sorted(groups) if part in there else ():
                 rows = [row[1:] for row in self.select(part, group)]
@@ -85,6 +93,19 @@ class Checks:
                 if rows:
                     self.db.execute("INSERT INTO checks VALUES (?, ?, ?)", (part, group, rows_checksum(rows)))
         self.touched.clear()
+
+    def changed_keeps(self) -> list[int]:
+        """Rounds of which clients' states were changed since the last call; all of them if nobody took note."""
+        if not self.db.execute("SELECT 1 FROM temp.sqlite_master WHERE name = 'changed_keeps'").fetchone():
+            return [number for (number,) in self.db.execute("SELECT DISTINCT round FROM keeps")]
+        found = [number for (number,) in self.db.execute("SELECT round FROM changed_keeps")]
+        self.db.execute("DELETE FROM changed_keeps")
+        return found
+
+    def renew_keeps(self) -> None:
+        """Forget the one checksum of all that clients keep, which a database of version 1 has; `begin` gives others."""
+        self.db.execute("DELETE FROM checks WHERE part = 'keeps'")
+        self.db.execute(f"PRAGMA user_version = {_VERSION}")
 
     def begin(self) -> None:
         """Give checksums to all that is there; the caller commits."""
@@ -104,7 +125,7 @@ class Checks:
     @property
     def there(self) -> bool:
         """Whether this database has checksums."""
-        (version,) = self.db.execute("PRAGMA user_version").fetchone()
+        version = self.version
         found = self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'checks'").fetchone()
         if version and not found:
             raise self.damage("its table of checksums is gone")
@@ -120,13 +141,14 @@ class Checks:
         if self.there:
             found = self.db.execute("SELECT number, checksum FROM checks WHERE part = ?", (part,))
             known = dict(found.fetchall())
+        says = self.part(part).says
         for group, numbered in groupby(self.select(part), itemgetter(0)):
             rows = [row[1:] for row in numbered]
             if known is not None and known.pop(group, None) != rows_checksum(rows):
-                raise self.damage(f"{PARTS[part].says.format(group + 1)}: the checksum does not match")
+                raise self.damage(f"{says.format(group + 1)}: the checksum does not match")
             yield group, rows
         if known:
-            raise self.damage(f"{PARTS[part].says.format(min(known) + 1)}: rows are missing")
+            raise self.damage(f"{says.format(min(known) + 1)}: rows are missing")
 
     def check_all(self) -> None:
         """Read everything, and the structure of the file too."""
@@ -152,12 +174,19 @@ class Checks:
 
     def select(self, part: str, group: int | None = None) -> sqlite3.Cursor:
         """Rows of a table with their groups in front; the order of keys keeps groups together."""
-        p = PARTS[part]
+        p = self.part(part)
         where = f"{p.group} = {group}" if group is not None else "1"
         if part == "schema":  # `keeps` is made by whoever holds clients' states
             where += " AND type = 'table' AND name <> 'keeps'"
         columns, table = f"{p.group}, {p.columns}", p.table or part
         return self.db.execute(f"SELECT {columns} FROM {table} WHERE {where} ORDER BY {p.key}")
+
+    @property
+    def version(self) -> int:
+        return int(self.db.execute("PRAGMA user_version").fetchone()[0])
+
+    def part(self, name: str) -> Part:
+        return _KEEPS_BEFORE if name == "keeps" and self.version == 1 else PARTS[name]
 
     def tables(self) -> set[str]:
         """The parts that this database has: runs of earlier versions lack some."""

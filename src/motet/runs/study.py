@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from motet.client.population import sizes_of
 from motet.data import load as data_sets
 from motet.runs import recipe as recipes
 from motet.runs.build import federated_data
@@ -156,8 +157,8 @@ def the_split(splits: Any, own: Settings, settings: Settings, in_file: bool) -> 
 def fitting_splits(recipe: Recipe) -> tuple[int, str]:
     """How many splits these data need, and why: several for few rows of clients that are the same in every split."""
     federated = federated_data(recipe)
-    everyone = [*federated.clients_data.values(), *federated.unseen.values()]
-    rows = sum(c.n + len(c.val) + len(c.test) for c in everyone)
+    parts = federated.clients_data, federated.unseen
+    rows = sum(int(sizes_of(clients).sum()) for clients in parts)
     if recipe["data"]["name"] in data_sets.names() or not federated.natural or rows >= FEW:
         return 1, ""
     other = federated_data(Recipe(recipe.settings | {"data": recipe["data"] | {"seed": 1}}))
@@ -167,7 +168,7 @@ def fitting_splits(recipe: Recipe) -> tuple[int, str]:
     counts = {c: n for c, n in class_counts(federated, by_weight=False).items() if n}
     if chosen_metric(recipe, federated)[0] == "auc" and min(counts.values()) < RARE:
         many, few = RARE_SPLITS, f"rows of class {min(counts, key=counts.__getitem__)!r}"
-    why = f"{many} splits of {len(everyone)} clients, because {few} are few to test on"
+    why = f"{many} splits of {sum(map(len, parts))} clients, because {few} are few to test on"
     return many, f"{why}; --splits 0 for one"
 
 

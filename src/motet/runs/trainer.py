@@ -21,12 +21,13 @@ from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
 from motet.engines.loop import Loop, rate_hint
-from motet.engines.meter import Meter, Traffic, by_client, in_training
+from motet.engines.meter import Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of
+from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged, diverged
+from motet.runs.keep_place import keeps_on_disk
 from motet.runs.store import METRICS, Store
 from motet.text import round_name
 from motet.wire import pack, unpack
@@ -77,7 +78,8 @@ class Trainer:
         self.federated, self.task, self.method = resolved.federated, resolved.task, resolved.method
         self.choice, self.pooled = resolved.choice, resolved.pooled
         recipe, e = self.recipe, self.recipe.engine
-        self.keeps = ClientStates(store.db, on_disk=e.keep == "disk")
+        on_disk = keeps_on_disk(e.keep, self.method, resolved.training.clients_data)
+        self.keeps = ClientStates(store.db, on_disk=on_disk)
         clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
         if not self.pooled:
@@ -91,7 +93,10 @@ class Trainer:
         everyone = self.federated.clients_data
         self.evaluator: Engine = self.engine
         if self.pooled:
-            self.evaluator = self.choice.build(everyone, workers=e.workers)
+            self.evaluator = apart = self.choice.build(everyone, workers=e.workers)
+            apart.scored = scored_of(recipe, apart.clients)
+        elif remote is None:
+            clients.scored = scored_of(recipe, clients.clients)
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         facts = metric_facts(recipe) | store.facts()
         self.metric, self.better = str(facts["metric"]), int(facts["better"])
@@ -131,8 +136,8 @@ class Trainer:
                     self.score_after_training(before)
             seconds = time.perf_counter() - began
             trained = self.write_traffic(self.number)
-            self.store.ended(self.number, seconds, trained)
-            self.idle = 0 if trained else self.idle + 1
+            self.store.ended(self.number, seconds, *trained)
+            self.idle = 0 if trained[0] else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
             self.write_events(before)
             if time.monotonic() >= self.next_save:
@@ -140,12 +145,15 @@ class Trainer:
             observer.on_round(self, seconds)
         self.save()
 
-    def write_traffic(self, number: int) -> Traffic:
-        """Write down what crossed the wire since the last call; return what of it was for training."""
-        asked = self.meter.take()
+    def write_traffic(self, number: int) -> tuple[int, int, int]:
+        """Write down what crossed the wire since the last call; return how many clients were trained, and the bytes up
+        and down that it took."""
+        asked, alike = self.meter.take(), self.meter.take_alike()
         self.store.asked(number, asked)
         self.store.crossed(number, by_client(asked))
-        return by_client(in_training(asked))
+        for group in alike:
+            self.store.asked_alike(number, group.what, group.learn, group.up, group.down, group.clients)
+        return totals(by_client(in_training(asked)), alike)
 
     def over(self) -> bool:
         return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished()
@@ -165,7 +173,7 @@ class Trainer:
         seed = seed_of(self.recipe.seed, "turn", number)
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
-    def cohort(self, number: int) -> list[str]:
+    def cohort(self, number: int) -> Sequence[str]:
         return cohort_of(self.recipe, self.engine.clients, number)
 
     def write_events(self, before: Tree) -> None:
@@ -347,6 +355,7 @@ class Trainer:
     def give_up_round(self) -> None:
         """Forget what the round that was interrupted has done so far, and save the rounds before it."""
         self.meter.take()
+        self.meter.take_alike()
         self.engine.refused.clear()
         self.keeps.rewind(self.number)
         if self.number >= -1:

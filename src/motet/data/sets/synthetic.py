@@ -9,18 +9,26 @@ fedprox: Li et al. 2020, Synthetic(alpha, beta). Client k: u_k ~ N(0, alpha), W_
     B_k ~ N(0, beta), v_k ~ N(B_k, 1)^dim, x ~ N(v_k, diag(j^-1.2)), y = argmax softmax(W_k x + b_k).
     Sizes are lognormal(4, 2) + 50. As in their code, alpha and beta are standard deviations.
 
-Every client has a random generator of its own, so that the first 50 clients of 100 are those of 50.
+Every client has a random generator of its own, so that the first 50 clients of 100 are those of 50. Many clients of
+page (10,000 and more) are drawn when they are needed, and only the first hundred of them pool rows at the server.
 Knows how rows are drawn. Does not know how they are used.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+from hashlib import sha256
 
-from motet.client import Column
-from motet.data.federated import PARTS, DataError, Pool, refuse
+import numpy as np
+import torch
+
+from motet.client import Batch, ClientData, Column
+from motet.client.population import MANY, NumberedNames, Population
+from motet.data.client_views import batches
+from motet.data.federated import PARTS, DataError, FederatedData, Pool, refuse
 from motet.data.splits.assignment import client_names, generator
 
+_POOLING = 100  # of many clients, those that pool rows at the server
 _CHUNK = 1 << 10  # rows that are labelled at once; few enough for one thread, which is fastest here
 
 
@@ -35,13 +43,15 @@ def load(
     alpha: float = 0.0,  # fedprox: how much labellers differ; page has one labeller for all
     beta: float = 1.0,  # how much inputs differ
     cap: int = 5000,  # fedprox: most rows of a client; its sizes have a heavy tail
-) -> Pool:
-    """The rows of all clients."""
+) -> Pool | FederatedData:
+    """The rows of all clients, or of many what draws them."""
     if generator not in ("page", "fedprox"):
         raise DataError(f"generator is {generator!r}; expected 'page' or 'fedprox'")
     least = {"clients": (clients, 1), "samples": (samples, 15), "cap": (cap, 50), "dim": (dim, 0)}
     least |= {"classes": (classes or 2, 2)}
     refuse([f"{k} is {got}; expected at least {low}" for k, (got, low) in least.items() if got < low])
+    if generator == "page" and clients >= MANY:
+        return many_of_page(seed, clients, dim or 30, classes or 30, samples, beta)
     if generator == "page":
         return page(seed, clients, dim or 30, classes or 30, samples, beta)
     return fedprox(seed, clients, dim or 60, classes or 10, alpha, beta, cap)
@@ -52,19 +62,62 @@ def page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: fl
     x = np.empty((clients * samples, dim), np.float32)
     # own rows, proxy and server's test rows, each (clients, rows, dim)
     spots = _blocks(x, clients, (sum(shares[:3]), *shares[3:]))
-    spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
     for i in range(clients):
-        rng = generator(seed, "page", i)
-        middle = rng.normal(rng.normal(0, beta), 1, dim).astype(np.float32)
-        for spot in spots:
-            rng.standard_normal(dtype=np.float32, out=spot[i])
-            spot[i] *= spread
-            spot[i] += middle
+        draw(seed, i, beta, [spot[i] for spot in spots])
     w, b = labeller(seed, dim, classes)
     own = np.tile(np.repeat(np.arange(3), shares[:3]), clients)
     part = np.concatenate([own, np.repeat([3, 4], [clients * n for n in shares[3:]])])
     owner = np.concatenate([np.repeat(np.arange(clients), spot.shape[1]) for spot in spots])
     return _pool(x, label(x, w, b), classes, owner, clients, part)
+
+
+def draw(seed: int, client: int, beta: float, spots: list[np.ndarray]) -> None:
+    """Fill arrays (rows, dim) with examples of one client of page, one array after another."""
+    rng, dim = generator(seed, "page", client), spots[0].shape[1]
+    spread = (np.arange(1, dim + 1) ** -0.6).astype(np.float32)  # the root of j^-1.2
+    middle = np.asarray(rng.normal(rng.normal(0, beta), 1, dim), np.float32)
+    for spot in spots:
+        rng.standard_normal(dtype=np.float32, out=spot)
+        spot *= spread
+        spot += middle
+
+
+def many_of_page(seed: int, clients: int, dim: int, classes: int, samples: int, beta: float) -> FederatedData:
+    """As `page`, with each client's rows drawn when it is asked for: the same rows."""
+    shares, (w, b) = parts(samples), labeller(seed, dim, classes)
+    few = page(seed, _POOLING, dim, classes, samples, beta)
+    own = partial(one_of_page, seed, dim, shares, beta, w, b, few.columns)
+    words = repr(("page", seed, clients, dim, classes, samples, beta)).encode()
+    sizes = np.broadcast_to(np.array(shares[:3]), (clients, 3))
+    population = Population(NumberedNames(clients), sizes, own, sha256(words).hexdigest())
+    proxy, test = (
+        Batch.of(torch.from_numpy(few.x[at]), torch.from_numpy(few.y[at]))
+        for at in (few.part == 3, few.part == 4)
+    )
+    notes = [
+        f"clients' rows are drawn when they are needed; the server's rows are those of {_POOLING} clients"
+    ]
+    return FederatedData(
+        "synthetic", population, {}, "classes", classes, few.classes, few.columns, (dim,),
+        proxy=proxy, server_test=test, notes=notes, given_tests=True,
+    )  # fmt: skip
+
+
+def one_of_page(
+    seed: int,
+    dim: int,
+    shares: tuple[int, ...],
+    beta: float,
+    w: np.ndarray,
+    b: np.ndarray,
+    columns: tuple[Column, ...],
+    client: int,
+) -> ClientData:
+    """The rows of one client."""
+    x = np.empty((sum(shares[:3]), dim), np.float32)
+    draw(seed, client, beta, [x])
+    views = batches(torch.from_numpy(x), torch.from_numpy(label(x, w, b)), None, np.array([shares[:3]]))
+    return ClientData(*views[0], columns)
 
 
 def parts(samples: int) -> tuple[int, ...]:

@@ -50,6 +50,9 @@ class Counted(Wrapper):
         letter = self.size(ask.send) if ask.each is None and not self.has_files else 0
         reply = self.size(answer) if ask.learn == "mean" else 0
         verb, learn = name_of(ask.verb), LEARN[ask.learn]
+        if letter and ask.learn == "mean":
+            self.meter.count_all(ask.to, verb, learn, reply, letter)
+            return answer
         for c in ask.to:
             up = reply if ask.learn == "mean" else size(answer[c]) if c in answer else 0
             self.meter.count(c, verb, learn, up, letter or self.sent(c, ask.sent_to(c)))
