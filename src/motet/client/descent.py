@@ -196,30 +196,37 @@ def together(
     # Each leaf becomes (tensor, batched?), so that the tree can be taken apart before anything is expanded.
     marked = [(v, b) for v, b in zip(values, batched, strict=True)]
     w, given, lr, length, rows = pytree.tree_unflatten(marked, spec)
+    given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
+    one = Vec({k: leaf[0][0] if leaf[1] else leaf[0] for k, leaf in w.items()})
+    shape = Shape(
+        tuple(w),
+        tuple(tuple(part) for part in rule.optimiser.initial(one)),
+        pytree.tree_structure(given, is_leaf=_is_pair),
+        tuple(0 if leaf[1] else None for leaf in given_leaves),
+    )
+    tree, how = (w, given_leaves, lr, length, rows), _compiling[-1]
+    if how.on and how.fused and not rule.augment and not is_wrapped(values):
+        found = client_by_client(rule, shape, clients, how.threads, tree)
+        if found is not None:
+            return found
+    return step_after_step(rule, shape, clients, how.on and compiler() is not None, tree)
+
+
+def step_after_step(
+    rule: DescentRule, shape: Shape, clients: int, compiled: bool, tree: tuple[Any, ...]
+) -> list[Tensor]:
+    """Every step of all clients at once; `tree` is descend's, with marked leaves and those of `given` in a list."""
 
     def wide(leaf: tuple[Tensor, bool]) -> Tensor:
         return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
 
+    w, given_leaves, lr, length, marked = tree
     # (clients, rows, …), (clients, rows), (clients,), (clients,), and (clients, rows) where rows have weights
-    x, y, n, seed, *weight = map(wide, rows)
-    given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
+    x, y, n, seed, *weight = map(wide, marked)
     u = Vec({k: wide(a).contiguous() for k, a in w.items()})
-    state = rule.optimiser.initial(u, (clients,))
-    shape = Shape(
-        tuple(w),
-        tuple(tuple(part) for part in state),
-        pytree.tree_structure(given, is_leaf=_is_pair),
-        tuple(0 if leaf[1] else None for leaf in given_leaves),
-    )
-    how = _compiling[-1]
-    if how.on and how.fused and not rule.augment and not is_wrapped(values):
-        found = client_by_client(rule, shape, clients, how.threads, (w, given_leaves, lr, length, rows))
-        if found is not None:
-            return found
-    moving = [a for part in (u, *state) for a in part.values()]
+    moving = [a for part in (u, *rule.optimiser.initial(u, (clients,))) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
     fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
-    compiled = how.on and compiler() is not None
     size = _UNROLL if compiled else 1
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
