@@ -1,0 +1,74 @@
+"""FedSoft: a client belongs to several clusters, each by a share of its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from motet.client import Batch, Data
+from motet.client.task import predicted
+from motet.core import Count, NotNegative, Positive, Talk, Tree, Turn, average, verb
+from motet.methods.fedavg import FedAvg
+from motet.parts.several_models import each_times, mixed, one_of, several_starts, shared_means
+from motet.vec import Vec
+
+_APART = (
+    0.1  # share of weights whose signs differ at the start: mixtures of models that are far apart are poor
+)
+
+
+class FedSoft(FedAvg):
+    """FedSoft: a client belongs to several clusters, each by the share of its examples that its model fits best.
+
+    Ruan & Joe-Wong 2022, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", Algorithm 1. A
+    client's model w is trained by f(w) + lam/2 sum_s u_s |w - c_s|^2, where u_s is its share of examples for which the
+    model c_s has the least loss, and c_s is the mean of clients' models by u_s and numbers of examples.
+    Differs from the paper: shares are measured in every round, and w starts from the mixture of the c_s; a client
+    sends its shares inside of a mean, as in IFCA. k 1 is FedProx with mu = lam.
+    """
+
+    strength = "lam"
+    k: Count = 3  # number of clusters (S)
+    lam: NotNegative = 0.1  # pull of a client's model to the clusters' (lambda)
+    smooth: Positive = 0.01  # least share of a client in any cluster (sigma)
+
+    def penalty(self) -> float:
+        return super().penalty() + self.lam
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return several_starts(self.task.w0, self.k, _APART)
+
+    def round(self, models: Vec, turn: Turn) -> Tree | Talk:
+        sums, shares = yield average(self.train, turn.cohort, send=models)
+        return shared_means(models, sums, shares)
+
+    def global_model(self, models: Vec) -> None:
+        return None
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0
+
+    @verb
+    def train(self, models: Vec, own: Vec, data: Data) -> tuple[Tree, Tree]:
+        u = self.shares(models, data.all)
+        w = self.descend(self.near, mixed(models, u), data, given=(models, u))
+        return (each_times(w, u), u), w
+
+    def near(self, w: Vec, batch: Batch, given: tuple[Vec, Tensor]) -> Tensor:
+        models, u = given
+        far = torch.stack([(w - one_of(models, s)).sq() for s in range(self.k)])
+        return self.task.loss(w, batch) + self.lam / 2 * (u * far).sum()
+
+    def shares(self, models: Vec, batch: Batch) -> Tensor:
+        """u_s, at least `smooth` and 1 in all."""
+        scores = [predicted(partial(self.task.predict, one_of(models, s)), batch) for s in range(self.k)]
+        losses = torch.stack([self.task.per_example_loss(z, batch.y, batch.live) for z in scores], -1)
+        best = torch.nn.functional.one_hot(losses.argmin(-1), self.k).to(batch.live.dtype)
+        u = (batch.live @ best / batch.live.sum()).clamp(min=self.smooth)
+        return u / u.sum()
+
+    def personal(self, models: Vec, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, own)
