@@ -36,9 +36,9 @@ def number(tree: Any) -> float:
     return float(value)
 
 
-def numbers(*values: float) -> Vec:
-    """Stacked models of one number."""
-    return Vec(weight=torch.tensor(values).reshape(-1, 1, 1))
+def numbers(*values: float) -> list[Vec]:
+    """Models of one number."""
+    return [Vec(weight=torch.tensor([[v]])) for v in values]
 
 
 class Even(FedAvg):
@@ -67,7 +67,7 @@ def test_equal_losses_are_decided_by_chance_and_others_are_not() -> None:
 
 def test_a_model_that_nobody_chose_stays() -> None:
     found = shared_means(numbers(1.0, 7.0), numbers(0.5, 0.0), torch.tensor([0.25, 0.0]))
-    assert found["weight"].flatten().tolist() == [2.0, 7.0]
+    assert [number(w) for w in found] == [2.0, 7.0]
 
 
 # ---- IFCA ----
@@ -84,13 +84,13 @@ def test_a_model_that_nobody_chose_stays() -> None:
 def test_a_round_of_ifca_by_hand(engine: Any, models: Any, expected: Any) -> None:
     method, here = IFCA(one_number(), lr=0.1, batch=4, k=2), engine(TWO)
     found = play(here, method, numbers(*models), turn(here, 0))
-    assert found["weight"].flatten().tolist() == pytest.approx(expected, abs=1e-5)
+    assert [number(w) for w in found] == pytest.approx(expected, abs=1e-5)
     (own,) = method.personal(found, (), here.data("a")).args
     assert number(own) == pytest.approx(expected[0], abs=1e-5)
 
 
 def test_ifca_with_one_model_is_fedavg(task: Any, clients_data: Any) -> None:
-    found = after(IFCA(task, k=1), Loop(clients_data), 2).map(lambda a, _: a[0])
+    (found,) = after(IFCA(task, k=1), Loop(clients_data), 2)
     assert apart(found, after(FedAvg(task), Loop(clients_data), 2)) < 1e-6
 
 
@@ -112,13 +112,15 @@ def test_a_round_of_fedsoft_by_hand(engine: Any) -> None:
     # b starts at 0.8 * 0.5 + 0.2 * 2 = 0.8: slope 6.4, pull 0.8 * 0.3 - 0.2 * 1.2 = 0: 0.16.
     # First model: (0.8 * 1.96 + 3 * 0.2 * 0.16) / (0.8 + 3 * 0.2); second: (0.2 * 1.96 + 3 * 0.8 * 0.16) / (0.2 + 2.4).
     method, here = FedSoft(one_number(), lr=0.1, batch=4, k=2, lam=1.0, smooth=0.25), engine(TWO)
-    found = play(here, method, numbers(2.0, 0.5), turn(here, 0))["weight"].flatten().tolist()
-    assert found == pytest.approx([(1.568 + 0.096) / 1.4, (0.392 + 0.384) / 2.6], abs=1e-5)
+    found = play(here, method, numbers(2.0, 0.5), turn(here, 0))
+    assert [number(w) for w in found] == pytest.approx(
+        [(1.568 + 0.096) / 1.4, (0.392 + 0.384) / 2.6], abs=1e-5
+    )
     assert [number(here.keeps.get(c)) for c in "ab"] == pytest.approx([1.96, 0.16], abs=1e-5)
 
 
 def test_fedsoft_with_one_cluster_is_fedprox(task: Any, clients_data: Any) -> None:
-    found = after(FedSoft(task, k=1, lam=0.5), Loop(clients_data), 2).map(lambda a, _: a[0])
+    (found,) = after(FedSoft(task, k=1, lam=0.5), Loop(clients_data), 2)
     assert apart(found, after(FedProx(task, mu=0.5), Loop(clients_data), 2)) < 1e-6
 
 

@@ -17,10 +17,12 @@ from motet.client import Batch, Task
 from motet.core import MethodUnfit
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
+from motet.methods.fedcp import FedCP
 from motet.methods.feddbe import FedDBE
-from motet.methods.fedprox import FedProx
 from motet.methods.fedproto import FedProto
+from motet.methods.fedprox import FedProx
 from motet.methods.fenda import FENDA
+from motet.methods.gpfl import GPFL
 from motet.methods.knnper import KNNPer
 from motet.methods.local import Local
 from motet.methods.superfed import SuPerFed
@@ -114,7 +116,7 @@ def test_noise_is_as_large_as_features_may_be_and_they_are_cut_to_that(task: Any
     assert torch.allclose(found["counts"] - reply["counts"], torch.ones(3))
 
 
-@pytest.mark.parametrize("method", ["fedproto", "knnper"])
+@pytest.mark.parametrize("method", ["fedproto", "gpfl", "knnper"])
 @pytest.mark.parametrize(("data", "kind"), [("diabetes", "numbers"), ("tcga_brca", "times of survival")])
 def test_methods_about_classes_refuse_other_targets_before_training(
     method: str, data: str, kind: str
@@ -123,7 +125,7 @@ def test_methods_about_classes_refuse_other_targets_before_training(
         resolve(read(words=[f"data={data}", f"method={method}", "net=mlp"]))
 
 
-@pytest.mark.parametrize("method", [FedProto, FENDA])
+@pytest.mark.parametrize("method", [FedCP, FedProto, FENDA, GPFL])
 def test_methods_that_need_features_refuse_a_network_of_one_layer(method: Any) -> None:
     with pytest.raises(MethodUnfit, match=r"this network is all head\.\nhint: .*net=mlp"):
         method(one_number()).check()
@@ -214,3 +216,61 @@ def test_superfeds_loss_by_hand() -> None:
     batch = Batch.of(torch.ones(1, 1), torch.tensor([3.0]))
     loss = method.on_the_way(Vec.join(w=w, v=v), batch, (sent, torch.tensor(0.25), torch.tensor(1.0)))
     assert float(loss) == pytest.approx(2.25 + 1 + 0.5)
+
+
+# ---- FedCP and GPFL ----
+
+
+def test_fedcp_divides_features_between_two_heads() -> None:
+    # One feature of 1: LayerNorm makes of two outputs a and b the numbers 1 and -1 (or 0 and 0), so that r is
+    # e / (e + 1/e) where a > b. Global head 2, personal head 3: 2 r + 3 (1 - r).
+    method, w = FedCP(two_numbers()), two_numbers().w0
+    policy = Vec(weight=torch.tensor([[2.0], [1.0]]), bias=torch.zeros(2))
+    u = Vec.join(w=Vec(w | {"1.weight": torch.tensor([[3.0]])}), policy=policy)
+    scores, f = method.scores_from(
+        u, Vec({"1.weight": torch.tensor([[2.0]])}), torch.ones(1), torch.ones(1, 1)
+    )
+    r = math.e / (math.e + 1 / math.e)
+    assert float(f) == 1 and float(scores) == pytest.approx(2 * r + 3 * (1 - r), abs=1e-3)
+
+
+def test_a_policy_without_a_preference_takes_the_mean_of_both_heads(task: Any) -> None:
+    method, x = FedCP(task), torch.ones(2, 6)
+    policy = Vec(weight=torch.zeros(16, 8), bias=torch.zeros(16))
+    head = task.w0.pick(task.head)
+    scores, f = method.scores_from(Vec.join(w=task.w0, policy=policy), head, method.condition(head), x)
+    assert torch.allclose(scores, 2 * task.top(head, f / 2), atol=1e-6)
+
+
+def test_the_global_head_of_fedcp_is_the_mean_of_personal_heads(task: Any, clients_data: Any) -> None:
+    same = {c: clients_data[c] for c in ("c05", "c06")}
+    here = Loop(same)
+    w, _ = after(FedCP(task), here, 1).split("w", "policy")
+    n = [same[c].n for c in same]
+    heads = [here.keeps.get(c) for c in same]
+    mean = (n[0] * heads[0] + n[1] * heads[1]) / sum(n)
+    assert apart(w.pick(task.head), mean) < 1e-6
+
+
+def test_gpfls_losses_by_hand() -> None:
+    # One feature: the valve's normalisation of one number gives 0, so that features stay: f = 2. Class embeddings 1 and
+    # -1: cosines 1 and -1, angle log(1 + e^-2). Place (2 - 1)^2. Scores of the head (1, -1): 2 and -2.
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2, bias=False))
+    task = Task(net, "classes", 2)
+    layer = Vec(weight=torch.ones(1, 1), bias=torch.zeros(1), scale=torch.ones(1))
+    E = torch.tensor([[1.0], [-1.0]])
+    body, head = Vec({"0.weight": torch.ones(1, 1)}), Vec({"1.weight": torch.tensor([[1.0], [-1.0]])})
+    u = Vec.join(body=body, embeddings=Vec(E=E), gamma=layer, beta=layer, head=head)
+    batch = Batch.of(torch.tensor([[2.0]]), torch.tensor([0]))
+    loss = GPFL(task, lam=0.5).guided(u, batch, (E, E.mean(0), E[0]))
+    expected = math.log(1 + math.exp(-4)) + math.log(1 + math.exp(-2)) + 0.5 * 1
+    assert float(loss) == pytest.approx(expected, abs=1e-5)
+
+
+def test_gpfl_sends_all_but_the_head_and_knows_its_shares_of_classes(task: Any, clients_data: Any) -> None:
+    here, method = Loop(clients_data), GPFL(task)
+    shared = after(method, here, 1)
+    assert not any(k.startswith("head") for k in shared) and set(here.keeps.get("c03")) == set(task.head)
+    y = clients_data["c03"].train.y
+    shares = method.shares(here.data("c03"))
+    assert shares.tolist() == pytest.approx([float((y == k).float().mean()) for k in range(3)])

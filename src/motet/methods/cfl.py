@@ -10,7 +10,7 @@ from motet.core import NoReply, Positive, Talk, Tree, Turn, collect
 from motet.methods.fedavg import FedAvg
 from motet.parts.clusters import bipartition
 from motet.parts.several_models import flat, mixed
-from motet.vec import Vec, stack
+from motet.vec import Vec
 
 
 class CFL(FedAvg):
@@ -54,7 +54,7 @@ class CFL(FedAvg):
             return
         for label in {*halves} or {0}:
             half = [c for c, h in zip(names, halves or [0] * len(names), strict=True) if h == label]
-            mean = mixed(stack([replies[c] for c in half]), torch.full((len(half),), 1 / len(half)))
+            mean = mixed([replies[c] for c in half], torch.full((len(half),), 1 / len(half)))
             if label:
                 s["groups"] = s["groups"] | dict.fromkeys(half, len(s["models"]))
                 s["models"].append(mean)

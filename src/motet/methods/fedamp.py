@@ -11,8 +11,8 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.several_models import flat, mixed
-from motet.vec import Vec, stack
+from motet.parts.several_models import flat, unflat
+from motet.vec import Vec
 
 
 class FedAMP(FedAvg):
@@ -49,10 +49,9 @@ class FedAMP(FedAvg):
     def mixtures(self, models: dict[str, Vec], cohort: Sequence[str]) -> dict[str, Vec]:
         """u_i of each client."""
         known = sorted(models)
-        xi = attention(flat([models[c] for c in known]), self.sigma, self.alpha) if known else torch.zeros(0)
-        every = stack([models[c] for c in known]) if known else Vec()
-        u = {c: mixed(every, xi[known.index(c)]) for c in cohort if c in models}
-        return {c: u.get(c, self.task.w0) for c in cohort}
+        every = flat([models[c] for c in known]) if known else torch.zeros(0, 0)
+        u = dict(zip(known, attention(every, self.sigma, self.alpha) @ every, strict=True))
+        return {c: unflat(u[c], self.task.w0) if c in u else self.task.w0 for c in cohort}
 
     def global_model(self, s: Tree) -> None:
         return None
@@ -79,6 +78,6 @@ def attention(w: Tensor, sigma: float, alpha: float) -> Tensor:
     """xi of models (m, weights): (m, m), rows add up to 1."""
     many, far = len(w), torch.cdist(w, w, compute_mode="donot_use_mm_for_euclid_dist") ** 2
     width = far.sum() / max(many * (many - 1), 1)
-    xi = alpha / many * torch.exp(-far / (sigma * width.clamp(min=1e-300)))
+    xi = alpha / max(many, 1) * torch.exp(-far / (sigma * width.clamp(min=1e-300)))
     xi = xi - torch.diag(xi.diag())
     return xi + torch.diag(1 - xi.sum(1))

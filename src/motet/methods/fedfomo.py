@@ -13,8 +13,8 @@ from motet.client.data import orders
 from motet.core import Count, Talk, Tree, Turn, collect, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.games import local_loss_and_accuracy
-from motet.parts.several_models import mixed, one_of
-from motet.vec import Vec, stack
+from motet.parts.several_models import mixed
+from motet.vec import Vec
 
 
 class FedFomo(FedAvg):
@@ -39,7 +39,7 @@ class FedFomo(FedAvg):
         return {"models": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
-        offers = {c: stack(self.drawn(s["models"], c, turn.seed)) for c in turn.cohort}
+        offers = {c: self.drawn(s["models"], c, turn.seed) for c in turn.cohort}
         # collect, not average: clients are sent each other's models.
         replies = yield collect(self.train, turn.cohort, each=offers)
         return {"models": s["models"] | replies}
@@ -60,16 +60,15 @@ class FedFomo(FedAvg):
         return self.task.w0
 
     @verb
-    def train(self, models: Vec, theta: Vec, data: Data) -> tuple[Tree, Tree]:
+    def train(self, models: Tree, theta: Vec, data: Data) -> tuple[Tree, Tree]:
         w = self.weights(models, theta, data)
         theta = self.descend(self.task.loss, (1 - w.sum()) * theta + mixed(models, w), data)
         return theta, theta
 
-    def weights(self, models: Vec, theta: Vec, data: Data) -> Tensor:
+    def weights(self, models: list[Vec], theta: Vec, data: Data) -> Tensor:
         """w_n, (models,): 1 in all, or all 0 where no model helps."""
-        others = [one_of(models, n) for n in range(self.offered)]
-        own, *theirs = (local_loss_and_accuracy(self.task, m, data)[0] for m in (theta, *others))
-        far = torch.stack([(m - theta).sq().sqrt() for m in others])
+        own, *theirs = (local_loss_and_accuracy(self.task, m, data)[0] for m in (theta, *models))
+        far = torch.stack([(m - theta).sq().sqrt() for m in models])
         gain = (own - torch.stack(theirs)).clamp(min=0) / far.clamp(min=1e-12)
         return gain / gain.sum().clamp(min=1e-12)
 

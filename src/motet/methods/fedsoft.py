@@ -12,7 +12,7 @@ from motet.client import Batch, Data
 from motet.client.task import predicted
 from motet.core import Count, NotNegative, Positive, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.several_models import each_times, mixed, one_of, several_starts, shared_means
+from motet.parts.several_models import each_times, mixed, several_starts, shared_means
 from motet.vec import Vec
 
 _APART = (
@@ -32,7 +32,7 @@ class FedSoft(FedAvg):
 
     strength = "lam"
     k: Count = 3  # number of clusters (S)
-    lam: NotNegative = 0.1  # pull of a client's model to the clusters' (lambda)
+    lam: NotNegative = 0.01  # pull of a client's model to the clusters' (lambda)
     smooth: Positive = 0.01  # least share of a client in any cluster (sigma)
 
     def penalty(self) -> float:
@@ -41,34 +41,34 @@ class FedSoft(FedAvg):
     def start(self, turn: Turn) -> Tree | Talk:
         return several_starts(self.task.w0, self.k, _APART)
 
-    def round(self, models: Vec, turn: Turn) -> Tree | Talk:
+    def round(self, models: Tree, turn: Turn) -> Tree | Talk:
         sums, shares = yield average(self.train, turn.cohort, send=models)
         return shared_means(models, sums, shares)
 
-    def global_model(self, models: Vec) -> None:
+    def global_model(self, models: list[Vec]) -> None:
         return None
 
     def join(self, data: Data) -> Tree:
         return self.task.w0
 
     @verb
-    def train(self, models: Vec, own: Vec, data: Data) -> tuple[Tree, Tree]:
+    def train(self, models: Tree, own: Vec, data: Data) -> tuple[Tree, Tree]:
         u = self.shares(models, data.all)
         w = self.descend(self.near, mixed(models, u), data, given=(models, u))
         return (each_times(w, u), u), w
 
-    def near(self, w: Vec, batch: Batch, given: tuple[Vec, Tensor]) -> Tensor:
+    def near(self, w: Vec, batch: Batch, given: tuple[list[Vec], Tensor]) -> Tensor:
         models, u = given
-        far = torch.stack([(w - one_of(models, s)).sq() for s in range(self.k)])
+        far = torch.stack([(w - c).sq() for c in models])
         return self.task.loss(w, batch) + self.lam / 2 * (u * far).sum()
 
-    def shares(self, models: Vec, batch: Batch) -> Tensor:
+    def shares(self, models: list[Vec], batch: Batch) -> Tensor:
         """u_s, at least `smooth` and 1 in all."""
-        scores = [predicted(partial(self.task.predict, one_of(models, s)), batch) for s in range(self.k)]
+        scores = [predicted(partial(self.task.predict, c), batch) for c in models]
         losses = torch.stack([self.task.per_example_loss(z, batch.y, batch.live) for z in scores], -1)
         best = torch.nn.functional.one_hot(losses.argmin(-1), self.k).to(batch.live.dtype)
         u = (batch.live @ best / batch.live.sum()).clamp(min=self.smooth)
         return u / u.sum()
 
-    def personal(self, models: Vec, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+    def personal(self, models: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, own)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from motet.client import Data
@@ -31,23 +32,23 @@ class IFCA(FedAvg):
     def start(self, turn: Turn) -> Tree | Talk:
         return several_starts(self.task.w0, self.k)
 
-    def round(self, models: Vec, turn: Turn) -> Tree | Talk:
+    def round(self, models: Tree, turn: Turn) -> Tree | Talk:
         sums, shares = yield average(self.train, turn.cohort, send=models)
         return shared_means(models, sums, shares)
 
-    def global_model(self, models: Vec) -> None:
+    def global_model(self, models: list[Vec]) -> None:
         return None
 
     @verb
-    def train(self, models: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+    def train(self, models: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         s = self.choice(models, data)
         return (each_times(self.descend(self.task.loss, mixed(models, s), data), s), s), keep
 
-    def choice(self, models: Vec, data: Data) -> Tensor:
+    def choice(self, models: list[Vec], data: Data) -> Tensor:
         return least_of(losses_of(self.task, models, data.all), data.chance(self.k, salt=1))
 
-    def personal(self, models: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+    def personal(self, models: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, mixed(models, self.choice(models, data)))
 
-    def trained_model(self, sent: Vec, reply: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, reply[0].map(lambda a, _: a.sum(0)))
+    def trained_model(self, sent: Tree, reply: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, mixed(reply[0], torch.ones(self.k)))

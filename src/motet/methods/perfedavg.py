@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
-from motet.core import Count, NotNegative, Rate, Tree, verb
+from motet.core import Count, NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
+
+InnerRate = Annotated[float, "> 0", "auto", 0.3]  # at a whole safe rate, adapted models swing
 
 
 class PerFedAvg(FedAvg):
@@ -21,18 +24,20 @@ class PerFedAvg(FedAvg):
     Fallah et al. 2020, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic Meta-Learning
     Approach", Algorithm 1: w <- w - beta (I - alpha H(w)) grad f(w - alpha grad f(w, D), D'). H times a
     vector is a difference of two gradients (HF, the default), or H is left out (FO, delta 0).
-    Differs from the paper: D and D' are halves of one minibatch, and H is measured on D; replies are weighted by
-    numbers of examples; a client adapts the model by an epoch of steps before it uses it, where the paper takes one.
+    Differs from the paper: H is measured on D; D and D' have `batch` rows each; replies are weighted by numbers of
+    examples; a client adapts the model by an epoch of steps before it uses it, where the paper takes one.
     """
 
     strength = "inner_lr"
-    inner_lr: Rate = 0.1  # step of a client that adapts the model (alpha; lr is beta); auto = as lr
+    inner_lr: InnerRate = (
+        0.03  # step of a client that adapts the model (alpha; lr is beta); auto: 0.3 of a safe lr
+    )
     delta: NotNegative = 0.001  # length of the difference in place of the Hessian (HF); 0 = first-order (FO)
     tune: Count = 1  # epochs in which a client adapts the model before it uses it
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        return self.descend(self.after_adapting, w, data), keep
+        return self.descend(self.after_adapting, w, data, batch=2 * self.batch), keep
 
     def after_adapting(self, w: Vec, batch: Batch) -> Tensor:
         """A linear function of w with the gradient that the paper steps along."""
@@ -50,6 +55,9 @@ class PerFedAvg(FedAvg):
 
     def epochs_at_evaluation(self) -> int:
         return self.tune
+
+    def parts_trained(self, n: int) -> tuple[int, ...]:
+        return (n // 2,)  # rows of D', along whose gradients the steps go
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:

@@ -1,5 +1,6 @@
-"""Several models of one form at once: stacked along a first axis, mixed, compared, and started apart.
+"""Several models of one form at once: mixed, compared, and started apart.
 
+They are lists of models, not one stacked model: a site checks the shapes of every model that comes in a letter.
 What clients do with them is safe under vmap. Knows weights. Does not know whose models they are.
 """
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from motet.client import Batch, Task
 from motet.client.data import hashes
-from motet.vec import Vec, stack
+from motet.vec import Vec
 
 _LEAST = 1e-6  # share of clients below which nobody takes part in a model's mean
 _TIE = 1e-6  # largest difference of losses that chance may turn
@@ -29,29 +30,30 @@ def other_start(w0: Vec, number: int, share: float = 1.0) -> Vec:
     return Vec({k: flipped(a, salt) for salt, (k, a) in enumerate(w0.items())}) if number else w0
 
 
-def several_starts(w0: Vec, many: int, share: float = 1.0) -> Vec:
-    """(many, …) initial models that differ."""
-    return stack([other_start(w0, j, share) for j in range(many)])  # type: ignore[no-any-return]
+def several_starts(w0: Vec, many: int, share: float = 1.0) -> list[Vec]:
+    """Initial models that differ."""
+    return [other_start(w0, j, share) for j in range(many)]
 
 
-def one_of(models: Vec, j: int) -> Vec:
-    return models.map(lambda a, _: a[j])
+def mixed(models: Sequence[Vec], weights: Tensor) -> Vec:
+    """The sum of models, each by its weight."""
+
+    def one(k: str) -> Tensor:
+        every = torch.stack([w[k] for w in models])
+        found: Tensor = torch.tensordot(weights.to(every.dtype), every, dims=1)
+        return found
+
+    return Vec({k: one(k) for k in models[0]})
 
 
-def mixed(models: Vec, weights: Tensor) -> Vec:
-    """The sum of stacked models, each by its weight."""
-    return models.map(lambda a, _: torch.tensordot(weights.to(a.dtype), a, dims=1))
+def each_times(w: Vec, weights: Tensor) -> list[Vec]:
+    """One model as often as there are weights, each time by its weight."""
+    return [weights[j] * w for j in range(len(weights))]
 
 
-def each_times(w: Vec, weights: Tensor) -> Vec:
-    """One model stacked as often as there are weights, each time by its weight."""
-    return w.map(lambda a, _: weights.to(a.dtype).reshape(-1, *(1 for _ in a.shape)) * a)
-
-
-def losses_of(task: Task, models: Vec, batch: Batch) -> Tensor:
-    """The loss of each of the stacked models, (models,)."""
-    many = len(next(iter(models.values())))
-    return torch.stack([task.loss_over(one_of(models, j), batch) for j in range(many)])
+def losses_of(task: Task, models: Sequence[Vec], batch: Batch) -> Tensor:
+    """The loss of each model, (models,)."""
+    return torch.stack([task.loss_over(w, batch) for w in models])
 
 
 def least_of(losses: Tensor, chance: Tensor) -> Tensor:
@@ -59,14 +61,18 @@ def least_of(losses: Tensor, chance: Tensor) -> Tensor:
     return torch.nn.functional.one_hot((losses + _TIE * chance).argmin(), len(losses)).to(losses.dtype)
 
 
-def shared_means(models: Vec, sums: Vec, shares: Tensor) -> Vec:
+def shared_means(models: Sequence[Vec], sums: Sequence[Vec], shares: Tensor) -> list[Vec]:
     """Means of several models from the mean of what each client gave to each of them; a model without clients stays."""
-    mean = sums.map(
-        lambda a, _: a / shares.clamp(min=_LEAST).to(a.dtype).reshape(-1, *(1 for _ in a.shape[1:]))
-    )
-    return mean.where(shares > _LEAST, models)
+    parts = zip(models, sums, shares.tolist(), strict=True)
+    return [total / share if share > _LEAST else old for old, total, share in parts]
 
 
 def flat(models: Sequence[Vec]) -> Tensor:
     """(models, weights) in double precision."""
     return torch.stack([torch.cat([a.flatten() for a in w.values()]).double() for w in models])
+
+
+def unflat(row: Tensor, like: Vec) -> Vec:
+    """The model whose weights are a row of `flat`."""
+    parts = torch.split(row, [a.numel() for a in like.values()])
+    return Vec({k: v.reshape(a.shape).to(a.dtype) for (k, a), v in zip(like.items(), parts, strict=True)})
