@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -11,11 +10,12 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import NotNegative, Positive, Share, Talk, Tree, Turn, collect, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import CollectedModels
 from motet.parts.several_models import flat, unflat
 from motet.vec import Vec
 
 
-class FedAMP(FedAvg):
+class FedAMP(CollectedModels, FedAvg):
     """FedAMP: each client is sent a mixture of clients' models, in which models that are like its own count most.
 
     Huang et al. 2021, "Personalized Cross-Silo Federated Learning on Non-IID Data", Algorithm 1: a client gets
@@ -38,9 +38,6 @@ class FedAMP(FedAvg):
     def penalty(self) -> float:
         return super().penalty() + self.lam
 
-    def start(self, turn: Turn) -> Tree | Talk:
-        return {"models": {}}
-
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         # collect, not average: models are compared with each other.
         replies = yield collect(self.train, turn.cohort, each=self.mixtures(s["models"], turn.cohort))
@@ -53,15 +50,6 @@ class FedAMP(FedAvg):
         u = dict(zip(known, attention(every, self.sigma, self.alpha) @ every, strict=True))
         return {c: unflat(u[c], self.task.w0) if c in u else self.task.w0 for c in cohort}
 
-    def global_model(self, s: Tree) -> None:
-        return None
-
-    def download(self, s: Tree, client: str) -> Tree:
-        return ()  # a client uses the model that it trained
-
-    def join(self, data: Data) -> Tree:
-        return self.task.w0
-
     @verb
     def train(self, u: Vec, own: Vec, data: Data) -> tuple[Tree, Tree]:
         w = self.descend(self.near, u, data, given=u)
@@ -69,9 +57,6 @@ class FedAMP(FedAvg):
 
     def near(self, w: Vec, batch: Batch, u: Vec) -> Tensor:
         return self.task.loss(w, batch) + self.lam / 2 * (w - u).sq()
-
-    def personal(self, view: Tree, w: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, w)
 
 
 def attention(w: Tensor, sigma: float, alpha: float) -> Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,10 +12,11 @@ from motet.client import Batch, Data
 from motet.core import NotNegative, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.features import features
+from motet.parts.prototypes import MeasuredFeatures
 from motet.vec import Vec
 
 
-class FedDBE(FedAvg):
+class FedDBE(MeasuredFeatures, FedAvg):
     """FedDBE: FedAvg whose clients each keep a vector that is added to the features, and hold mean features together.
 
     Zhang et al. 2023, "Eliminating Domain Bias for Federated Learning in Representation Space", Algorithm 1 (DBE with
@@ -32,7 +31,6 @@ class FedDBE(FedAvg):
     strength = "kappa"
     measuring = ("mean_features",)
     kappa: NotNegative = 1.0  # pull of mean features to those of all clients; the paper: 1 to 200
-    feature_clip: NotNegative = 0.0  # features are cut to this size before their mean is sent; 0 = no limit
 
     def start(self, turn: Turn) -> Tree | Talk:
         return {"w": self.task.w0, "z": torch.zeros(self.task.width), "known": torch.tensor(0.0)}
@@ -73,8 +71,7 @@ class FedDBE(FedAvg):
 
     @verb
     def mean_features(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        f = features(self.task, w, data.x)
-        f = f.clamp(-self.feature_clip, self.feature_clip) if self.feature_clip else f
+        f = self.clipped(features(self.task, w, data.x))
         return data.live @ f / data.live.sum(), keep
 
     def personal(self, w: Vec, p: Vec, data: Data) -> Callable[[Tensor], Tensor]:
@@ -85,9 +82,3 @@ class FedDBE(FedAvg):
 
     def numbers_measured(self, verb: str, reply: int, rounds: int) -> int:
         return reply  # once in a run
-
-    def bounded(self, most: float) -> Self:
-        return replace(self, feature_clip=min(most, self.feature_clip or most))
-
-    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
-        return reply + (self.feature_clip or 1.0) * draw(reply.shape).to(reply)

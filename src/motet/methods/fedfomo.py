@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
@@ -13,11 +10,12 @@ from motet.client.data import orders
 from motet.core import Count, Talk, Tree, Turn, collect, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.games import local_loss_and_accuracy
+from motet.parts.personal_parts import CollectedModels
 from motet.parts.several_models import mixed
 from motet.vec import Vec
 
 
-class FedFomo(FedAvg):
+class FedFomo(CollectedModels, FedAvg):
     """FedFomo: each client is sent some other clients' models, and moves to them as far as they help it.
 
     Zhang et al. 2021, "Personalized Federated Learning with First Order Model Optimization", Algorithm 1: a client's
@@ -35,9 +33,6 @@ class FedFomo(FedAvg):
         5  # models of others that a client is sent in a round (M); initial weights where there are fewer
     )
 
-    def start(self, turn: Turn) -> Tree | Talk:
-        return {"models": {}}
-
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         offers = {c: self.drawn(s["models"], c, turn.seed) for c in turn.cohort}
         # collect, not average: clients are sent each other's models.
@@ -49,15 +44,6 @@ class FedFomo(FedAvg):
         many = torch.tensor(len(others))
         order = orders(torch.tensor(seed_of(seed, client)), 0, many, len(others)).tolist()
         return ([others[i] for i in order] + [self.task.w0] * self.offered)[: self.offered]
-
-    def global_model(self, s: Tree) -> None:
-        return None
-
-    def download(self, s: Tree, client: str) -> Tree:
-        return ()  # a client uses the model that it trained
-
-    def join(self, data: Data) -> Tree:
-        return self.task.w0
 
     @verb
     def train(self, models: Tree, theta: Vec, data: Data) -> tuple[Tree, Tree]:
@@ -71,6 +57,3 @@ class FedFomo(FedAvg):
         far = torch.stack([(m - theta).sq().sqrt() for m in models])
         gain = (own - torch.stack(theirs)).clamp(min=0) / far.clamp(min=1e-12)
         return gain / gain.sum().clamp(min=1e-12)
-
-    def personal(self, view: Tree, theta: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, theta)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,9 +9,10 @@ from torch import Tensor
 
 from motet.client import Batch, Data
 from motet.client.task import predicted
-from motet.core import Count, NotNegative, Positive, Talk, Tree, Turn, average, verb
-from motet.methods.fedavg import FedAvg
-from motet.parts.several_models import each_times, mixed, several_starts, shared_means
+from motet.core import NotNegative, Positive, Talk, Tree, Turn, verb
+from motet.methods.ifca import IFCA
+from motet.parts.personal_parts import OwnModel
+from motet.parts.several_models import each_times, mixed, several_starts
 from motet.vec import Vec
 
 _APART = (
@@ -20,7 +20,7 @@ _APART = (
 )
 
 
-class FedSoft(FedAvg):
+class FedSoft(OwnModel, IFCA):
     """FedSoft: a client belongs to several clusters, each by the share of its examples that its model fits best.
 
     Ruan & Joe-Wong 2022, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", Algorithm 1. A
@@ -31,7 +31,6 @@ class FedSoft(FedAvg):
     """
 
     strength = "lam"
-    k: Count = 3  # number of clusters (S)
     lam: NotNegative = 0.01  # pull of a client's model to the clusters' (lambda)
     smooth: Positive = 0.01  # least share of a client in any cluster (sigma)
 
@@ -40,16 +39,6 @@ class FedSoft(FedAvg):
 
     def start(self, turn: Turn) -> Tree | Talk:
         return several_starts(self.task.w0, self.k, _APART)
-
-    def round(self, models: Tree, turn: Turn) -> Tree | Talk:
-        sums, shares = yield average(self.train, turn.cohort, send=models)
-        return shared_means(models, sums, shares)
-
-    def global_model(self, models: list[Vec]) -> None:
-        return None
-
-    def join(self, data: Data) -> Tree:
-        return self.task.w0
 
     @verb
     def train(self, models: Tree, own: Vec, data: Data) -> tuple[Tree, Tree]:
@@ -69,6 +58,3 @@ class FedSoft(FedAvg):
         best = torch.nn.functional.one_hot(losses.argmin(-1), self.k).to(batch.live.dtype)
         u = (batch.live @ best / batch.live.sum()).clamp(min=self.smooth)
         return u / u.sum()
-
-    def personal(self, models: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, own)

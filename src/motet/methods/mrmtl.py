@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 from torch import Tensor
 
 from motet.client import Batch, Data
 from motet.core import NotNegative, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import OwnModel
 from motet.vec import Vec
 
 
-class MRMTL(FedAvg):
+class MRMTL(OwnModel, FedAvg):
     """MR-MTL: each client trains a model of its own that is held near the mean of all clients' models.
 
     Liu et al. 2022, "On Privacy and Personalization in Cross-Silo Federated Learning", Algorithm 1 (mean-regularised
@@ -31,9 +29,6 @@ class MRMTL(FedAvg):
     def round(self, mean: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=mean, weights=dict.fromkeys(turn.cohort, 1.0)))
 
-    def join(self, data: Data) -> Tree:
-        return self.task.w0
-
     @verb
     def train(self, mean: Vec, own: Vec, data: Data) -> tuple[Tree, Tree]:
         w = self.descend(self.near, own, data, given=mean)
@@ -41,6 +36,3 @@ class MRMTL(FedAvg):
 
     def near(self, w: Vec, batch: Batch, mean: Vec) -> Tensor:
         return self.task.loss(w, batch) + self.lam / 2 * (w - mean).sq()
-
-    def personal(self, mean: Vec, w: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, w)

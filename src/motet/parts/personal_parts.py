@@ -1,7 +1,7 @@
-"""One part of a network stays with each client, and the rest is averaged.
+"""What of a model is a client's own: one part of a network, or a whole model.
 
 `PersonalPart` goes before FedAvg. A method says in `stays` which weights never leave; both parts are trained together
-unless it trains otherwise.
+unless it trains otherwise. `OwnModel` and `CollectedModels` are for clients that have a model beside the shared ones.
 Knows names of weights. Does not know why a part is personal.
 """
 
@@ -46,6 +46,29 @@ class PersonalPart(Method):
 
     def personal(self, shared: Vec, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(shared | own))
+
+
+class OwnModel(Method):
+    """A method whose clients keep a whole model of their own and use it."""
+
+    def join(self, data: Data) -> Tree:
+        return self.task.w0
+
+    def personal(self, view: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, own)
+
+
+class CollectedModels(OwnModel):
+    """And whose server collects these models: its state has the last one of each client, and no global one."""
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return {"models": {}}
+
+    def global_model(self, state: Tree) -> None:
+        return None
+
+    def download(self, state: Tree, client: str) -> Tree:
+        return ()  # a client uses the model that it trained
 
 
 # ---- networks that have no such part ----

@@ -23,11 +23,27 @@ from motet.parts.personal_parts import refuse_without_body, without_classes
 from motet.vec import Vec
 
 
-class Prototypes(Method):
+class MeasuredFeatures(Method):
+    """A method whose clients send means of features: how large these may be, and noise of that size."""
+
+    feature_clip: NotNegative = (
+        0.0  # features are cut to this size before a mean of them is sent; 0 = no limit
+    )
+
+    def clipped(self, z: Tensor) -> Tensor:
+        return z.clamp(-self.feature_clip, self.feature_clip) if self.feature_clip else z
+
+    def bounded(self, most: float) -> Self:
+        return replace(self, feature_clip=min(most, self.feature_clip or most))
+
+    def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
+        return reply + (self.feature_clip or 1.0) * draw(reply.shape).to(reply)
+
+
+class Prototypes(MeasuredFeatures):
     """A method whose clients send prototypes of the classes that they hold."""
 
     measuring = ("prototypes",)
-    feature_clip: NotNegative = 0.0  # features are cut to this size before prototypes are made; 0 = no limit
 
     def check(self) -> None:
         super().check()
@@ -47,20 +63,9 @@ class Prototypes(Method):
         total = data.live.sum()
         return {"sums": sums / total, "counts": counts / total}, keep
 
-    def clipped(self, z: Tensor) -> Tensor:
-        return z.clamp(-self.feature_clip, self.feature_clip) if self.feature_clip else z
-
-    def bounded(self, most: float) -> Self:
-        least = min(most, self.feature_clip or most)
-        return replace(self, feature_clip=least)
-
     def noised(self, verb: str, sent: Tree, reply: Tree, draw: Callable[[Sequence[int]], Tensor]) -> Tree:
-        size = self.feature_clip or 1.0
-        sums, counts = reply["sums"], reply["counts"]
-        return {
-            "sums": sums + size * draw(sums.shape).to(sums),
-            "counts": (counts + draw(counts.shape).to(counts)).clamp(min=0),
-        }
+        counts = reply["counts"] + draw(reply["counts"].shape).to(reply["counts"])
+        return {"sums": super().noised(verb, sent, reply["sums"], draw), "counts": counts.clamp(min=0)}
 
 
 def blank(task: Task) -> dict[str, Tensor]:
