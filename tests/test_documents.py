@@ -121,6 +121,24 @@ def test_code_in_documents_is_python_and_imports_what_is_there(path: Path) -> No
                 exec(f"from {node.module} import {', '.join(a.name for a in node.names)}", {})
 
 
+def test_the_guide_to_methods_has_every_method_and_the_readme_their_number() -> None:
+    guide = (ROOT / "docs/guides/methods.md").read_text()
+    named = {
+        name
+        for row in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE)
+        for name in re.findall("`(\\w+)`", row)
+    }
+    assert named == set(recipes.method_names())
+    assert f"There are {len(named)} methods" in (ROOT / "README.md").read_text()
+
+
+def test_the_guide_to_methods_says_which_setting_is_tuned() -> None:
+    guide = (ROOT / "docs/guides/methods.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (\S+) \|$", guide, re.MULTILINE)
+    said = {name: tuned.strip("`–") for name, tuned in rows}
+    assert said == {name: recipes.method_class(name).strength for name in said} and len(said) > 30
+
+
 # ---- links and paths ----
 
 

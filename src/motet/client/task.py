@@ -30,6 +30,7 @@ from motet.vec import Vec
 
 Array = np.ndarray[Any, Any]
 _NORMS = nn.modules.batchnorm._BatchNorm
+_EVERY_NORM = (_NORMS, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
 _MEASURED = 256  # examples at once from which a client measures its statistics
 _SLICE = 512  # examples predicted at once
@@ -55,7 +56,8 @@ class Task:
 
     `kind` says whether it tells classes apart, predicts numbers, or ranks risks (survival); `criterion` is the loss
     that it is trained by: without one cross-entropy, squared error, or Cox's partial likelihood.
-    `head` names the parameters of its last layer. `scale` and `offset` turn predicted numbers into the
+    `head` names the parameters of its last layer, `body` those of the others, `norms` those of layers that normalise
+    (BatchNorm with its statistics, GroupNorm, LayerNorm). `scale` and `offset` turn predicted numbers into the
     target's own unit. `own` is a metric of the user's own. `pixels` says how bytes of images are normalised.
     `statistics` is whose statistics BatchNorm layers use (client/batchnorm.py), "" without such layers. `build`
     makes another network for the same examples by its name, for methods that want a second one.
@@ -84,6 +86,9 @@ class Task:
         self._w0 = {CPU: Vec({k: p.detach().clone() for k, p in named.items()})}
         self.head = last_layer(net)
         self.body = tuple(k for k in self.w0 if k not in self.head)
+        self.norms = tuple(
+            k for k in self.w0 if isinstance(net.get_submodule(k.rpartition(".")[0]), _EVERY_NORM)
+        )
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
         self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
         self._own = threading.local()
@@ -111,6 +116,11 @@ class Task:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _own=threading.local())
+
+    @property
+    def width(self) -> int:
+        """How many features the last layer, which must be linear, sees."""
+        return next(self.w0[k].shape[1] for k in self.head if self.w0[k].ndim == 2)
 
     def other(self, name: str) -> Task:
         """The same task with another network, always the same one for a name."""
@@ -158,6 +168,15 @@ class Task:
 
     def loss(self, w: Vec, batch: Batch) -> Tensor:
         return batch.mean(self.per_example_loss(self.predict(w, batch.x), batch.y, batch.live))
+
+    def loss_of_part(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
+        """The loss of a network of which one part is trained and the rest is fixed."""
+        return self.loss(Vec(rest | part), batch)
+
+    def loss_over(self, w: Vec, batch: Batch) -> Tensor:
+        """As `loss`, of any number of examples: they are predicted a few at a time."""
+        scores = predicted(partial(self.predict, w), batch)
+        return batch.mean(self.per_example_loss(scores, batch.y, batch.live))
 
     def curved_loss(self, w: Vec, batch: Batch) -> Tensor:
         """As `loss`, with a curvature that decides on a learning rate where the loss itself has none."""

@@ -63,7 +63,9 @@ class LocalSGD(Method):
             "decay": self.decay,
             "clip": self.clip or None,
         }
-        return descend(loss, w, data, **usual | how)
+        return (
+            descend(loss, w, data, **usual | how) if w else w
+        )  # the body of a network of one layer is empty
 
 
 class FedAvg(LocalSGD):

@@ -11,8 +11,8 @@ from torch import Tensor
 from motet.client import Data
 from motet.core import Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
-from motet.methods.fedper import all_head
 from motet.parts.grouping import Grouping, updated
+from motet.parts.personal_parts import all_head
 from motet.vec import Vec
 
 
@@ -40,7 +40,7 @@ class FedPerC(Grouping, FedAvg):
 
     def remarks(self) -> list[str]:
         after = "after the warm-up nothing is shared, and clients train alone"
-        return all_head(self, after) if not self.task.body else []
+        return all_head(self, after)
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         if self.is_warm_up(s, turn):

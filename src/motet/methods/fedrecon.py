@@ -7,9 +7,10 @@ from functools import partial
 
 from torch import Tensor
 
-from motet.client import Batch, Data
-from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
+from motet.client import Data
+from motet.core import Count, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import refuse_without_body
 from motet.vec import Vec
 
 
@@ -27,11 +28,7 @@ class FedRecon(FedAvg):
     server_lr: Positive = 1.0  # step of the server towards the mean of the replies (eta_s); 1 = the mean
 
     def start(self, turn: Turn) -> Tree | Talk:
-        if not self.task.body:
-            raise MethodUnfit(
-                "fedrecon shares the body of a network and rebuilds its head, and this network is all head.\n"
-                "hint: use a network with more than one layer, say net=mlp"
-            )
+        refuse_without_body(self, "shares the body of a network and rebuilds its head")
         return self.task.w0.drop(self.task.head)
 
     def round(self, body: Vec, turn: Turn) -> Tree | Talk:
@@ -46,15 +43,12 @@ class FedRecon(FedAvg):
         order, n = data.order(), data.n
         support, query = data.some(order[0::2], (n + 1) // 2), data.some(order[1::2], n // 2)
         head = self.rebuilt(body, support)
-        return self.descend(self.with_rest, body, query, given=head), keep
+        return self.descend(self.task.loss_of_part, body, query, given=head), keep
 
     def rebuilt(self, body: Vec, data: Data) -> Vec:
         blank = self.task.w0.pick(self.task.head)
         how = {"lr": self.recon_lr, "epochs": self.recon_epochs}
-        return self.descend(self.with_rest, blank, data, given=body, **how)
-
-    def with_rest(self, part: Vec, batch: Batch, rest: Vec) -> Tensor:
-        return self.task.loss(Vec(rest | part), batch)
+        return self.descend(self.task.loss_of_part, blank, data, given=body, **how)
 
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(body | self.rebuilt(body, data)))

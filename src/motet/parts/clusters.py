@@ -56,6 +56,18 @@ def linked(rows: Vectors, threshold: float) -> Labels:
     return in_order(near.argmax(1))  # a group is named by its first row
 
 
+def bipartition(similarity: Vectors) -> Labels:
+    """Two groups of rows, from similarities of all pairs: complete linkage keeps the least similar rows apart.
+
+    >>> bipartition(np.array([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])).tolist()
+    [0, 0, 1]
+    """
+    from sklearn.cluster import AgglomerativeClustering
+
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(1.0 - similarity)
+    return in_order(found.labels_)
+
+
 def random_groups(many: int, k: int, seed: int) -> Labels:
     """Random groups whose sizes differ by at most one."""
     return in_order(np.random.default_rng(seed).permutation(many) % k)

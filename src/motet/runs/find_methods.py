@@ -17,6 +17,16 @@ from motet.runs.recipe_text import RecipeError
 from motet.settings import import_named
 from motet.text import unknown
 
+_KNOWN_AS = {  # names of papers for methods that have another name here
+    "fedavgm": "method=fedopt method.server_optimiser=momentum",
+    "fedadam": "method=fedopt method.server_optimiser=adam",
+    "fedadagrad": "method=fedopt method.server_optimiser=adagrad",
+    "fedyogi": "method=fedopt method.server_optimiser=yogi",
+    "hypcluster": "method=ifca",
+    "perfedavg_fo": "method=perfedavg method.delta=0",
+    "fomaml": "method=perfedavg method.delta=0",
+}
+
 
 def method_names() -> list[str]:
     """Every method there is: the names of the files in motet/methods."""
@@ -36,6 +46,8 @@ def method_class(name: str) -> type[Method]:
                 f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
             )
         return found
+    if name in _KNOWN_AS:
+        raise RecipeError(f"unknown method {name}\nhint: it is a setting of another one: {_KNOWN_AS[name]}")
     if name not in method_names():
         raise RecipeError(unknown("method", name, method_names()))
     return only_method(import_module(f"motet.methods.{name}"), name)
