@@ -11,14 +11,16 @@ from torch import nn
 
 from motet.client import ClientData, Task
 from motet.core import NoReply, Turn, average, collect, verb
-from motet.engines.choose import choose
+from motet.engines.choose import Choice, choose
 from motet.engines.client_state import ClientStates
+from motet.engines.cores import CORES, cores
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop, VerbFailed, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.engines.wrappers.counted import Counted
+from motet.errors import UsageError
 from motet.methods.fedavg import FedAvg
 from motet.methods.local import Local
 from motet.vec import Vec
@@ -238,3 +240,22 @@ def test_stacked_examples_are_remembered_up_to_a_limit(
     e.free = 3000
     play(e, FedAvg(task), task.w0, turn(e))
     assert 0 <= e.free < 3000 and len(e.stacks) < 3
+
+
+def test_workers_of_a_study_are_told_their_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv(CORES, raising=False)
+    assert cores() == 8
+    monkeypatch.setenv(CORES, "2")
+    assert cores() == 2
+    monkeypatch.setenv(CORES, "64")
+    assert cores() == 8
+
+
+def test_compiled_steps_that_were_asked_for_are_refused_without_a_compiler(
+    monkeypatch: pytest.MonkeyPatch, clients_data: Any
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
+        Choice("vmap", 5, True).build(clients_data)

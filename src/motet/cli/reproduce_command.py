@@ -113,7 +113,7 @@ def run(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
 
 def follow(found: Any, base: Path, args: Any) -> tuple[dict[str, Any], list[Any]]:
     """The experiment's own procedure."""
-    from motet.engines.threads import cores
+    from motet.engines.cores import cores
     from motet.runs import experiment as experiments
     from motet.runs.recipe_text import RecipeError
 

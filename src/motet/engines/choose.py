@@ -22,10 +22,11 @@ from motet.client.devices import CPU, widest_float
 from motet.client.step_library import compiler
 from motet.core import Client, Method, is_solo, is_verb
 from motet.engines.client_state import ClientStates
+from motet.engines.cores import cores
 from motet.engines.device_names import best_there, device_named, free_memory
 from motet.engines.loop import Loop
 from motet.engines.memory_needs import check_memory, chunk_for, client_bytes, is_small_step
-from motet.engines.threads import Threads, cores
+from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
 from motet.errors import UsageError
 
@@ -61,6 +62,7 @@ class Choice:
             return self.build_on_cluster(clients_data, keeps)
         device = device_named(self.device)
         if self.name == "vmap":
+            check_compiler(self.compiled)
             return Vmap(
                 clients_data, keeps, chunk=self.chunk, compiled=self.compiled, workers=workers, device=device
             )
@@ -204,6 +206,14 @@ def why_not_one_by_one(task: Task, clients_data: Mapping[Client, ClientData], me
     if first.augment:
         return "images are shifted and mirrored"
     return why_not_fused(task.loss, task.w0, rows.x, rows.y, int(getattr(method, "batch", 16)))
+
+
+def check_compiler(compiled: bool) -> None:
+    if compiled and compiler() is None:
+        raise UsageError(
+            "engine.compile is yes, which needs a C++ compiler, and none was found.\n"
+            "hint: install g++ or clang++, or name one in CXX; a new run may have engine.compile=no"
+        )
 
 
 # ---- on another device ----

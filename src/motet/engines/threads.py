@@ -7,7 +7,6 @@ Knows threads. Does not know what any verb does.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from motet.client.devices import CPU
 from motet.client.visit import single_thread
 from motet.core import Ask, Client, Tree, Verb
 from motet.engines.client_state import ClientStates
+from motet.engines.cores import cores
 from motet.engines.loop import Loop
 
 
@@ -72,8 +72,3 @@ class Threads(Loop):
         reply, keep = work.result()
         if keep_as is None or self.accepted(keep_as, client, reply, keep):
             yield client, reply
-
-
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

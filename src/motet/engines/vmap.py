@@ -23,11 +23,11 @@ from motet.client.population import Population, rows_of
 from motet.client.visit import VerbFailed, checked_pair
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
+from motet.engines.cores import cores
 from motet.engines.evaluate import evaluation_request, personal_model, predictions, predictions_trained
 from motet.engines.loop import Loop, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.placement import Placement
-from motet.engines.threads import cores
 from motet.errors import UsageError
 from motet.vec import leaves, stack, unstack
 

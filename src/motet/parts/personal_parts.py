@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from motet.client import Data
-from motet.client.descent import Loss
+from motet.client.descent_rule import Loss
 from motet.core import Method, MethodUnfit, Talk, Tree, Turn, verb
 from motet.vec import Vec
 

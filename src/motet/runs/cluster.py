@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from motet.client import Batch, ClientData
 from motet.core import Client
+from motet.engines.cores import cores
 from motet.engines.ray_cluster import Cluster, connect
-from motet.engines.threads import cores
 from motet.errors import RunError
 from motet.runs.build import Resolved
 from motet.runs.identity import source_digest, versions

@@ -19,8 +19,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from motet.engines.cores import cores
 from motet.engines.ray_cluster import Cluster, Handle, Lost, Ref, connect
-from motet.engines.threads import cores
 from motet.errors import RunError
 from motet.runs.cluster import check_versions
 from motet.runs.jobs import Job, Outcome

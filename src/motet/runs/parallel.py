@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
-from motet.engines.threads import cores
+from motet.engines.cores import cores
 from motet.errors import Stopped
 from motet.runs.build import resolve
 from motet.runs.jobs import Event, Job, Outcome, perform_one
@@ -160,7 +160,7 @@ class WorkerPool:
                 return worker
         if len(self.workers) == self.at_once:
             return None
-        self.workers.append(Hired(self.events, WorkerProcess()))
+        self.workers.append(Hired(self.events, WorkerProcess(max(1, cores() // self.at_once))))
         return self.workers[-1]
 
     def take_next(self) -> None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TextIO
 
+from motet.engines.cores import CORES
 from motet.errors import RunError
 
 FORKS = sys.platform == "linux"  # elsewhere a copy of a process that has loaded libraries is not safe
@@ -45,9 +46,10 @@ class Template:
         theirs.close()
         atexit.register(self.process.kill)  # also where no study begins
 
-    def copy(self, streams: list[int]) -> int:
+    def copy(self, streams: list[int], environment: dict[str, str]) -> int:
         """A new worker with these as stdin, stdout and stderr; its number."""
-        socket.send_fds(self.line, [json.dumps(surroundings()).encode()], streams)
+        around = surroundings() | {"env": environment}
+        socket.send_fds(self.line, [json.dumps(around).encode()], streams)
         if not (number := self.line.recv(100)):
             raise RunError("a worker process could not be started\nhint: --jobs 1 needs none")
         return int(number)
@@ -89,6 +91,7 @@ def end_template() -> None:
 class WorkerProcess:
     """A worker process and the pipes to it: its orders, what it answers, and its stderr."""
 
+    cores: int = 0  # that it may use; 0 = all
     orders: TextIO = field(init=False)
     answers: TextIO = field(init=False)
     errors: TextIO = field(init=False)
@@ -101,15 +104,20 @@ class WorkerProcess:
         )
         self.original = template()
         if self.original:
-            self.number = self.original.copy([stdin, stdout, stderr])
+            self.number = self.original.copy([stdin, stdout, stderr], self.environment)
         else:
-            around = json.dumps(surroundings())
+            paths = os.pathsep.join(p or os.getcwd() for p in sys.path)
             self.process = subprocess.Popen(
                 COMMAND, stdin=stdin, stdout=stdout, stderr=stderr,
-                start_new_session=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(json.loads(around)["path"])},
+                start_new_session=True, env=self.environment | {"PYTHONPATH": paths},
             )  # fmt: skip
         for end in (stdin, stdout, stderr):
             os.close(end)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's, with the worker's part of the cores."""
+        return dict(os.environ) | ({CORES: str(self.cores)} if self.cores else {})
 
     def send(self, line: str) -> None:
         self.orders.write(line)
