@@ -65,7 +65,7 @@ class Vmap(Loop):
         super().begin(method, turn)
 
     def mean(self, ask: Ask) -> Tree:
-        if is_solo(ask.verb):
+        if is_solo(ask.verb) or self.guards(ask):
             return super().mean(ask)
         fold = self.fold()
         # Only a plain sum is made on the device: a guard compares replies on the host.

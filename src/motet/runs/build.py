@@ -24,6 +24,9 @@ from motet.data.load import load
 from motet.engines.choose import Choice, choose
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
+from motet.guard.pairs.chain import Chain, Guard
+from motet.guard.pairs.clip import Clip
+from motet.guard.pairs.compress import Compress
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
 from motet.runs.choose_loss import check_loss, check_row_weights, chosen_loss, criterion_of
@@ -267,6 +270,14 @@ def attackers_of(recipe: Recipe, clients: Iterable[Client]) -> list[Client]:
         return []
     order = sorted(everyone, key=lambda c: seed_of(recipe.seed, "attackers", c))
     return sorted(order[: whole(guard.attackers, len(everyone))])
+
+
+def chain_of(guard: GuardSettings) -> Chain | None:
+    """The guards that replies leave through; None if there are none."""
+    guards: list[Guard] = [Clip(guard.clip)] if guard.clip else []
+    if guard.bits != 32 or guard.top < 1:
+        guards.append(Compress(guard.bits, guard.top))
+    return Chain(tuple(guards)) if guards else None
 
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:

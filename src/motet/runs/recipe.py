@@ -28,6 +28,7 @@ from motet.runs.recipe_text import merge as merge
 from motet.runs.recipe_text import parse_file as parse_file
 from motet.runs.recipe_text import parse_word as parse_word
 from motet.runs.sections import (
+    NEW_IN_GUARD,
     PLAIN,
     EngineSettings,
     GuardSettings,
@@ -120,6 +121,8 @@ class Recipe:
             del what["engine"]["device"]  # as in runs of the version in which there was no other
         if self.guard == GuardSettings():
             del what["guard"]  # so that runs of the version before it are found again
+        for name in (k for k in NEW_IN_GUARD if what.get("guard", {}).get(k) == getattr(GuardSettings, k)):
+            del what["guard"][name]
         if not self.weights:
             what["net"].pop("weights", None)
         usual = vars(LossSettings()) | ({"loss": self.loss.loss} if self.loss.loss in USUAL.values() else {})

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from motet.core import Count, NotNegative, Share
 
 Half = Annotated[float, "0 to 0.5"]
+PositiveShare = Annotated[float, "above 0, up to 1"]
 Whole = Annotated[int, ">= 0"]
 Inside = Annotated[float, "above 0 and below 1"]
 
@@ -63,7 +64,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class GuardSettings:
-    """Robust aggregation, and simulated attacks to test it with."""
+    """What replies go through when they leave, robust aggregation, and simulated attacks to test it with."""
 
     mean: Literal["mean", "median", "trimmed", "krum"] = (
         "mean"  # how replies are averaged; all but mean show the server every single reply
@@ -72,6 +73,13 @@ class GuardSettings:
     mix: bool = True  # median and trimmed only: first average each reply with its nearest neighbours
     hostile: Half = 0.2  # krum and mix: assumed share of hostile replies
     chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
+    clip: NotNegative = (
+        0.0  # longest update that leaves a client (L2 norm); longer ones are cut to it; 0 = any
+    )
+    bits: Literal[32, 8] = 32  # of each number of an update; 8 = rounded at random, errors are sent later
+    top: PositiveShare = (
+        1.0  # share of an update's numbers that leaves, the largest ones; others are sent later
+    )
     masked: bool = False  # secure aggregation; not available in this version
     attack: Literal["none", "nan", "zero", "flip"] = (
         "none"  # simulated attack; attackers send nan, zeros, or their update with its sign flipped
@@ -82,6 +90,9 @@ class GuardSettings:
     def learns(self) -> str:
         """What the server learns beyond what the method asks for."""
         return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
+
+
+NEW_IN_GUARD = ("clip", "bits", "top")  # runs of the version before these are found again
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from motet.data.federated import DataError, FederatedData
 from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
+from motet.runs.build import chain_of
 from motet.runs.recipe import Recipe, Settings
 from motet.trusted_code import AT_SITES as AT_SITES
 from motet.trusted_code import Consent, names_in
@@ -148,6 +149,11 @@ def check_for_sites(recipe: Recipe) -> None:
     if recipe.guard.attack != "none":
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
+        )
+    if chain_of(recipe.guard):
+        raise FederationError(
+            "guard.clip, guard.bits and guard.top are for simulations in this version\n"
+            "hint: leave them out, or motet run guard.clip=…"
         )
     if recipe.loss.loss == "cox":
         raise FederationError(
