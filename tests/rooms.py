@@ -159,3 +159,8 @@ def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_
 def test_lifelines_is_known_in_one_file() -> None:
     known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "lifelines" for n in imports(p))}
     assert {str(p.relative_to(SOURCE)) for p in known} == {"survival.py"}
+
+
+def test_pycryptodome_is_known_in_one_file() -> None:
+    known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "Crypto" for n in imports(p))}
+    assert {str(p.relative_to(SOURCE)) for p in known} == {"guard/masks/shares.py"}

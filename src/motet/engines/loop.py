@@ -109,7 +109,7 @@ class Loop:
         fold = self.fold()
         for client, reply in self.replies(ask):
             weight = self.weight(ask, client)
-            fold.add(self.guarded(ask, client, reply, weight), weight)
+            fold.add(self.guarded(ask, client, reply, weight), weight, client)
         return self.folded(ask, fold)
 
     def guards(self, ask: Ask) -> bool:
@@ -300,7 +300,9 @@ class Loop:
             self.check_not_all_refused(ask)
             raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
         try:
-            return fold.mean()
+            mean = fold.mean()
+            self.left.update(getattr(fold, "left", {}))
+            return mean
         except NoReply as e:
             raise NoReply(f"{self.where(ask.verb)}: {e}") from e
 

@@ -73,7 +73,7 @@ class Vmap(Loop):
         device = self.placement.device if self.placement and sums_there else CPU
         for clients, replies in self.chunks(ask, sums_there):
             weights = [self.weight(ask, c) for c in clients]
-            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64, device=device))
+            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64, device=device), clients)
         return moved(self.folded(ask, fold), CPU) if sums_there else self.folded(ask, fold)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:

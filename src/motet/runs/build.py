@@ -282,6 +282,10 @@ def chain_of(guard: GuardSettings) -> Chain | None:
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
     """The aggregation that the recipe asks for."""
+    if guard.masked:
+        from motet.guard.masks.in_process import MaskedMean
+
+        return partial(MaskedMean, guard.mask_bits, guard.mask_range, guard.min_in_sum)
     if guard.mean == "mean":
         return RunningMean
     robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)

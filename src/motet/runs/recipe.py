@@ -318,9 +318,15 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
             f"guard.masked is true and guard.mean is {guard.mean}; they exclude each other: a robust mean "
             "needs every single reply, and a masked sum hides them\nhint: guard.masked=false or guard.mean=mean"
         )
-    elif guard.masked:
+    if guard.masked and (guard.bits != 32 or guard.top < 1):
         wrong.append(
-            "guard.masked is true; masked sums are not available in this version\nhint: guard.masked=false"
+            "guard.masked is true, and so replies cannot be compressed (guard.bits, guard.top): a mask takes as many "
+            "bytes whatever is under it\nhint: guard.mask_bits=32, or guard.masked=false"
+        )
+    if guard.masked and guard.mask_range * 1000 > 2.0 ** (guard.mask_bits - 10):
+        wrong.append(
+            f"guard.mask_range is {guard.mask_range:g}; {guard.mask_bits} bits would leave too few behind the point\n"
+            "hint: a smaller guard.mask_range, or guard.mask_bits=64"
         )
     if guard.chosen < 0:
         wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")

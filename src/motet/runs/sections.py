@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from motet.core import Count, NotNegative, Share
+from motet.core import Count, NotNegative, Positive, Share
 
 Half = Annotated[float, "0 to 0.5"]
 PositiveShare = Annotated[float, "above 0, up to 1"]
@@ -80,7 +80,10 @@ class GuardSettings:
     top: PositiveShare = (
         1.0  # share of an update's numbers that leaves, the largest ones; others are sent later
     )
-    masked: bool = False  # secure aggregation; not available in this version
+    masked: bool = False  # secure aggregation: the server learns the sum of replies and no single one
+    mask_bits: Literal[64, 32] = 64  # masked only: of each number; 32 halves the bytes and rounds more
+    mask_range: Positive = 1024.0  # masked only: largest absolute value of a number in a reply
+    min_in_sum: Count = 3  # masked only: fewest replies in a sum; asks to fewer clients fail
     attack: Literal["none", "nan", "zero", "flip"] = (
         "none"  # simulated attack; attackers send nan, zeros, or their update with its sign flipped
     )
@@ -92,7 +95,14 @@ class GuardSettings:
         return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
 
 
-NEW_IN_GUARD = ("clip", "bits", "top")  # runs of the version before these are found again
+NEW_IN_GUARD = (
+    "clip",
+    "bits",
+    "top",
+    "mask_bits",
+    "mask_range",
+    "min_in_sum",
+)  # runs of the version before these are found again
 
 
 @dataclass(frozen=True)

@@ -150,10 +150,10 @@ def check_for_sites(recipe: Recipe) -> None:
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
-    if chain_of(recipe.guard):
+    if chain_of(recipe.guard) or recipe.guard.masked:
         raise FederationError(
-            "guard.clip, guard.bits and guard.top are for simulations in this version\n"
-            "hint: leave them out, or motet run guard.clip=…"
+            "guard.masked, guard.clip, guard.bits and guard.top are for simulations in this version\n"
+            "hint: leave them out, or motet run guard.masked=true"
         )
     if recipe.loss.loss == "cox":
         raise FederationError(
