@@ -19,7 +19,7 @@ from motet.engines.mean import RunningMean
 from motet.guard.masks.fixed_point import FixedPoint
 from motet.guard.masks.in_process import LocalKeys, LocalSum, MaskedMean
 from motet.guard.masks.member import Member
-from motet.guard.masks.messages import KeyNote, ShareNote, Terms, UnmaskNote
+from motet.guard.masks.messages import KeyNote, ShareNote, SumTerms, UnmaskNote
 from motet.guard.masks.neighbours import complete_graph, neighbours_of, ring, sparse_graph
 from motet.guard.masks.refused import MaskRefused
 from motet.guard.masks.sum_server import SumServer
@@ -85,8 +85,8 @@ def test_below_the_threshold_the_sum_fails_and_nothing_is_unmasked(step: str) ->
     made = LocalSum(lost=lost, recorded=True)
     with pytest.raises(MaskRefused, match=r"must|needs|shares of"):
         made.run(of)
-    told = [note for s, _, note in made.view if s == "unmask"]
-    assert len(told) < 7 and (step == "unmask" or not told)
+    revealed = [note for s, _, note in made.view if s == "unmask"]
+    assert len(revealed) < 7 and (step == "unmask" or not revealed)
 
 
 @given(data=st.data())
@@ -183,7 +183,7 @@ def test_the_view_after_unmasking_gives_the_sum_and_no_part_of_it() -> None:
     made = LocalSum(recorded=True)
     server, _ = made.run(of)
     sent = {c: note for s, c, note in made.view if s == "masked"}
-    shares = {c: n.alive["a"] for c, n in server.told.items()}
+    shares = {c: n.alive["a"] for c, n in server.revealed.items()}
     words = np.frombuffer(sent["a"], np.uint64).copy()
     add_mask(words, crypto.self_mask(server.opened("a", shares), server.context), negative=True)
     assert stats.kstest(words / 2.0**64, "uniform").pvalue > 1e-4
@@ -227,20 +227,20 @@ def changed(note: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(note, **fields)
 
 
-def forged(s: Stage) -> tuple[Terms, list[KeyNote]]:
+def forged(s: Stage) -> tuple[SumTerms, list[KeyNote]]:
     """The server puts a key of its own in the place of c1's."""
     own = Member("c1", s.session, LocalKeys().sign("c1"), s.keys.verify).keys()
     return s.terms, [own if n.client == "c1" else n for n in s.notes]
 
 
-def swapped(s: Stage) -> tuple[Terms, list[KeyNote]]:
+def swapped(s: Stage) -> tuple[SumTerms, list[KeyNote]]:
     """Keys of two clients change places."""
     a, b = (n for n in s.notes if n.client in ("c1", "c2"))
     swap = {"c1": changed(b, client="c1"), "c2": changed(a, client="c2")}
     return s.terms, [swap.get(n.client, n) for n in s.notes]
 
 
-def replayed(s: Stage) -> tuple[Terms, list[KeyNote]]:
+def replayed(s: Stage) -> tuple[SumTerms, list[KeyNote]]:
     """c1's key of another sum, signed by c1."""
     old = Member("c1", os.urandom(32), s.keys.sign("c1"), s.keys.verify).keys()
     return s.terms, [old if n.client == "c1" else n for n in s.notes]
@@ -292,7 +292,7 @@ def test_the_sparse_graph_is_refused_by_a_client_that_does_not_trust_the_server(
         stage.members["c0"].share(terms, list(stage.server.notes.values()))
 
 
-def test_both_shares_of_a_client_are_not_told() -> None:
+def test_both_shares_of_a_client_are_not_revealed() -> None:
     m, names = Stage().members["c0"], [f"c{i}" for i in range(5)]
     with pytest.raises(MaskRefused, match="both shares of c1 were asked for"):
         m.unmask(names, ["c1"], {})
@@ -347,7 +347,7 @@ def test_a_changed_or_misdirected_share_is_refused_by_name() -> None:
 
 
 def test_different_terms_for_different_clients_give_no_sum() -> None:
-    """Masks follow from the terms: those of clients that were told others do not cancel."""
+    """Masks follow from the terms: those of clients that were given others do not cancel."""
     stage = Stage(4, upto="terms")
     for c, m in stage.members.items():
         terms = changed(stage.terms, range=512.0) if c == "c0" else stage.terms
@@ -383,7 +383,16 @@ def test_what_a_client_says_wrongly_is_refused_by_name_and_the_sum_goes_on() -> 
 
 
 def garbage() -> Iterator[Any]:
-    yield from (b"", None, {}, [], {"client": "c0"}, {"sealed": {"c1": b"x" * 500}, "marks": {}}, 3.5, "text")
+    yield from (
+        b"",
+        None,
+        {},
+        [],
+        {"client": "c0"},
+        {"sealed": {"c1": b"x" * 500}, "hashes": {}},
+        3.5,
+        "text",
+    )
 
 
 @pytest.mark.parametrize("said", list(garbage()), ids=repr)
@@ -414,7 +423,7 @@ def test_notes_survive_the_way_as_plain_trees() -> None:
         assert msgspec.convert(msgspec.structs.asdict(thing), type(thing)) == thing
     assert msgspec.convert({"alive": {"a": bytes(16)}, "gone": {}}, UnmaskNote).alive
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"sealed": {"a": b"x" * 500}, "marks": {}}, ShareNote)
+        msgspec.convert({"sealed": {"a": b"x" * 500}, "hashes": {}}, ShareNote)
 
 
 # ---- the graph ----

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
+from typing import Any
 
 from torch.nn import Module
 
@@ -22,6 +23,7 @@ from motet.core import Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
+from motet.engines.masked_asks import MaskSettings
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.pairs.chain import Chain, Guard
@@ -35,7 +37,7 @@ from motet.runs.evaluation_interval import rounds_between, steps_in_round
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
-from motet.runs.sections import GuardSettings
+from motet.runs.sections import GUARDS_AT_SITES, GuardSettings
 from motet.settings import fields_of, with_objects
 
 _ROUNDS_COUNTED = 20  # whose cohorts say how many steps a run takes
@@ -278,6 +280,18 @@ def chain_of(guard: GuardSettings) -> Chain | None:
     if guard.bits != 32 or guard.top < 1:
         guards.append(Compress(guard.bits, guard.top))
     return Chain(tuple(guards)) if guards else None
+
+
+def masks_of(guard: GuardSettings) -> MaskSettings | None:
+    """How sums of sites' replies are masked; None where they are not."""
+    return MaskSettings(guard.mask_bits, guard.mask_range, guard.min_in_sum) if guard.masked else None
+
+
+def guards_at_sites(recipe: Recipe) -> dict[str, Any]:
+    """What letters to sites hold of a recipe's guards; nothing where replies leave as they are."""
+    if not recipe.guard.masked and chain_of(recipe.guard) is None:
+        return {}
+    return {"guard": {k: getattr(recipe.guard, k) for k in GUARDS_AT_SITES}}
 
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:

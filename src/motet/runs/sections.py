@@ -102,7 +102,9 @@ NEW_IN_GUARD = (
     "mask_bits",
     "mask_range",
     "min_in_sum",
-)  # runs of the version before these are found again
+)  # what sites must know of a recipe's guards
+GUARDS_AT_SITES = ("clip", "bits", "top", "masked", "mask_bits", "mask_range", "min_in_sum")
+# runs of the version before these are found again
 
 
 @dataclass(frozen=True)

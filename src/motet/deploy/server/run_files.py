@@ -22,7 +22,6 @@ from motet.data.federated import DataError, FederatedData
 from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
-from motet.runs.build import chain_of
 from motet.runs.recipe import Recipe, Settings
 from motet.trusted_code import AT_SITES as AT_SITES
 from motet.trusted_code import Consent, names_in
@@ -149,11 +148,6 @@ def check_for_sites(recipe: Recipe) -> None:
     if recipe.guard.attack != "none":
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
-        )
-    if chain_of(recipe.guard) or recipe.guard.masked:
-        raise FederationError(
-            "guard.masked, guard.clip, guard.bits and guard.top are for simulations in this version\n"
-            "hint: leave them out, or motet run guard.masked=true"
         )
     if recipe.loss.loss == "cox":
         raise FederationError(

@@ -4,7 +4,7 @@
     note = member.keys()
     shares = member.share(terms, notes)
     masked = member.mask(numbers, weight, sealed)
-    told = member.unmask(alive, gone, consents)
+    revealed = member.unmask(alive, gone, consents)
 
 A member is for one sum. It masks once, so that no mask is ever on two inputs; it tells one of the two shares of each
 neighbour, and of one list of survivors. Its secrets are in memory alone: a process that was killed has none any more,
@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from motet.guard.masks import keys as crypto
 from motet.guard.masks.fixed_point import Words
 from motet.guard.masks.keystream import add_mask
-from motet.guard.masks.messages import KeyNote, ShareNote, Terms, UnmaskNote, consent_text
+from motet.guard.masks.messages import KeyNote, ShareNote, SumTerms, UnmaskNote, consent_text
 from motet.guard.masks.neighbours import complete_graph, neighbours_of, sparse_graph
 from motet.guard.masks.refused import MaskRefused
 from motet.guard.masks.shares import SEED, split
@@ -55,7 +55,7 @@ class Member:
         ] = {}  # shares of others' secrets, by client: of the self mask, then of the key
         self.masked = False
         self.consented: frozenset[str] | None = None  # the one list of survivors that it goes by
-        self.terms: Terms
+        self.terms: SumTerms
         self.context = b""
 
     # ---- step 1 ----
@@ -67,7 +67,7 @@ class Member:
 
     # ---- step 2 ----
 
-    def share(self, terms: Terms, notes: Sequence[KeyNote]) -> ShareNote:
+    def share(self, terms: SumTerms, notes: Sequence[KeyNote]) -> ShareNote:
         """Shares of this client's secrets, sealed for its neighbours, if terms and keys are in order."""
         if self.notes:
             raise MaskRefused("keys of this sum came before, and are not taken twice")
@@ -84,10 +84,10 @@ class Member:
         )
         shares = dict(zip(holders, pairs, strict=True))
         self.held[self.name] = b"".join(shares[self.name])
-        marks = {c: crypto.mark(own) + crypto.mark(key) for c, (own, key) in shares.items()}
-        return ShareNote({c: self.sealed(c, b"".join(shares[c])) for c in holders if c != self.name}, marks)
+        hashes = {c: crypto.mark(own) + crypto.mark(key) for c, (own, key) in shares.items()}
+        return ShareNote({c: self.sealed(c, b"".join(shares[c])) for c in holders if c != self.name}, hashes)
 
-    def check_terms(self, terms: Terms, notes: Mapping[str, KeyNote], many: int) -> None:
+    def check_terms(self, terms: SumTerms, notes: Mapping[str, KeyNote], many: int) -> None:
         names = terms.clients
         if terms.session != self.session:
             raise MaskRefused("the terms are those of another sum")
@@ -130,7 +130,8 @@ class Member:
         """The numbers times the weight, with masks on them; `sealed` are the shares of those that still take part."""
         if not self.notes or self.masked:
             raise MaskRefused("a mask is put on one reply only, after keys were exchanged: this one was used")
-        encoded = self.terms.numbers.encoded(numbers, weight / self.terms.unit)
+        own = 1.0 if self.terms.even else weight / self.terms.unit
+        encoded = self.terms.numbers.encoded(numbers, own)
         self.masked = True
         neighbours = set(self.neighbours_in(self.terms))
         if odd := sorted(set(sealed) - neighbours):
@@ -217,5 +218,5 @@ class Member:
         """Who holds shares of this client's secrets: itself and its neighbours, in the order of names."""
         return sorted([self.name, *self.neighbours_in(self.terms)])
 
-    def neighbours_in(self, terms: Terms) -> list[str]:
+    def neighbours_in(self, terms: SumTerms) -> list[str]:
         return neighbours_of(self.name, terms.clients, terms.graph, terms.session)

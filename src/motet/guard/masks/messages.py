@@ -48,7 +48,7 @@ class ShareNote(Struct, frozen=True):
     """Shares of a client's secrets, sealed for each neighbour, and hashes by which the server knows true shares."""
 
     sealed: dict[Name, Annotated[bytes, Meta(max_length=128)]]
-    marks: dict[Name, Annotated[bytes, Meta(min_length=64, max_length=64)]]
+    hashes: dict[Name, Annotated[bytes, Meta(min_length=64, max_length=64)]]
 
 
 class UnmaskNote(Struct, frozen=True):
@@ -58,7 +58,7 @@ class UnmaskNote(Struct, frozen=True):
     gone: dict[Name, Share]
 
 
-class Terms(Struct, frozen=True):
+class SumTerms(Struct, frozen=True):
     """What all clients of a sum agree on; masks follow from it, so that those of other terms do not cancel."""
 
     session: Annotated[bytes, Meta(min_length=16, max_length=64)]
@@ -69,6 +69,7 @@ class Terms(Struct, frozen=True):
     bits: int
     range: float
     unit: float  # the largest weight; weights are shares of it
+    even: bool = False  # whether all replies weigh the same, whatever their numbers of rows
 
     @property
     def graph(self) -> Graph:
@@ -80,11 +81,17 @@ class Terms(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, session: bytes, clients: Iterable[str], graph: Graph, numbers: FixedPoint, unit: float
-    ) -> Terms:
+        cls,
+        session: bytes,
+        clients: Iterable[str],
+        graph: Graph,
+        numbers: FixedPoint,
+        unit: float,
+        even: bool = False,
+    ) -> SumTerms:
         return cls(
             session, tuple(sorted(clients)), graph.neighbours, graph.threshold, graph.least,
-            numbers.bits, numbers.range, unit,
+            numbers.bits, numbers.range, unit, even,
         )  # fmt: skip
 
     def context(self, notes: Mapping[str, KeyNote]) -> bytes:

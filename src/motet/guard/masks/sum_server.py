@@ -16,7 +16,7 @@ import numpy as np
 from motet.guard.masks import keys as crypto
 from motet.guard.masks.fixed_point import FixedPoint, Words
 from motet.guard.masks.keystream import add_mask
-from motet.guard.masks.messages import KeyNote, ShareNote, Terms, UnmaskNote
+from motet.guard.masks.messages import KeyNote, ShareNote, SumTerms, UnmaskNote
 from motet.guard.masks.neighbours import Graph, complete_graph, neighbours_of
 from motet.guard.masks.refused import MaskRefused
 from motet.guard.masks.shares import combined
@@ -34,9 +34,9 @@ class SumServer:
         self.total_of: Words | None = None  # the sum of what came, masks on it
         self.alive: set[str] = set()  # whose numbers are in it
         self.consents: dict[str, bytes] = {}
-        self.told: dict[str, UnmaskNote] = {}
+        self.revealed: dict[str, UnmaskNote] = {}
         self.refused: dict[str, str] = {}  # who was refused, and why
-        self.terms: Terms
+        self.terms: SumTerms
         self.context = b""
 
     # ---- step by step ----
@@ -50,12 +50,19 @@ class SumServer:
         else:
             self.notes[client] = note
 
-    def open(self, numbers: FixedPoint, unit: float, graph: Graph | None = None, least: int = 1) -> Terms:
+    def open(
+        self,
+        numbers: FixedPoint,
+        unit: float,
+        graph: Graph | None = None,
+        least: int = 1,
+        even: bool = False,
+    ) -> SumTerms:
         """The terms for those whose keys came."""
         n = len(self.notes)
         if n < max(least, 1):
             raise MaskRefused(f"{n} clients sent keys, and a masked sum needs {max(least, 1)}{self.why()}")
-        self.terms = Terms.of(self.session, self.notes, graph or complete_graph(n), numbers, unit)
+        self.terms = SumTerms.of(self.session, self.notes, graph or complete_graph(n), numbers, unit, even)
         self.context = self.terms.context(self.notes)
         return self.terms
 
@@ -63,7 +70,7 @@ class SumServer:
         if (note := self.read(client, said, ShareNote, self.shares)) is None:
             return
         near = set(self.neighbours(client))
-        if client not in self.notes or set(note.sealed) != near or set(note.marks) != near | {client}:
+        if client not in self.notes or set(note.sealed) != near or set(note.hashes) != near | {client}:
             self.refuse(client, "its shares are not one for each of its neighbours")
         else:
             self.shares[client] = note
@@ -119,14 +126,14 @@ class SumServer:
             self.refused[client] = "its consent cannot be used"
 
     def take_unmasked(self, client: str, said: Any) -> None:
-        if (note := self.read(client, said, UnmaskNote, self.told)) is None:
+        if (note := self.read(client, said, UnmaskNote, self.revealed)) is None:
             return
         for shares, half in ((note.alive, slice(0, 32)), (note.gone, slice(32, 64))):
             for other, share in shares.items():
-                known = self.shares[other].marks.get(client) if other in self.shares else None
+                known = self.shares[other].hashes.get(client) if other in self.shares else None
                 if known is None or crypto.mark(share) != known[half]:
-                    return self.refuse(client, f"it told a false share of {other}")
-        self.told[client] = note
+                    return self.refuse(client, f"it sent a false share of {other}")
+        self.revealed[client] = note
         return None
 
     # ---- the sum ----
@@ -138,11 +145,13 @@ class SumServer:
         total = self.total_of.copy()
         for client in sorted(self.alive):
             seed = self.opened(
-                client, {c: n.alive[client] for c, n in self.told.items() if client in n.alive}
+                client, {c: n.alive[client] for c, n in self.revealed.items() if client in n.alive}
             )
             add_mask(total, crypto.self_mask(seed, self.context), negative=True)
         for client in sorted(self.gone):
-            seed = self.opened(client, {c: n.gone[client] for c, n in self.told.items() if client in n.gone})
+            seed = self.opened(
+                client, {c: n.gone[client] for c, n in self.revealed.items() if client in n.gone}
+            )
             self.without_pairs(total, client, seed)
         return total
 
@@ -160,7 +169,7 @@ class SumServer:
         need = self.terms.threshold
         if len(shares) < need:
             raise MaskRefused(
-                f"{len(shares)} shares of {client} were told, and {need} must be; nothing was unmasked{self.why()}"
+                f"{len(shares)} shares of {client} came, and {need} must; nothing was unmasked{self.why()}"
             )
         holders = sorted([client, *self.neighbours(client)])
         return combined({holders.index(c) + 1: share for c, share in sorted(shares.items())}, need)
