@@ -34,10 +34,18 @@ def main() -> None:
         kit, tables, parties = open_federation(place), write_tables(place / "tables"), Parties(place)
         try:
             parties.start("server")
+            (policy := place / "policy.toml").write_text('masks = "allowed"\n')  # plain runs are measured too
             for site in SITES:
-                parties.start(site, "--data", str(tables / f"{site}.csv"), "--target", "diagnosis")
+                data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis"]
+                parties.start(site, *data, "--policy", str(policy))
             rows = []
-            for words, what in (([f"train.evaluate={rounds}"], "training"), ([], "training and scoring")):
+            plain, masked = [f"train.evaluate={rounds}"], ["guard.masked=true"]
+            ways = (
+                (plain, "training"),
+                ([*plain, *masked], "training, masked"),
+                ([], "training and scoring"),
+            )
+            for words, what in ways:
                 order = make_order(
                     kit.federation, None, [*WORDS, f"train.rounds={rounds}", *words], len(SITES), 0, 300.0
                 )

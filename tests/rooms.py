@@ -149,7 +149,7 @@ def test_the_store_needs_no_torch() -> None:
 def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_made() -> None:
     known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "nvflare" for n in imports(p))}
     assert {str(p.relative_to(SOURCE)) for p in known} == {
-        "engines/flare.py",
+        "engines/group_calls.py",
         "deploy/flare/admin.py",
         "deploy/flare/server_entry.py",
         "deploy/flare/site_entry.py",
@@ -173,3 +173,8 @@ def test_objects_are_pickled_for_one_owners_cluster_alone() -> None:
     pickling = {"pickle", "cloudpickle", "dill", "marshal"}
     known = {p for p in SOURCE.rglob("*.py") if pickling & {n.split(".")[0] for n in imports(p)}}
     assert {str(p.relative_to(SOURCE)) for p in known} == {"engines/owned_objects.py"}
+
+
+def test_pycryptodome_is_known_in_one_file() -> None:
+    known = {p for p in SOURCE.rglob("*.py") if any(n.split(".")[0] == "Crypto" for n in imports(p))}
+    assert {str(p.relative_to(SOURCE)) for p in known} == {"guard/masks/shares.py"}

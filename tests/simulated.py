@@ -8,7 +8,8 @@ from pathlib import Path
 from nvflare.collab import collab
 
 import sites
-from motet.engines.flare import Flare, group_calls
+from motet.engines.flare import Flare
+from motet.engines.group_calls import group_calls
 from motet.engines.letters import Letter, Reply
 from motet.runs.recipe import method_names
 

@@ -68,7 +68,8 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ("guard.trim=0.6", "guard.trim is 0.6; it must be 0 to 0.5"),
         ("guard.mean=krumm", "guard.mean is 'krumm'; it must be one of mean, median, trimmed, krum"),
         ("guard.chosen=-1", "guard.chosen is -1; it must be 0 or more"),
-        ("guard.masked=true", "masked sums are not available in this version\nhint: guard.masked=false"),
+        ("guard.bits=7", "guard.bits is 7; it must be one of 32, 8"),
+        ("guard.top=0", "guard.top is 0.0; it must be above 0, up to 1"),
     ],
 )
 def test_a_wrong_value_is_refused_with_what_would_be_right(word: str, said: str) -> None:

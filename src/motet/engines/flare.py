@@ -11,30 +11,27 @@ Knows letters, labels and who is there. Does not know what happens at a site.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
-from motet.engines.awaited_replies import EVERY, Outcome, gather
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
 from motet.engines.file_letters import batches, lacking
-from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Letter, LetterJob, Reply
+from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Label, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
+from motet.engines.masked_asks import MaskSettings, masked_mean
 from motet.engines.meter import Meter
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
+from motet.guard.pairs.chain import ArrivedWrong
 from motet.text import printable, round_name
 from motet.wire import FileNames, WireError, named
 
-log = logging.getLogger("motet.server")
 _SHORT = 1000  # bytes; a refusal that is one word is shorter
 _AGAIN = (
     3  # times that a letter is repeated: a site may begin anew, and lack files, and lose some of them again
@@ -84,6 +81,8 @@ class Flare(Loop):
         self.refusals: dict[Client, str] = {}  # what each site refused last, and why
         self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
         self.anew: dict[Client, int] = {}  # who gave up what it kept, and in which round
+        self.masks: MaskSettings | None = None  # of a run whose means are masked sums
+        self.summed: dict[Label, list[Client]] = {}  # whose replies were to be unmasked together, by ask
         self.received: Received = lambda *_, **__: None
         self.meter = Meter()
         self.names = FileNames()
@@ -101,7 +100,7 @@ class Flare(Loop):
         found = self.call_sites(
             "verb", ask.messages(), verb=name_of(ask.verb), learn=ask.learn, number=label[1]
         )
-        whole = {c: r for c, r in found.items() if not r.spoilt}
+        whole = self.arrived(ask, {c: r for c, r in found.items() if not r.spoilt})
         whole = self.without(whole, self.of_other_form(ask, {c: r.tree for c, r in whole.items()}))
         finite = {c: r for c, r in whole.items() if all_finite(r.tree)}
         finite = self.without(finite, outsized(ask, {c: r.tree for c, r in finite.items()}))
@@ -115,6 +114,25 @@ class Flare(Loop):
             self.rows.setdefault(client, {}).setdefault("train", finite[client].n)
             self.keeps.put(client, label)
             yield client, finite[client].tree
+
+    def mean(self, ask: Ask) -> Tree:
+        return super().mean(ask) if self.masks is None else masked_mean(self, ask, self.masks)
+
+    def guarded(self, ask: Ask, client: Client, reply: Tree, weight: float) -> Tree:
+        return reply  # it went through guards at its site
+
+    def arrived(self, ask: Ask, replies: Mapping[Client, Reply]) -> dict[Client, Reply]:
+        """Replies as sites' guards let them be read; who sent what no guard made is excluded."""
+        if self.chain is None or not self.guards(ask):
+            return dict(replies)
+        found, wrong = dict[Client, Reply](), dict[Client, str]()
+        for client, reply in replies.items():
+            try:
+                found[client] = replace(reply, tree=self.chain.arrive(reply.tree, ask.sent_to(client)))
+            except ArrivedWrong as e:
+                wrong[client] = f"its reply is not what was asked for: {e}"
+        self.without(replies, wrong)
+        return found
 
     def of_other_form(self, ask: Ask, replies: Mapping[Client, Tree]) -> dict[Client, str]:
         """Whose replies are not of the form that a blank client's reply has, and why."""
@@ -207,10 +225,18 @@ class Flare(Loop):
 
     # ---- letters ----
 
-    def call_sites(self, job: LetterJob, sent: Mapping[Client, Tree], **more: Any) -> dict[Client, Reply]:
-        """What sites that are there answer, by name; who fails to answer is not asked again in this job."""
+    def call_sites(
+        self,
+        job: LetterJob,
+        sent: Mapping[Client, Tree],
+        own: Mapping[Client, dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> dict[Client, Reply]:
+        """What sites that are there answer, by name; who fails to answer is not asked again in this job. `own`: what
+        letters of single sites have besides."""
         sent, files = self.with_names({c: tree for c, tree in sent.items() if c in self.present})
-        letters = {c: self.letter(job, c, tree, **more) for c, tree in sent.items()}
+        own = own or {}
+        letters = {c: self.letter(job, c, tree, **more | own.get(c, {})) for c, tree in sent.items()}
         if not letters:
             return {}
         came, failed = self.posted(job, letters, **more)
@@ -220,9 +246,24 @@ class Flare(Loop):
             if not wanted and not anew:
                 break
             failed |= self.bring(wanted, files)
-            again = {c: self.letter(job, c, sent[c], **more) for c in {*anew, *wanted} if c not in failed}
+            again = {
+                c: self.letter(job, c, sent[c], **more | own.get(c, {}))
+                for c in {*anew, *wanted}
+                if c not in failed
+            }
             more_came, more_failed = self.posted(job, again, **more)
             came, failed = came | more_came, failed | more_failed
+        return self.usable(job, letters, came, failed, more.get("verb") or job)
+
+    def usable(
+        self,
+        job: LetterJob,
+        letters: Mapping[Client, bytes],
+        came: Mapping[Client, bytes],
+        failed: Mapping[Client, str],
+        what: str,
+    ) -> dict[Client, Reply]:
+        """Replies that can be read and are no refusals; the others are written down by site."""
         found: dict[Client, Reply] = {}
         for client in sorted(letters):
             if client in failed or client not in came:
@@ -231,7 +272,7 @@ class Flare(Loop):
             try:
                 found[client] = self.read(job, came[client])
             except WireError as e:
-                self.exclude(client, f"its reply to {more.get('verb') or job} cannot be read: {e}")
+                self.exclude(client, f"its reply to {what} cannot be read: {e}")
         refusals = {c: r.refusal for c, r in found.items() if r.refusal}
         for client in found:
             if client in refusals:
@@ -332,53 +373,3 @@ def by_side(tree: Tree) -> dict[str, Tree]:
     if not isinstance(tree, dict):
         raise WireError("they are not given by side")
     return tree
-
-
-def group_calls(timeout: float, waiting: Callable[[list[Client]], None] = lambda clients: None) -> Post:
-    """Letters carried by FLARE, from within a running job; every site has `timeout` seconds to answer, as long as its
-    process is there. `waiting` is told whom it waits for, if that takes some seconds."""
-    from nvflare.collab import collab
-
-    def post(letters: Mapping[Client, bytes]) -> tuple[dict[Client, bytes], dict[Client, str]]:
-        groups: dict[bytes, list[Client]] = {}
-        for client, letter in letters.items():
-            groups.setdefault(letter, []).append(client)
-        outcomes: SimpleQueue[Outcome] = SimpleQueue()
-        for letter, who in groups.items():
-            call = collab.get_clients(who)(blocking=False, timeout=timeout).answer(letter)
-            Thread(target=put_outcomes, args=(call, outcomes), daemon=True).start()
-        came, failed = gather(partial(next_outcome, outcomes), letters, silent_sites, waiting)
-        if collab.is_aborted:
-            raise TooFew(f"FLARE ended the job, because a site's worker died or the server stops; {failed}")
-        return came, failed
-
-    return post
-
-
-def put_outcomes(call: Any, outcomes: SimpleQueue[Outcome]) -> None:
-    """What a group call brings, as it comes."""
-    for site, reply in call:
-        outcomes.put((site, reply, ""))
-    for site, error in call.failures.items():
-        outcomes.put((site, b"", str(error.cause) or "no answer"))
-
-
-def next_outcome(outcomes: SimpleQueue[Outcome], seconds: float) -> Outcome | None:
-    try:
-        return outcomes.get(timeout=seconds)
-    except Empty:
-        return None
-
-
-def silent_sites(sites: list[Client]) -> set[Client]:
-    """Which of the sites have no process in this job that answers at once."""
-    from nvflare.collab import collab
-
-    if collab.is_aborted:
-        return set()
-    try:
-        call = collab.get_clients(sites)(timeout=EVERY).alive()
-    except Exception:  # whatever FLARE raises: the question could not be put, which says nothing of the sites
-        log.exception("no signs of life could be asked for")
-        return set()
-    return set(call.failures)

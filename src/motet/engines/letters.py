@@ -18,19 +18,30 @@ from motet.core import Tree
 from motet.text import printable
 from motet.wire import WireError, check_form, pack, record, unpack
 
-PROTOCOL = 2  # of letters and replies: parties that speak another one do not understand each other
+PROTOCOL = 3  # of letters and replies: parties that speak another one do not understand each other
 
 Number = Annotated[int, Meta(gt=-(1 << 40), lt=1 << 40)]
 Label = tuple[Number, Number]  # (round, number of the ask within it)
 LetterJob = Literal[
-    "describe", "measure", "layout", "offer", "verb", "evaluate", "evaluate_trained", "save_model", "files"
+    "describe",
+    "measure",
+    "layout",
+    "offer",
+    "verb",
+    "evaluate",
+    "evaluate_trained",
+    "save_model",
+    "files",
+    "mask",
 ]
 BEGINS_ANEW = "reset"  # a refusal: the client gave up what it kept, and starts as one that has just joined
 LACKS_FILES = "files"  # a refusal: the letter names files that the client does not have; its tree says which
-JOB_LEARNS = {"evaluate": "scores", "evaluate_trained": "scores", "save_model": "nothing", "files": "nothing"}
+JOB_LEARNS = {
+    "evaluate": "scores", "evaluate_trained": "scores", "save_model": "nothing", "files": "nothing", "mask": "nothing",
+}  # fmt: skip
 REPLY_BYTES: dict[LetterJob, int] = {  # largest replies that a server reads; of verbs, see the engine
     "describe": 16 << 20, "measure": 16 << 20, "layout": 64 << 10, "offer": 64 << 10, "evaluate": 1 << 20,
-    "evaluate_trained": 1 << 20, "save_model": 64 << 10, "files": 64 << 10,
+    "evaluate_trained": 1 << 20, "save_model": 64 << 10, "files": 64 << 10, "mask": 16 << 20,
 }  # fmt: skip
 _REFUSAL = 300  # letters of a refusal that are kept
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
@@ -55,6 +66,7 @@ class Letter(Struct, frozen=True):
     base: Label | None = None  # the ask that made what the client starts from; None: it has just joined
     spare: tuple[Label, ...] = ()  # further versions that the server may go back to
     part: Literal["val", "test"] = "val"  # which examples are scored
+    masked: dict[str, Any] = {}  # of a verb in a masked sum: its session, and shares for this client
 
     def pack(self) -> bytes:
         return pack(asdict(self))
@@ -67,7 +79,7 @@ class Letter(Struct, frozen=True):
     @property
     def digest(self) -> str:
         """Tells a repeated ask from another one with the same label."""
-        return sha256(replace(self, spare=()).pack()).hexdigest()
+        return sha256(replace(self, spare=(), masked={}).pack()).hexdigest()
 
     @property
     def label(self) -> Label:

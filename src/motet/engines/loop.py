@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted
+from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted, seed_of
 from motet.client.devices import CPU
 from motet.client.population import Population, names_of, total_of
 from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
@@ -48,8 +48,10 @@ from motet.engines.evaluate import (
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.engines.meter import Meter
 from motet.engines.placement import Placement
+from motet.guard.pairs.chain import Chain, Leaving, kept_under
 from motet.text import round_name
 from motet.vec import leaves, stack
+from motet.wire import size
 
 
 class AllRefused(VerbFailed, NoReply):
@@ -81,6 +83,8 @@ class Loop:
         held = () if many else self.clients_data.values()
         self.placement = None if device == CPU else Placement(device, held)
         self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
+        self.chain: Chain | None = None  # guards that averaged replies go through when they leave a client
+        self.left: dict[Client, int] = {}  # bytes of what left clients through guards, of the last ask
         self.refused: list[Refusal] = []
         self.refused_before = 0  # how many there were when the ask that is under way began
         self.examples: dict[Client, Data] = {}  # of the turn whose seed is `examples_of`
@@ -99,15 +103,37 @@ class Loop:
         if not is_verb(ask.verb):
             raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
         self.refused_before = len(self.refused)
-        if ask.fuse and self.fuses and self.fold is RunningMean and (done := self.fused(ask, ask.fuse)):
+        self.left.clear()
+        plain = self.fold is RunningMean and not self.guards(ask)
+        if ask.fuse and self.fuses and plain and (done := self.fused(ask, ask.fuse)):
             return done
         return self.mean(ask) if ask.learn == "mean" else self.everything(ask)
 
     def mean(self, ask: Ask) -> Tree:
         fold = self.fold()
         for client, reply in self.replies(ask):
-            fold.add(reply, self.weight(ask, client))
+            weight = self.weight(ask, client)
+            fold.add(self.guarded(ask, client, reply, weight), weight, client)
         return self.folded(ask, fold)
+
+    def guards(self, ask: Ask) -> bool:
+        """Whether replies to an ask go through guards: all that are averaged but losses and sketches."""
+        measures = name_of(ask.verb) in self.method.measuring
+        return self.chain is not None and ask.learn == "mean" and not measures
+
+    def guarded(self, ask: Ask, client: Client, reply: Tree, weight: float) -> Tree:
+        """A reply as it arrives at the server after it left through the client's guards."""
+        if self.chain is None or not self.guards(ask):
+            return reply
+        key, verb, sent = kept_under(client), name_of(ask.verb), ask.sent_to(client)
+        before = self.keeps.get(key, self.upto) or {}
+        about = Leaving(sent, weight, seed_of(seed_of(self.turn.seed, client), "guard", verb))
+        message, kept = self.chain.leave(reply, about, before.get(verb, {}))
+        if kept or before:
+            self.keeps.put(key, before | {verb: kept})
+        if self.chain.codes:
+            self.left[client] = size(message)
+        return self.chain.arrive(message, sent)
 
     def fused(self, ask: Ask, fuse: Fuse) -> Fused | None:
         """This ask and those that follow from it, at once; None if they must be asked one by one."""
@@ -278,7 +304,9 @@ class Loop:
             self.check_not_all_refused(ask)
             raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
         try:
-            return fold.mean()
+            mean = fold.mean()
+            self.left.update(getattr(fold, "left", {}))
+            return mean
         except NoReply as e:
             raise NoReply(f"{self.where(ask.verb)}: {e}") from e
 

@@ -1,17 +1,18 @@
 """The one mean: a weighted sum of replies in a fixed order, added up as the replies come.
 
-Knows trees and weights. Does not know clients.
+Knows trees and weights. Of clients it knows names, for means that speak of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.core import Tree
+from motet.core import Client, Tree
 
 _LEAF = pytree.tree_structure(0)  # of a tree that is one tensor
 
@@ -23,8 +24,8 @@ class ReplyMean(Protocol):
     def weight(self) -> float:
         """Of all replies so far; 0 if there is none."""
 
-    def add(self, reply: Tree, weight: float) -> None: ...
-    def add_stacked(self, replies: Tree, weights: Tensor) -> None: ...
+    def add(self, reply: Tree, weight: float, client: Client = "") -> None: ...
+    def add_stacked(self, replies: Tree, weights: Tensor, clients: Sequence[Client] = ()) -> None: ...
     def mean(self) -> Tree: ...
 
 
@@ -37,7 +38,7 @@ class RunningMean:
         self.dtypes: list[torch.dtype] = []
         self.weight = 0.0
 
-    def add(self, reply: Tree, weight: float) -> None:
+    def add(self, reply: Tree, weight: float, client: Client = "") -> None:
         if isinstance(reply, Tensor) and (self.spec is None or self.spec is _LEAF):
             if self.sums:  # as below, but faster for small replies
                 self.sums[0].add_(reply, alpha=weight)
@@ -54,7 +55,7 @@ class RunningMean:
             self._begin([v.double() * weight for v in values], values)
         self.weight += weight
 
-    def add_stacked(self, replies: Tree, weights: Tensor) -> None:
+    def add_stacked(self, replies: Tree, weights: Tensor, clients: Sequence[Client] = ()) -> None:
         """Replies stacked along a first axis, one weight for each."""
         values = self._flat(replies)
         terms = [torch.tensordot(weights, v.double(), dims=1) for v in values]

@@ -72,8 +72,8 @@ def by_client(asked: Mapping[Asked, Iterable[int]]) -> Traffic:
 
 
 def in_training(asked: Mapping[Asked, Counts]) -> dict[Asked, Counts]:
-    """Without scores, saved models, and letters before a run."""
-    return {key: counts for key, counts in asked.items() if key[2] in TRAINING or key[1] == "files"}
+    """Without scores, saved models, and letters before a run; with files and steps of masked sums."""
+    return {key: counts for key, counts in asked.items() if key[2] in TRAINING or key[1] in ("files", "mask")}
 
 
 def totals(traffic: Traffic, alike: Sequence[Alike]) -> tuple[int, int, int]:

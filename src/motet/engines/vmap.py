@@ -69,7 +69,7 @@ class Vmap(Loop):
         super().begin(method, turn)
 
     def mean(self, ask: Ask) -> Tree:
-        if is_solo(ask.verb):
+        if is_solo(ask.verb) or self.guards(ask):
             return super().mean(ask)
         fold = self.fold()
         # Only a plain sum is made on the device: a guard compares replies on the host.
@@ -77,7 +77,7 @@ class Vmap(Loop):
         device = self.placement.device if self.placement and sums_there else CPU
         for clients, replies in self.chunks(ask, sums_there):
             weights = [self.weight(ask, c) for c in clients]
-            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64, device=device))
+            fold.add_stacked(replies, torch.tensor(weights, dtype=torch.float64, device=device), clients)
         return moved(self.folded(ask, fold), CPU) if sums_there else self.folded(ask, fold)
 
     def replies(self, ask: Ask) -> Iterator[tuple[Client, Tree]]:

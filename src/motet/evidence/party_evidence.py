@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from motet.deploy.flare.kits import Kit, key_places, open_kit
-from motet.deploy.server.job import sites_recipe
+from motet.deploy.server.offers import sites_recipe
 from motet.deploy.server.received import ReceivedLine, read_received
 from motet.deploy.site.config import KEPT, POLICY, read_policy
 from motet.deploy.site.contract import Contract, policy_hash, recipe_hash

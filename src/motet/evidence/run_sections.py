@@ -47,6 +47,11 @@ IN_THE_CLEAR = (
     "No secure aggregation was used: every reply reached the server's process by itself, also where only a mean is "
     "used. Whoever runs the server could have looked at single replies."
 )
+MASKED = (
+    "Secure aggregation was used: replies that are averaged reached the server masked, and it learned their sum alone. "
+    "This rests on fewer than a third of the sites working together with the server, and on the federation's root. Not "
+    "hidden are the sums, the scores, and who took part when."
+)
 _MOST_CARDS = 50  # model cards that are quoted; of others the hash stands in the list of files
 LOGS = ("-wal", "-journal")  # of SQLite: what they hold is read as if it were in the database
 _PASSING = ("lock", "chain.lock", "again", "stop")  # files that come and go
@@ -161,7 +166,9 @@ def what_was_learned(asks: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, 
     beyond.append(
         "Scores: of every client the number of its rows and metrics on its validation and test rows."
     )
-    return {"rows": rows, "beyond": [*beyond, IN_THE_CLEAR if facts.get("federation") else HELD_ALL]}
+    masked = facts.get("settings", {}).get("guard", {}).get("masked")
+    between = MASKED if masked else IN_THE_CLEAR
+    return {"rows": rows, "beyond": [*beyond, between if facts.get("federation") else HELD_ALL]}
 
 
 def asks_of_method(name: str) -> Iterator[tuple[str, str, str]]:
@@ -194,12 +201,16 @@ def guards(facts: Mapping[str, Any]) -> dict[str, str]:
         for k in ("clip", "noise", "epsilon")
         if method.get(k) and k not in unused
     }
+    clipped = [f"guard.clip = {section['clip']:g}"] if section.get("clip") else []
+    usual = {"bits": 32, "top": 1.0}
+    compressed = [f"guard.{k} = {section[k]:g}" for k, v in usual.items() if section.get(k, v) != v]
     return {
         "aggregation": "plain weighted mean"
         if mean == "mean"
         else f"robust: {mean}, which shows single replies",
         "secure aggregation": "masked sums" if section.get("masked") else "none",
-        "clipping": own.get("clip", "none"),
+        "clipping": ", ".join([*clipped, *([own["clip"]] if "clip" in own else [])]) or "none",
+        "compression": ", ".join(compressed) or "none",
         "noise": ", ".join(own[k] for k in ("noise", "epsilon") if k in own) or "none",
         "privacy budget": published_budget(facts) or own.get("epsilon", "none"),
         "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}"

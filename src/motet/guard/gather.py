@@ -5,7 +5,7 @@ Knows trees and weights. Does not know clients, or how the rows are kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from motet.core import Tree
+from motet.core import Client, Tree
 from motet.guard.mixing import Mixed
 from motet.guard.reply_rows import MEMORY, ReplyRows, ReplyTable
 from motet.guard.robust import krum, median, trimmed
@@ -50,11 +50,11 @@ class GatheredMean:
     def weight(self) -> float:
         return float(self.rows.weights.sum())
 
-    def add(self, reply: Tree, weight: float) -> None:
+    def add(self, reply: Tree, weight: float, client: Client = "") -> None:
         values, spec = pytree.tree_flatten(reply)
         self._take([torch.as_tensor(v)[None] for v in values], spec, torch.tensor([float(weight)]))
 
-    def add_stacked(self, replies: Tree, weights: Tensor) -> None:
+    def add_stacked(self, replies: Tree, weights: Tensor, clients: Sequence[Client] = ()) -> None:
         """Replies stacked along a first axis, one weight for each."""
         self._take(*pytree.tree_flatten(replies), weights)
 

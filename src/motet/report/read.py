@@ -238,7 +238,10 @@ def _guard(part: dict[str, Any]) -> dict[str, str]:
     mean, attack = part.get("mean", "mean"), part.get("attack", "none")
     plain = " unmixed" if mean in ("median", "trimmed") and not part.get("mix") else ""
     number = {"trimmed": "trim", "krum": "hostile"}.get(mean)
+    ways = {"masked": False, "mask_bits": 64, "clip": 0.0, "bits": 32, "top": 1.0}
+    left = [f"{k}={part[k]:g}" for k, usual in ways.items() if part.get(k, usual) != usual]
     return {
+        "guard.leaving": " ".join(left) or "as it is",
         "guard.attack": f"{attack} by {part.get('attackers')}" if attack != "none" else "none",
         "guard.mean": mean + (f" {part.get(number)}" if number else "") + plain,
     }

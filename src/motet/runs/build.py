@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +27,12 @@ from motet.core import Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
+from motet.engines.masked_asks import MaskSettings
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
+from motet.guard.pairs.chain import Chain, Guard
+from motet.guard.pairs.clip import Clip
+from motet.guard.pairs.compress import Compress
 from motet.guard.robust import check_krum, whole
 from motet.nets import initial_weights
 from motet.runs.choose_loss import check_loss, check_row_weights, chosen_loss, criterion_of
@@ -36,7 +41,7 @@ from motet.runs.evaluation_interval import rounds_between, steps_in_round
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
-from motet.runs.sections import GuardSettings
+from motet.runs.sections import GUARDS_AT_SITES, GuardSettings
 from motet.settings import fields_of, with_objects
 
 Who = Mapping[Client, ClientData] | Sequence[Client]
@@ -296,8 +301,32 @@ def drawn(everyone: Sequence[Client], many: int, *words: object) -> Sequence[Cli
     return [everyone[i] for i in np.sort(np.argpartition(key, many)[:many]).tolist()]
 
 
+def chain_of(guard: GuardSettings) -> Chain | None:
+    """The guards that replies leave through; None if there are none."""
+    guards: list[Guard] = [Clip(guard.clip)] if guard.clip else []
+    if guard.bits != 32 or guard.top < 1:
+        guards.append(Compress(guard.bits, guard.top))
+    return Chain(tuple(guards)) if guards else None
+
+
+def masks_of(guard: GuardSettings) -> MaskSettings | None:
+    """How sums of sites' replies are masked; None where they are not."""
+    return MaskSettings(guard.mask_bits, guard.mask_range, guard.min_in_sum) if guard.masked else None
+
+
+def guards_at_sites(recipe: Recipe) -> dict[str, Any]:
+    """What letters to sites hold of a recipe's guards; nothing where replies leave as they are."""
+    if not recipe.guard.masked and chain_of(recipe.guard) is None:
+        return {}
+    return {"guard": {k: getattr(recipe.guard, k) for k in GUARDS_AT_SITES}}
+
+
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:
     """The aggregation that the recipe asks for."""
+    if guard.masked:
+        from motet.guard.masks.in_process import MaskedMean
+
+        return partial(MaskedMean, guard.mask_bits, guard.mask_range, guard.min_in_sum)
     if guard.mean == "mean":
         return RunningMean
     robust = robust_mean(guard.mean, guard.trim, guard.hostile, guard.chosen, guard.mix)

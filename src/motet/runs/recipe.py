@@ -28,6 +28,7 @@ from motet.runs.recipe_text import merge as merge
 from motet.runs.recipe_text import parse_file as parse_file
 from motet.runs.recipe_text import parse_word as parse_word
 from motet.runs.sections import (
+    NEW_IN_GUARD,
     PLAIN,
     EngineSettings,
     GuardSettings,
@@ -126,6 +127,8 @@ class Recipe:
             del what["engine"]["device"]  # as in runs of the version in which there was no other
         if self.guard == GuardSettings():
             del what["guard"]  # so that runs of the version before it are found again
+        for name in (k for k in NEW_IN_GUARD if what.get("guard", {}).get(k) == getattr(GuardSettings, k)):
+            del what["guard"][name]
         if not self.weights:
             what["net"].pop("weights", None)
         usual = vars(LossSettings()) | ({"loss": self.loss.loss} if self.loss.loss in USUAL.values() else {})
@@ -332,9 +335,15 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
             f"guard.masked is true and guard.mean is {guard.mean}; they exclude each other: a robust mean "
             "needs every single reply, and a masked sum hides them\nhint: guard.masked=false or guard.mean=mean"
         )
-    elif guard.masked:
+    if guard.masked and (guard.bits != 32 or guard.top < 1):
         wrong.append(
-            "guard.masked is true; masked sums are not available in this version\nhint: guard.masked=false"
+            "guard.masked is true, and so replies cannot be compressed (guard.bits, guard.top): a mask takes as many "
+            "bytes whatever is under it\nhint: guard.mask_bits=32, or guard.masked=false"
+        )
+    if guard.masked and guard.mask_range * 1000 > 2.0 ** (guard.mask_bits - 10):
+        wrong.append(
+            f"guard.mask_range is {guard.mask_range:g}; {guard.mask_bits} bits would leave too few behind the point\n"
+            "hint: a smaller guard.mask_range, or guard.mask_bits=64"
         )
     if guard.chosen < 0:
         wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")

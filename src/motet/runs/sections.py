@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from motet.core import Count, NotNegative, Share
+from motet.core import Count, NotNegative, Positive, Share
 
 Half = Annotated[float, "0 to 0.5"]
+PositiveShare = Annotated[float, "above 0, up to 1"]
 Whole = Annotated[int, ">= 0"]
 Inside = Annotated[float, "above 0 and below 1"]
 
@@ -64,7 +65,7 @@ class TrainSettings:
 
 @dataclass(frozen=True)
 class GuardSettings:
-    """Robust aggregation, and simulated attacks to test it with."""
+    """What replies go through when they leave, robust aggregation, and simulated attacks to test it with."""
 
     mean: Literal["mean", "median", "trimmed", "krum"] = (
         "mean"  # how replies are averaged; all but mean show the server every single reply
@@ -73,7 +74,17 @@ class GuardSettings:
     mix: bool = True  # median and trimmed only: first average each reply with its nearest neighbours
     hostile: Half = 0.2  # krum and mix: assumed share of hostile replies
     chosen: int = 0  # krum only: replies that are averaged; 1 = Krum, more = multi-Krum, 0 = all but hostile
-    masked: bool = False  # secure aggregation; not available in this version
+    clip: NotNegative = (
+        0.0  # longest update that leaves a client (L2 norm); longer ones are cut to it; 0 = any
+    )
+    bits: Literal[32, 8] = 32  # of each number of an update; 8 = rounded at random, errors are sent later
+    top: PositiveShare = (
+        1.0  # share of an update's numbers that leaves, the largest ones; others are sent later
+    )
+    masked: bool = False  # secure aggregation: the server learns the sum of replies and no single one
+    mask_bits: Literal[64, 32] = 64  # masked only: of each number; 32 halves the bytes and rounds more
+    mask_range: Positive = 1024.0  # masked only: largest absolute value of a number in a reply
+    min_in_sum: Count = 3  # masked only: fewest replies in a sum; asks to fewer clients fail
     attack: Literal["none", "nan", "zero", "flip"] = (
         "none"  # simulated attack; attackers send nan, zeros, or their update with its sign flipped
     )
@@ -83,6 +94,18 @@ class GuardSettings:
     def learns(self) -> str:
         """What the server learns beyond what the method asks for."""
         return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
+
+
+NEW_IN_GUARD = (
+    "clip",
+    "bits",
+    "top",
+    "mask_bits",
+    "mask_range",
+    "min_in_sum",
+)  # what sites must know of a recipe's guards
+GUARDS_AT_SITES = ("clip", "bits", "top", "masked", "mask_bits", "mask_range", "min_in_sum")
+# runs of the version before these are found again
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,15 @@ from motet.engines.loop import Loop, rate_hint
 from motet.engines.meter import Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
-from motet.runs.build import Resolved, attackers_of, cohort_of, cohort_size, mean_of, scored_of
+from motet.runs.build import (
+    Resolved,
+    attackers_of,
+    chain_of,
+    cohort_of,
+    cohort_size,
+    mean_of,
+    scored_of,
+)
 from motet.runs.choose_metric import metric_facts
 from motet.runs.divergence import Diverged, diverged
 from motet.runs.keep_place import keeps_on_disk
@@ -83,11 +91,11 @@ class Trainer:
         clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
         if not self.pooled:
-            clients.fold = mean_of(recipe.guard)
+            clients.fold, clients.chain = mean_of(recipe.guard), chain_of(recipe.guard)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         attacked = Hostile(clients, attackers, how) if attackers and how != "none" else clients
         # an engine that sends letters counts their bytes itself
-        self.counted = Counted(attacked) if clients.meter is None else None
+        self.counted = Counted(attacked, clients.left) if clients.meter is None else None
         self.engine: Engine = self.counted or attacked
         self.meter = self.counted.meter if self.counted else clients.meter or Meter()
         everyone = self.federated.clients_data

@@ -33,12 +33,14 @@ SENTENCES = {
     "hint: for a swarm, method.bound; else a smaller method.lr",
     "limits": "a letter would take more time, memory or disk than its policy allows",
     "files": "it lacks files that the letter names, and its policy lets it store no more (stored_bytes)",
+    "masks": "masked sums: its policy demands them, or too few sites take part, or what the server says of the others "
+    "cannot be trusted; hint: guard.masked=true",
     "state": "what it keeps of this run cannot be read, or is not the version that was asked for",
     "reset": "it gave up what it kept of this run, and begins anew",
     "data": "its table cannot be read or used",
     "error": "an error at the site",
 }
-_PASSING = {"limits", "files", "state", "reset", "data", "error"}
+_PASSING = {"masks", "limits", "files", "state", "reset", "data", "error"}
 LASTING = frozenset(SENTENCES) - _PASSING  # the same letter is refused for ever
 WHERE = "hint: at the site, `motet federation ledger KIT` and KIT/JOB/log.txt give the reason"
 _UNKNOWN = 80  # letters of a word that is not known here

@@ -1,1 +1,1 @@
-"""NVIDIA FLARE: kits, processes, jobs. Nothing else in this package imports nvflare, but engines/flare.py."""
+"""NVIDIA FLARE: kits, processes, jobs. Nothing else in this package imports nvflare, but engines/group_calls.py."""

@@ -9,7 +9,7 @@ from nvflare.collab import collab
 
 from motet.deploy.server.job import run_job
 from motet.deploy.server.run_files import RunOrder, report_waiting
-from motet.engines.flare import group_calls
+from motet.engines.group_calls import group_calls
 
 _BEFORE = 120.0  # seconds at least for the answers before training
 

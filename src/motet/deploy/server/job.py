@@ -39,6 +39,7 @@ from motet.deploy.agreement.site_replies import (
 )
 from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.all_sites import AllSites
+from motet.deploy.server.offers import offer, sites_recipe
 from motet.deploy.server.received import ReceivedReplies
 from motet.deploy.server.run_files import (
     JOB_LOCK,
@@ -48,13 +49,14 @@ from motet.deploy.server.run_files import (
     read_note,
     read_report,
 )
+from motet.deploy.server.summed import SummedSites
 from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter
 from motet.errors import Damaged, MotetError
 from motet.nets import NetError
-from motet.runs.build import build, completed
+from motet.runs.build import build, completed, masks_of
 from motet.runs.choose_loss import check_loss
 from motet.runs.choose_metric import chosen_metric
 from motet.runs.divergence import Diverged
@@ -159,6 +161,7 @@ def run_job(folder: Path, post: Post, present: Sequence[str], slow_post: Post | 
             there, carried(post), order.run, min_replies=order.min_replies, explain=explained, lasting=LASTING
         )
         engine.excluded, engine.received = dict(excluded), ReceivedReplies(folder).write
+        engine.summed = SummedSites(folder)
         observer = JobObserver(folder, engine, store)
         try:
             with failures_reported(observer):
@@ -190,6 +193,7 @@ def run_rounds(
     recipe, layout = agree(order, folder, store, sites, observer)
     engine.recipe = sites_recipe(recipe)
     engine.clients = all_clients(store, engine)
+    engine.masks = masks_of(recipe.guard)
     trainer = Trainer(build(recipe, data_at_the_server(order, recipe, layout)), store, engine)
     store.set_facts(remarks=trainer.method.remarks())
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
@@ -290,7 +294,7 @@ def go_on(
         agree_on(sites.engine, site, before)
 
     sites.admit(Letter("layout", order.run, send=layout.tree()), keep)
-    sites.admit(offer(order.run, recipe), agreed)
+    sites.admit(offer(order.run, recipe, {*known, *sites.engine.present}), agreed)
     store.set_facts(status="running", failure="")
     return recipe, layout
 
@@ -316,7 +320,7 @@ def agree_anew(
         agreement.notes.append(chosen)
         federated.notes.append(chosen)
         observer.agreed(agreement)
-    replies = sites(offer(order.run, recipe))
+    replies = sites(offer(order.run, recipe, sites.engine.present))
     check_publishers(replies)
     each_site(trees_of(replies), agreed)
     for site, parts in agreement.part_rows.items():
@@ -326,8 +330,8 @@ def agree_anew(
     why = f"clients are the sites of the federation {order.federation}"
     pieces, again = pieces_of(recipe, sha256(packed).hexdigest()), "motet federation run KIT recipe.toml"
     write_down(recipe, federated, pieces, why, rows, store, folder, again)
-    store.set_facts(data=order.federation, guard=recipe.guard.mean, learns=recipe.guard.learns)
-    store.set_facts(attack="none", attackers=[], federation=order.federation)
+    guard = {"guard": recipe.guard.mean, "learns": recipe.guard.learns, "attack": "none", "attackers": []}
+    store.set_facts(data=order.federation, federation=order.federation, **guard)
     store.set_facts(metric_why=chosen_metric(given, federated, counts)[1])
     store.commit()
     return recipe, layout
@@ -366,17 +370,6 @@ def agree_on(engine: Flare, site: str, parts: Mapping[str, int]) -> None:
     """From now on these are the site's numbers of rows; one that says none weighs 1."""
     engine.rows[site] = dict(parts) if parts else {"train": 1}
     (engine.uncounted.discard if parts else engine.uncounted.add)(site)
-
-
-def sites_recipe(recipe: Recipe) -> dict[str, Any]:
-    """What letters hold of a recipe; a user's own metric is computed at sites, motet's others need no name."""
-    held = {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
-    own = ":" in recipe.train.metric
-    return held | ({"train": {"metric": recipe.train.metric}} if own else {})
-
-
-def offer(run: str, recipe: Recipe) -> Letter:
-    return Letter("offer", run, recipe=sites_recipe(recipe), send={"rounds": recipe.train.rounds})
 
 
 def client_row(site: str, parts: Mapping[str, int]) -> tuple[Any, ...]:

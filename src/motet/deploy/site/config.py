@@ -21,13 +21,17 @@ from motet.deploy.agreement.layout import Split
 from motet.deploy.flare.kits import FederationError, Kit, open_kit, write
 from motet.deploy.site.policy import Policy, PolicyError
 from motet.deploy.site.service import SiteService
+from motet.deploy.site.site_identity import certified_identity
 from motet.deploy.site.storage import site_key
 from motet.deploy.site.table import SiteTable
 from motet.deploy.site.table_reading import TableReading
 
 _DATA = "data.json"
 POLICY = "policy.toml"
-_DEFAULT = "# What may leave this site. Nothing here: the default policy, which a dry run shows.\n"
+_DEFAULT = """\
+# What may leave this site. What is not here is as by default, which a dry run shows.
+masks = "required"  # what is averaged leaves masked; two sites cannot mask, and write "allowed"
+"""
 KEPT = "kept"  # the folder of what the site stores
 
 
@@ -94,4 +98,5 @@ def read_policy(kit: Kit) -> Policy:
 def open_service(folder: Path) -> SiteService:
     kit = open_kit(folder, "site")
     key = site_key(kit.folder / "key")
-    return SiteService(kit.party, kit.folder / KEPT, read_source(kit), read_policy(kit), key)
+    identity = certified_identity(kit.startup)
+    return SiteService(kit.party, kit.folder / KEPT, read_source(kit), read_policy(kit), key, identity)

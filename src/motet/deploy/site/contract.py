@@ -30,9 +30,11 @@ from motet.deploy.site.row_shares import is_pass, is_rate, settings_of, share_of
 from motet.deploy.site.storage import EncryptedStateError
 from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
+from motet.guard.masks.refused import MaskRefused
 from motet.nets import NetError
 from motet.runs.identity import source_digest, versions
 from motet.runs.recipe import RecipeError
+from motet.runs.sections import GuardSettings
 from motet.text import round_name
 from motet.wire import WireError
 
@@ -40,11 +42,12 @@ SERVER = "server"  # what FLARE calls the one party that may ask
 Clause = Literal[
     "caller", "recipe", "method", "verb", "learn", "publish", "asks", "losses", "rounds", "bytes", "letter", "layout",
     "sums", "counts", "scores", "categories", "rows", "weights", "weight", "limits", "files", "state", "reset",
-    "data", "error",
+    "masks", "data", "error",
 ]  # fmt: skip
 _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
-    (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"), (EncryptedStateError, "state"),
+    (MaskRefused, "masks"), (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"),
+    (EncryptedStateError, "state"),
 )  # fmt: skip
 _QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
@@ -92,6 +95,10 @@ class Contract:
     letter_bytes: int
     letter_seconds: float
     letter_memory: int
+    sites: tuple[str, ...] = ()  # whose replies may be in one sum with this site's
+    masked: bool = False  # whether replies that are averaged leave masked
+    min_in_sum: int = 3  # fewest replies in a masked sum
+    clip: float = 0.0  # longest update that leaves; 0: any
 
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
@@ -153,6 +160,11 @@ class Contract:
                 "learn",
                 f"{self.method} asks for {letter.verb} by {how}, and the letter by {LEARN[letter.learn]}",
             )
+        if letter.job == "mask" and not self.masked:
+            yield Objection("masks", "the run was offered without masked sums")
+        if letter.job == "verb" and letter.learn == "mean" and self.masked != bool(letter.masked):
+            how = "masked" if self.masked else "unmasked"
+            yield Objection("masks", f"the run was offered with {how} means, and the letter wants another")
         if letter.job == "files" and self.rule("files") is None:
             yield Objection("letter", f"{self.method} sends no files to sites")
         if letter.job in ("evaluate", "evaluate_trained"):
@@ -183,8 +195,10 @@ def derive(
     rounds: int,
     needs: Sequence[Need],
     policy: Policy,
+    sites: Sequence[str] = (),
 ) -> Contract:
     """The contract of a run, whether or not the policy has objections to it."""
+    guard = guard_in(recipe)
     n, quiet = client_data.n, not policy.noise
     return Contract(
         run, SERVER, f"{versions()['motet']} (source {source_digest()[:12]})", policy_hash(policy),
@@ -195,7 +209,19 @@ def derive(
         0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
         policy.losses, policy.score_noise, policy.scores, policy.counts,
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
+        tuple(sorted(sites)), guard.masked, max(policy.min_in_sum, guard.min_in_sum), clip_of(guard, policy),
     )  # fmt: skip
+
+
+def guard_in(recipe: Tree) -> GuardSettings:
+    """The guards that a letter's recipe names."""
+    given = recipe.get("guard", {}) if isinstance(recipe, Mapping) else {}
+    return GuardSettings(**given) if isinstance(given, dict) else GuardSettings()
+
+
+def clip_of(guard: GuardSettings, policy: Policy) -> float:
+    """The longest update that leaves: the shorter limit of recipe and policy; 0: any."""
+    return min((c for c in (guard.clip, policy.clip) if c), default=0.0)
 
 
 def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy) -> Iterator[AskRule]:
@@ -265,7 +291,20 @@ def objections(
         wrong.append(
             Objection("losses", f"{text}, and this site's policy has losses = {policy.losses:,}; {hint}")
         )
-    return wrong + unbounded(method, contract.weight)
+    return wrong + unbounded(method, contract.weight) + unmasked(contract, needs, policy)
+
+
+def unmasked(contract: Contract, needs: Sequence[Need], policy: Policy) -> list[Objection]:
+    """Why the means of a run may not be as they are offered."""
+    averaged = any(n.learn == "average" for n in needs)
+    if averaged and policy.masks == "required" and not contract.masked:
+        text = "this site's policy has masks = \"required\", and the run's means are not masked"
+        few = "\nhint: guard.masked=true; a federation of two sites cannot mask: its owners write masks = "
+        return [Objection("masks", f'{text}{few}"allowed"')]
+    if contract.masked and averaged and 0 < len(contract.sites) < contract.min_in_sum:
+        text = f"the run has {len(contract.sites)} sites, and a masked sum needs {contract.min_in_sum} (min_in_sum)"
+        return [Objection("masks", text)]
+    return []
 
 
 def numbers_sent(needs: Sequence[Need], method: Method, rounds: int) -> int:

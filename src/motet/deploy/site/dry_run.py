@@ -31,7 +31,7 @@ from motet.deploy.site.publications import SitePublisher, announcement, size_obj
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Reply
 from motet.errors import MotetError
-from motet.runs.build import completed, method_of, task_of
+from motet.runs.build import completed, guards_at_sites, method_of, task_of
 from motet.runs.recipe import Recipe, read
 from motet.text import aligned
 
@@ -174,7 +174,8 @@ def need(verb: str, learn: str, tree: Tree) -> Need:
 
 def held_by_letters(recipe: Recipe) -> Tree:
     """What letters of a run hold of its recipe."""
-    return {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+    held = {"method": recipe["method"], "net": recipe["net"], "seed": recipe.seed}
+    return held | guards_at_sites(recipe)
 
 
 def sums_refused(policy: Policy, layout: Layout, description: Tree) -> list[str]:
@@ -238,11 +239,22 @@ def notes(report: DryRunReport) -> list[str]:
         lines.append(f"stays here: {', '.join(report.kept)}")
     lines += [f"published: {what}" for what in report.published]
     if any(n.learn == "average" for n in report.needs):
-        lines.append(
-            "the server takes means and sees each reply before: it is trusted not to use single replies"
-        )
-        lines.append("one trained reply of a wide network can hold the table")
+        lines += means_explained(report.contract)
     return lines
+
+
+def means_explained(contract: Contract) -> list[str]:
+    """What the server learns of replies that are averaged, and what that rests on."""
+    if contract.masked:
+        return [
+            f"means are masked: the server learns sums of at least {contract.min_in_sum} sites and no single reply",
+            "assumed: fewer than a third of the sites work together with the server, and the root signs true sites",
+            "not hidden: sums, scores, who takes part and when; all other sites together know this one's reply",
+        ]
+    return [
+        "the server takes means and sees each reply before: it is trusted not to use single replies",
+        "one trained reply of a wide network can hold the table",
+    ]
 
 
 def learned(n: Need) -> str:

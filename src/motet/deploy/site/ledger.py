@@ -31,6 +31,7 @@ RUN_JOBS = (
     "evaluate_trained",
     "save_model",
     "files",
+    "mask",
 )  # letters of a run that was offered
 ASKS_FOR_FILES = (
     LACKS_FILES  # a clause that refuses nothing: the letter names files that the site does not have
@@ -57,6 +58,8 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     numbers: int = 0  # losses or numbers of a sketch that left
     model: str = ""  # the published model that left, in words
     epsilon: float = 0.0  # its privacy budget
+    sum_of: str = ""  # whose replies were unmasked together, of a masked sum's last step
+    sum_for: str = ""  # sha256 of the letter whose reply is in the sum
     again: bool = False  # the reply left before, and left once more
     contract: str = ""  # sha256 of the run's contract
     clause: str = ""  # what of the contract or the policy refused the letter; "" for a reply
@@ -105,6 +108,8 @@ class Ledger:
         self.numbers: dict[str, int] = defaultdict(int)  # losses and numbers of sketches that left, by run
         self.budgets: dict[str, float] = {}  # epsilon of published models, by hash of the reply
         self.trained: set[str] = set()  # runs in which a verb was answered
+        # whose replies were summed with this site's: by run, round, ask and letter
+        self.sums: dict[tuple[str, int, int, str], str] = {}
         self.scorings = 0  # letters that scored models, over all runs
         self.tests: dict[str, int] = defaultdict(int)  # of these, letters that scored test rows, by run
         self.read, self.last = 0, ""  # how far the file was read, and the hash of the last line
@@ -137,6 +142,8 @@ class Ledger:
             self.numbers[line.run] += line.numbers
             self.scorings += line.job in SCORING_JOBS
             self.tests[line.run] += line.part == "test"
+        if line.sum_of:
+            self.sums[line.run, line.round, line.ask, line.sum_for] = line.sum_of
         if line.epsilon:
             self.budgets[line.sha256] = line.epsilon  # the same models once more tell nothing new
         if line.job == "verb":
@@ -253,6 +260,7 @@ def fate(line: LedgerLine) -> str:
     if line.clause:
         return printable(f"refused, {line.clause}: {line.text}")[:120]
     what = f", {printable(line.model)}" if line.model else ""
+    what += f", unmasks the sum of {printable(line.sum_of)}" if line.sum_of else ""
     again = " once more" if line.again else ""
     return f"left{again} {line.sha256[:12]}, contract {line.contract[:12] or '-'}{what}"
 

@@ -29,6 +29,7 @@ from motet.published.public_choice import NOTHING, PublicChoice
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.recipe_text import parse
+from motet.runs.sections import GUARDS_AT_SITES
 from motet.settings import checked, fields_of
 from motet.text import unknown
 from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
@@ -36,7 +37,7 @@ from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
 _LARGEST = 1e15  # of a policy's numbers: what is larger is a slip, and no limit
-_LETTERS = ("method", "net", "seed", "train")  # what a letter's recipe may have
+_LETTERS = ("method", "net", "seed", "train", "guard")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
@@ -85,6 +86,11 @@ class Policy:
     reply_bytes: Count = 64 << 20  # largest reply
     letter_bytes: Count = 256 << 20  # largest message that is read at all
     rounds: Count = 10_000  # rounds of training in all, over all runs
+    masks: Literal["required", "allowed"] = (
+        "allowed"  # required: what is averaged leaves masked, or not at all
+    )
+    min_in_sum: Count = 3  # fewest replies in a masked sum
+    clip: NotNegative = 0.0  # longest update that leaves (L2 norm), whatever the recipe says; 0: any
     repeats: Count = 3  # how often an ask of a round may come with other content: a round may be repeated
     scores: bool = (
         True  # may scores leave: how many rows, and metrics of predictions for them; never predictions
@@ -233,6 +239,8 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
     if set(given.get("train", {})) - {"metric"}:
         text = "the letter's recipe may name a metric in its section train, and nothing else"
         raise RefusedByPolicy(text, "recipe")
+    if odd := sorted(set(given.get("guard", {})) - set(GUARDS_AT_SITES)):
+        raise RefusedByPolicy(f"guard.{odd[0]!r:.40} is no guard of a site's replies", "recipe")
     words = [w for w in leaves([given[k] for k in given if k != "seed"]) if isinstance(w, str)]
     if odd := [w for w in words if ":" in w and w not in policy.trusted]:
         raise RefusedByPolicy(

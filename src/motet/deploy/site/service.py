@@ -20,7 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-import torch
+import msgspec
 from msgspec.structs import replace
 
 from motet.atomic import write_atomically
@@ -47,16 +47,19 @@ from motet.deploy.site.disclosure import (
     with_enough_rows,
     without_counts,
 )
-from motet.deploy.site.ledger import SCORING_JOBS, Ledger, LedgerLine, name_of_ask
+from motet.deploy.site.guarding import left_through_guards
+from motet.deploy.site.ledger import Ledger, LedgerLine
+from motet.deploy.site.letter_budget import check_budget, numbers_left
 from motet.deploy.site.loss_limits import loss_objections
+from motet.deploy.site.masking import SiteSums
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.publications import Publications
 from motet.deploy.site.reset import was_reset
-from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.score_noise import ScoreNoise
+from motet.deploy.site.site_identity import SiteIdentity
 from motet.deploy.site.storage import EncryptedState, SiteRows, outdated
 from motet.deploy.site.stored_files import LacksFiles, StoredFiles
 from motet.deploy.site.table import SiteTable
@@ -68,7 +71,6 @@ from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe
 from motet.text import round_name
-from motet.vec import leaves
 from motet.wire import WireError, pack, unpack
 
 log = logging.getLogger("motet.site")
@@ -91,18 +93,21 @@ class SiteService:
         data: FederatedData | SiteTable,
         policy: Policy | None = None,
         key: bytes = b"",
+        identity: SiteIdentity | None = None,
     ) -> None:
         self.name, self.folder = name, Path(folder)
         self.policy, self.key = policy or Policy(), key
         self.rows = SiteRows(self.folder, data, self.policy, key)
         self.secret = key or os.urandom(32)  # of the noise
         self.ledger = Ledger(self.folder)
+        self.sums = SiteSums(name, identity, self.ledger)
         self.files = StoredFiles(self.folder / "files", self.secret, self.policy.stored_bytes)
         self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
             "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
             "evaluate_trained": self.evaluate, "save_model": self.save_model, "files": self.store_files,
+            "mask": self.mask_step,
         }  # fmt: skip
         self.one_at_a_time = threading.Lock()
         self.line = LedgerLine()  # of the letter that is being answered
@@ -189,7 +194,8 @@ class SiteService:
         trial, own = self.publications.of(federated, layout, trial=True), federated.clients_data[self.name]
         with self.limits():
             needs = needs_of(method.at_site(trial), federated)
-        made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy)
+        sites = msgspec.convert(letter.send.get("sites", []), list[str])
+        made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy, sites)
         wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
         wrong += loss_objections(method.task, own) + trial.objections()
         before = self.stored_contract(letter.run) if self.ledger.began(letter.run) else None
@@ -217,28 +223,13 @@ class SiteService:
         return contract
 
     def within_budget(self, letter: Letter, contract: Contract) -> None:
-        """Refuse what comes too often. The same letter once more tells nothing new, and does not count."""
-        ask = name_of_ask(letter.job, letter.verb)
-        rule, known = contract.rule(ask), self.ledger.asks[letter.run, letter.round, ask]
-        if rule is None or self.line.letter in known:
-            return
-        if len(known) >= rule.per_round or self.ledger.in_all[letter.run, ask] >= rule.in_all:
-            raise RefusedByPolicy(
-                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} in all, and did", "asks"
-            )
-        if letter.job in SCORING_JOBS:
-            check_scorings(self.ledger, letter, self.policy)
-        one_more = (letter.run, letter.round) not in self.ledger.rounds
-        if letter.job == "verb" and one_more and len(self.ledger.rounds) >= self.policy.rounds:
-            raise RefusedByPolicy(
-                f"this site's policy has rounds = {self.policy.rounds}, and they are used up", "rounds"
-            )
+        check_budget(letter, self.line.letter, contract, self.ledger, self.policy)
 
     def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
         contract, states = self.agreed(letter), self.states(letter)
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
-            return self.sent_again(bytes(known["reply"]))
+            return self.sent_again(self.sums.leaving(letter, self.line.letter, bytes(known["reply"])))
         self.within_budget(letter, contract)
         letter, method, own = self.with_files(letter), self.method(letter), None
         if method.has_public_models:
@@ -247,35 +238,41 @@ class SiteService:
         verb, visit = find_verb(method, letter.verb), self.visit(letter, method)
         check_weights(method, letter.send, contract.weight)
         with self.limits():
-            keep = self.keep(letter, states, visit)
+            keep, guard = self.keep(letter, states, visit)
             tree, after = visit.perform(verb, letter.send, keep)
         if fine := all_finite(tree):
             tree = self.protected(letter, method, contract, tree)
+            tree, guard = left_through_guards(letter, method, contract, visit, tree, guard)
         if own:
             self.line = replace(self.line, model=own.said.what, epsilon=own.said.epsilon)
-        reply = self.sent(letter, self.weighted(letter, tree) if fine else Reply(spoilt=True))
-        content = {"digest": self.line.letter, "keep": after if fine else keep, "reply": reply}
+        reply = (self.weighted(letter, tree) if fine else Reply(spoilt=True)).pack()
+        leaving = self.sent(letter, self.sums.leaving(letter, self.line.letter, reply))
+        content = {
+            "digest": self.line.letter,
+            "keep": after if fine else keep,
+            "guard": guard,
+            "reply": reply,
+        }
         states.put(letter.label, pack(content))
         states.forget(outdated(states.labels(), letter))
-        return reply
+        return leaving
 
     def protected(self, letter: Letter, method: Method, contract: Contract, tree: Tree) -> Tree:
         """A reply of losses or of a sketch with this site's noise, as far as such numbers are left."""
         if letter.verb not in method.measuring:
             return tree
-        many, rule = sum(torch.as_tensor(v).numel() for v in leaves(tree)), contract.rule(letter.verb)
-        if rule and rule.numbers and many > rule.numbers:
-            text = f"{letter.verb} sends {rule.numbers} numbers at most, and {many} were asked for"
-            raise RefusedByPolicy(text, "asks")
-        if sum(self.ledger.numbers.values()) + many > contract.losses:
-            raise RefusedByPolicy(
-                f"this site's policy has losses = {contract.losses:,}, and they are used up", "losses"
-            )
+        many = numbers_left(letter.verb, tree, contract, self.ledger)
         self.line = replace(self.line, numbers=many)
         if not contract.noise:
             return tree
         draw = laplace_noise(self.secret, self.line.letter, contract.noise)
         return method.noised(letter.verb, letter.send, tree, draw)
+
+    def mask_step(self, letter: Letter) -> bytes:
+        """A step of a masked sum. The last one is written down with whose replies are in the sum."""
+        tree, written = self.sums.step(letter, self.agreed(letter))
+        self.line = replace(self.line, **written)
+        return self.sent(letter, Reply(tree))
 
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
@@ -329,7 +326,7 @@ class SiteService:
         visit = self.visit(letter, method)
         check_weights(method, letter.send, self._contract.weight if self._contract else 0.0)
         with self.limits():
-            keep = self.keep(letter, self.states(letter), visit)
+            keep, _ = self.keep(letter, self.states(letter), visit)
             return visit.perform(job, letter.send, keep, visit.test(letter.part))[0]
 
     # ---- what the jobs need ----
@@ -365,9 +362,10 @@ class SiteService:
     def states(self, letter: Letter) -> EncryptedState:
         return EncryptedState(self.rows.run_folder(letter.run), letter.run, self.key)
 
-    def keep(self, letter: Letter, states: EncryptedState, visit: Visit) -> Tree:
+    def keep(self, letter: Letter, states: EncryptedState, visit: Visit) -> tuple[Tree, Tree]:
+        """What the client keeps, and what its guards do."""
         if letter.base is None:
-            return visit.joined()
+            return visit.joined(), {}
         if (known := states.get(letter.base)) is None:
             number, ask = letter.base
             if was_reset(states.folder):
@@ -376,15 +374,16 @@ class SiteService:
             raise RefusedByPolicy(
                 f"nothing is kept here of ask {ask} of {round_name(number)} of run {letter.run}", "state"
             )
-        return unpack(known)["keep"]
+        content = unpack(known)
+        return content["keep"], content.get("guard", {})
 
     def weighted(self, letter: Letter, tree: Tree) -> Reply:
         n = self.rows.of(letter.run).clients_data[self.name].n
         return Reply(tree, n if self.policy.counts else 1)
 
-    def sent(self, letter: Letter, reply: Reply) -> bytes:
+    def sent(self, letter: Letter, reply: Reply | bytes) -> bytes:
         """The reply as bytes, within the policy's limit, and written into the ledger before it leaves."""
-        packed = reply.pack()
+        packed = reply if isinstance(reply, bytes) else reply.pack()
         if len(packed) > self.policy.reply_bytes:
             wrong = self.policy.too_large(letter.verb or letter.job, len(packed))
             raise RefusedByPolicy(wrong.text, wrong.clause)

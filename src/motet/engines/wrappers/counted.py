@@ -27,8 +27,10 @@ _SAVED = {"saved": True}  # what a client answers that saved its model
 class Counted(Wrapper):
     """Any engine whose clients live here, with a meter. A reply that is averaged is as large as the mean."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, left: Mapping[Client, int] | None = None) -> None:
+        """`left`: bytes of the last ask's replies that left through guards, which the engine inside knows."""
         super().__init__(engine)
+        self.left = {} if left is None else left
         self.meter = Meter()
         self.sizes: dict[Any, int] = {}
         self.names = FileNames()
@@ -54,7 +56,7 @@ class Counted(Wrapper):
             self.meter.count_all(ask.to, verb, learn, reply, letter)
             return answer
         for c in ask.to:
-            up = reply if ask.learn == "mean" else size(answer[c]) if c in answer else 0
+            up = self.left.get(c, reply) if ask.learn == "mean" else size(answer[c]) if c in answer else 0
             self.meter.count(c, verb, learn, up, letter or self.sent(c, ask.sent_to(c)))
         return answer
 
