@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -44,40 +45,30 @@ def words_of(data: Path, **settings: object) -> list[str]:
     return [f"{name}={value}" for name, value in given.items()]
 
 
-def parameters(data: Path, quick: bool) -> list[Record]:
-    """Three rounds of a network with two hidden layers, of growing width."""
-    found = []
-    for width in WIDTHS[:2] if quick else WIDTHS:
-        hidden = f"[{width},{width}]"
-        words = words_of(
-            data, **{"net": "mlp", "net.hidden": hidden, "train.rounds": 4, "engine.compile": "no"}
-        )
+def parameters(data: Path, most: int) -> Iterator[Record]:
+    """Four rounds of a network with two hidden layers, of growing width."""
+    for width in WIDTHS[:most]:
+        hidden = {"net": "mlp", "net.hidden": f"[{width},{width}]"}
         count = 30 * width + width + width * width + width + width * 30 + 30
-        found.append({"size": count, **point(words)})
-    return found
+        words = words_of(data, **hidden, **{"train.rounds": 4, "engine.compile": "no"})
+        yield {"size": count, **point(words)}
 
 
-def rounds(data: Path, quick: bool) -> list[Record]:
+def rounds(data: Path, most: int) -> Iterator[Record]:
     """The same run with more rounds: what a round costs, and what the folder holds."""
-    return [
-        {
-            "size": count,
-            **point(words_of(data, **{"net": "logistic", "train.rounds": count, "train.patience": 0})),
-        }
-        for count in (ROUNDS[:1] if quick else ROUNDS)
-    ]
+    for count in ROUNDS[:most]:
+        words = words_of(data, **{"net": "logistic", "train.rounds": count, "train.patience": 0})
+        yield {"size": count, **point(words)}
 
 
-def actors(data: Path, quick: bool) -> list[Record]:
+def actors(data: Path, most: int) -> Iterator[Record]:
     """The same run on more actors of a local cluster; nothing where the engine is not installed."""
     if not all(map(importlib.util.find_spec, ("motet.engines.ray", "ray"))):
         print("actors: skipped, the ray engine is not installed", file=sys.stderr)
-        return []
-    common = {"net": "logistic", "train.rounds": 4, "engine": "ray"}
-    return [
-        {"size": count, **point(words_of(data, **common, **{ACTORS_SETTING: count}))}
-        for count in (ACTORS[:1] if quick else ACTORS)
-    ]
+        return
+    for count in ACTORS[:most]:
+        cluster = {"net": "logistic", "train.rounds": 4, "engine": "ray", ACTORS_SETTING: count}
+        yield {"size": count, **point(words_of(data, **cluster))}
 
 
 MEASURED = {"parameters": parameters, "rounds": rounds, "actors": actors}
@@ -140,6 +131,9 @@ def asked_for() -> argparse.Namespace:
     )
     parser.add_argument("--of", default=",".join(MEASURED), help="parameters, rounds, actors")
     parser.add_argument("--draw", action="store_true", help="draw what was measured before")
+    parser.add_argument(
+        "--points", type=int, default=9, help="of each curve, from the smallest size (default: all)"
+    )
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--data", type=Path, default=runs.HERE / ".data")
     parser.add_argument("--point", help=argparse.SUPPRESS)
@@ -150,10 +144,14 @@ def asked_for() -> argparse.Namespace:
 
 
 def measure(asked: argparse.Namespace, path: Path) -> None:
+    """The file is written after every point: what was measured when it is stopped can be drawn."""
     generate(WORKS[WORK], asked.data)
     curves = json.loads(path.read_text())["curves"] if path.exists() else {}
+    most = 1 if asked.quick else asked.points
     for name in asked.of.split(","):
-        if found := MEASURED[name](asked.data.resolve(), asked.quick):
+        found: list[Record] = []
+        for record in MEASURED[name](asked.data.resolve(), most):
+            found.append(record)
             curves[name] = {**conditions(), "points": found}
             path.write_text(json.dumps({"curves": curves}, indent=1) + "\n")
 
