@@ -45,9 +45,7 @@ the personal model, and does not mix them. The images are made: 220 rows a clien
 scores, as EMNIST has. FedJAX scores 340 clients every 10 rounds and writes all states (2.5 GB) every 10 rounds;
 motet scores all 3,400 clients every 10 rounds and writes states that changed every few seconds. FedJAX's server
 steps with Adam; ours averages."""
-BUSY = (
-    "**The machine was busy with other work: take the processor's time; a person waits less for it alone.** "
-)
+BUSY = "**The machine was busy with other work, so wall times say nothing; repeat it on a quiet one.** "
 QUICK = "This page is of a quick try with fewer clients and rounds: its figures say nothing."
 
 
