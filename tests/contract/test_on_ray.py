@@ -20,6 +20,9 @@ from motet.engines.vmap import Vmap
 from motet.engines.wrappers.faulty import Faulty
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.gather import GatheredMean, robust_mean
+from motet.guard.pairs.chain import Chain
+from motet.guard.pairs.clip import Clip
+from motet.guard.pairs.compress import Compress
 from motet.runs.recipe import method_names
 from motet.wire import pack, unpack
 from two_nodes import two_nodes
@@ -110,3 +113,17 @@ def test_robust_means_see_every_reply(mean: str, task: Any) -> None:
         return contract.outcome(method, inner, contract.go(method, Hostile(inner, ["c03"], "flip")))
 
     assert contract.gap(robust(Loop(clients)), robust(engine(method, clients, 2))) < 2e-5
+
+
+def test_replies_go_through_guards_as_on_the_loop(task: Any) -> None:
+    """Rounding at random may go the other way where replies differ in their last bits, so a step of 8 bits counts."""
+    method, clients = contract.new_method("ditto", task), dict(twelve_clients())
+
+    def guarded(inner: Any, chain: Chain) -> list[Tensor]:
+        inner.chain = chain
+        return outcome(method, inner)
+
+    for chain, most in ((Chain((Clip(0.1),)), 2e-5), (Chain((Compress(8),)), 2e-2)):
+        there = guarded(engine(method, clients, 2), chain)
+        assert contract.gap(guarded(Loop(clients), chain)[:2], there[:2]) < most
+        assert contract.gap(outcome(method, Loop(clients))[:2], there[:2]) > 0

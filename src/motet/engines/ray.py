@@ -60,12 +60,13 @@ class Ray(Loop):
     # ---- asks ----
 
     def mean(self, ask: Ask) -> Tree:
-        fold = self.fold()
-        # A single reply is not made larger by summing it in double precision; guards want every reply.
-        sums = isinstance(fold, RunningMean) and self.together > 1
+        if self.fold is not RunningMean or self.guards(ask):
+            return Loop.mean(self, ask)  # robust means, masks and guards want every reply
+        fold = RunningMean()
+        # A single reply is not made larger by summing it in double precision.
+        sums = self.together > 1
         for result in self.asked(ask, sums):
             if result.sums is not None:
-                assert isinstance(fold, RunningMean)
                 fold.add_partial(*result.sums)
             elif result.stacked is not None:
                 weights = [self.weight(ask, c) for c in result.stacked[0]]

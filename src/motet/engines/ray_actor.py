@@ -39,8 +39,14 @@ class Kept:
     def get(self, client: Client, upto: int | None = None) -> Tree | None:
         return self.trees[client]
 
+    def get_all(self, clients: Sequence[Client], upto: int | None = None) -> list[Tree | None]:
+        return [self.trees[c] for c in clients]
+
     def put(self, client: Client, tree: Tree) -> None:
         self.new[client] = tree
+
+    def put_all(self, clients: Sequence[Client], trees: Sequence[Tree]) -> None:
+        self.new.update(zip(clients, trees, strict=True))
 
 
 class RayActor:
