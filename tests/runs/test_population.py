@@ -183,5 +183,5 @@ def test_a_database_whose_states_had_one_checksum_is_read_and_goes_on(tmp_path: 
     with sqlite3.connect(tmp_path / "old" / "run.sqlite") as db:
         assert db.execute("PRAGMA user_version").fetchone() == (2,)
         db.execute("DELETE FROM keeps WHERE client = 'client-2'")
-    with pytest.raises(Damaged, match="what clients kept"):
+    with pytest.raises(Damaged, match="what clients keep since round"):
         Store(tmp_path / "old").check()

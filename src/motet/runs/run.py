@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
+from motet.runs.client_columns import client_rows
 from motet.runs.cluster import on_cluster
 from motet.runs.compare_runs import changed_files, differences
 from motet.runs.device_of_run import check_device, other_device
@@ -304,22 +305,6 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
             trainer.give_up_round()
             store.commit()
             raise RunError(str(e)) from e
-
-
-def client_rows(
-    clients_data: Mapping[str, Any], seen: bool, which: Iterable[str] | None = None
-) -> list[tuple[Any, ...]]:
-    """What is known of each client, or of those that are scored."""
-    some = ((c, clients_data[c]) for c in (clients_data if which is None else which))
-    return [(c, int(seen), h.n, len(h.val), len(h.test), labels(h)) for c, h in some]
-
-
-def labels(client_data: Any) -> dict[str, int]:
-    """How many training examples of each class; nothing for numbers."""
-    if client_data.train.y.is_floating_point():
-        return {}
-    found, counts = client_data.train.y.unique(return_counts=True)
-    return {str(k): int(n) for k, n in zip(found.tolist(), counts.tolist(), strict=True)}
 
 
 # ---- around a run ----

@@ -57,7 +57,7 @@ PARTS = {
     "metrics": Part("round", "round, name", f"the method's metrics {ROUND}"),
     "states": Part("round", "round", f"the server's state {ROUND}"),
     "keeps": Part(
-        "round", "round, client", f"the list of what clients kept {ROUND}", "client, round, checksum"
+        "round", "round, client", "the list of what clients keep since round {}", "client, round, checksum"
     ),
     "schema": Part("0", "name", "the definition of tables", "name, sql", "sqlite_master"),
 }
