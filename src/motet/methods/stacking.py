@@ -37,7 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import models_of_client, terms_by_client, wishes
+from motet.stacking.client_choices import models_of_client, remarks, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -87,6 +87,9 @@ class Stacking(Method):
         return replace(self, terms=terms_by_client(federated))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
+
+    def remarks(self) -> list[str]:
+        return remarks(self.outbox, self.terms)
 
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}

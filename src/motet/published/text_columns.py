@@ -17,6 +17,7 @@ import numpy as np
 
 from motet.errors import UsageError
 from motet.published.manifest import Kind
+from motet.published.yes_no import respelled
 
 Declared = Kind | Literal["category"] | Sequence[str]  # what a column holds; a sequence names its categories
 MOST = 100  # categories of one column
@@ -87,18 +88,17 @@ def encoded(frame: Any, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """The features `names` of a data frame, columns of text as flags; of an array, the array."""
     if not hasattr(frame, "columns"):
         return np.asarray(frame)
-    columns = [_column(frame, name) for name in names]
+    columns = [_column(frame, name, names) for name in names]
     return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 
-def _column(frame: Any, name: str) -> np.ndarray[Any, Any]:
+def _column(frame: Any, name: str, every: Sequence[str]) -> np.ndarray[Any, Any]:
     if name not in frame.columns:
         source = source_of(name, map(str, frame.columns))
         if source is None:
             hint = ", ".join(map(str, frame.columns))
             raise UsageError(f"the data frame has no column {name!r}\nhint: its columns are {hint}")
-        texts = frame[source].astype(object).map(text_of, na_action="ignore")
-        return np.asarray(texts == name[len(source) + 1 :], float)
+        return np.asarray(_texts(frame[source], source, every) == name[len(source) + 1 :], float)
     if is_text(frame[name]):
         _check_no_dates(frame, name)
         raise UsageError(
@@ -106,6 +106,14 @@ def _column(frame: Any, name: str) -> np.ndarray[Any, Any]:
             f"hint: feature_defaults(frame, kinds) with kinds = {{{name!r}: 'category'}} makes flags of it"
         )
     return np.asarray(frame[name].to_numpy(dtype=float, na_value=np.nan))
+
+
+def _texts(column: Any, source: str, names: Sequence[str]) -> Any:
+    """A column's cells as text; where the categories among `names` are yes and no, in their spelling."""
+    texts = column.astype(object).map(text_of, na_action="ignore")
+    categories = [n[len(source) + 1 :] for n in names if n.startswith(f"{source}=")]
+    other = respelled(map(str, texts.dropna().unique()), categories)
+    return texts.replace(other) if other else texts
 
 
 def in_32_bits(frame: Any) -> Any:
@@ -131,6 +139,7 @@ def as_models_read(frame: Any, features: Iterable[str]) -> tuple[np.ndarray[Any,
     columns = [str(n) for n in frame.columns]
     flags = [n for n in dict.fromkeys(features) if n not in columns and source_of(n, columns) is not None]
     found = _numbers(frame, flags)
+    _warn_of_strange_columns(frame, found, flags)
     return found.to_numpy(dtype=float, na_value=np.nan), [str(n) for n in found.columns]
 
 
@@ -140,7 +149,22 @@ def _numbers(frame: Any, flags: Sequence[str]) -> Any:
     for name in frame.columns:
         _check_no_dates(frame, name)
     parts: dict[str, Any] = {str(n): frame[n] for n in frame.columns if not is_text(frame[n])}
-    return pd.DataFrame(parts | {f: _column(frame, f) for f in flags}, index=frame.index)
+    return pd.DataFrame(parts | {f: _column(frame, f, flags) for f in flags}, index=frame.index)
+
+
+def _warn_of_strange_columns(frame: Any, found: Any, flags: Sequence[str]) -> None:
+    """Say which columns hold no category that a model knows, in any row: they are written otherwise, perhaps."""
+    for column in {source_of(f, map(str, frame.columns)) for f in flags} - {None}:
+        known = [f for f in flags if f.startswith(f"{column}=")]
+        there = frame[column].dropna()
+        if len(there) and not found[known].to_numpy().any():
+            some = [text_of(v) for v in there.unique()[:5]]
+            warnings.warn(
+                f"column {column!r} holds none of the categories that the models know "
+                f"({', '.join(f[len(column) + 1 :] for f in known[:5])}): it has {', '.join(some)}; its rows are "
+                "read as of no known category",
+                stacklevel=4,
+            )
 
 
 def categories_of(frame: Any) -> dict[str, list[str]]:
