@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from motet.stacking.predictions import predictions
+from motet.stacking.predictions import predictions, step_of
 from motet.stacking.stack import StackRows, StackSettings, build, divide, held_out, score
 
 
@@ -114,3 +114,33 @@ def test_a_model_of_other_classes_is_refused_with_the_reason() -> None:
     found, refused = predictions({"w": words}, r.x, None, (0, 1))
     assert found == {} and refused["w"].startswith("client w: its model predicts the classes")
     assert "numbers are wanted" in predictions({"w": words}, r.x, None, ())[1]["w"]
+
+
+@pytest.mark.parametrize("classes", [(0, 1), ()])
+def test_a_meta_model_does_not_see_how_equal_votes_were_added(classes: tuple[Any, ...]) -> None:
+    r, rng = rows(200, classes=classes), np.random.default_rng(1)
+    votes = np.round(np.clip(r.x[:, :1] / 4 + 0.5 + rng.normal(size=(200, 1)) / 9, 0, 1), 1)  # of ten trees
+    votes = np.hstack([1 - votes, votes]) if classes else votes
+
+    def other() -> Any:
+        return {"o": votes + rng.normal(size=votes.shape) * 1e-7}
+
+    stack = build(StackSettings(trees=10), r, other(), 0)
+    again = build(StackSettings(trees=10), r, other(), 0)
+    assert again.importances == stack.importances
+    expected = stack.predict(r.x, None, other())
+    for _ in range(5):
+        assert (again.predict(r.x, None, other()) == expected).all()
+
+
+def test_votes_of_any_number_of_trees_are_never_half_way_between_two_steps() -> None:
+    step = step_of(np.array([0, 1]), classes=True)
+    for trees in range(1, 200):
+        at = np.arange(trees + 1) / trees / step
+        assert np.abs(at - np.floor(at) - 0.5).min() * step > 2e-7
+
+
+def test_the_step_of_numbers_goes_with_their_spread() -> None:
+    y = np.arange(10.0)
+    small, large = (step_of(y * k, classes=False) for k in (2.0**-30, 2.0**30))
+    assert large == small * 2.0**60 and 1e-5 < small / (y * 2.0**-30).std() < 2e-4

@@ -41,7 +41,7 @@ def one_graph(
         for k, m in parts.items()
         if k != "meta"
     ]
-    last = _combined(graph, found, parts, protos, classes)
+    last = _combined(graph, found, parts, protos, classes, float(own.get("step", 0.0)))
     done = graph.finished(_answer(graph, last, target, classes), len(classes) or 1)
     if done.ByteSize() > _MOST:
         raise UsageError(f"the stack has {done.ByteSize() / 1e9:.1f} GB, and one ONNX file at most 2.1 GB")
@@ -103,12 +103,16 @@ def _combined(
     parts: Mapping[str, Published],
     protos: Mapping[str, Any],
     classes: Sequence[str],
+    step: float,
 ) -> str:
     """The meta-model's answer to all models' answers; their mean without a meta-model."""
     if "meta" not in parts:
         return graph.node("Mean", list(found)) if len(found) > 1 else found[0]
     seen = [graph.take(one, [1]) if len(classes) == 2 else one for one in found]
     z = graph.node("Concat", seen, axis=1)
+    if step:
+        steps = graph.node("Round", [graph.node("Div", [z, graph.constant(step)])])
+        z = graph.node("Mul", [steps, graph.constant(step)])
     return _in_classes(graph, graph.model(protos["meta"], z), parts["meta"], classes)
 
 
