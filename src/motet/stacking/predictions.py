@@ -20,6 +20,9 @@ from motet.published.text_columns import decoded
 
 Array = np.ndarray[Any, Any]
 _BITS = 13  # of a probability, that a meta-model sees: steps of 0.00012
+FINER = (
+    2.0**-7
+)  # the step of a stack's own probabilities, in those steps: equal votes for two classes stay equal
 
 
 def named(models: Any) -> dict[str, Any]:
@@ -70,7 +73,12 @@ def features(predicted: Iterable[Array], step: float = 0.0) -> Array:
     """The meta-model's columns (rows, models x columns): of two classes only the second one's probability; rounded to
     multiples of `step`, if it is not 0."""
     z = np.concatenate([p[:, 1:] if p.shape[1] == 2 else p for p in predicted], axis=1)
-    return np.asarray(np.round(z / step) * step) if step else z
+    return rounded(z, step)
+
+
+def rounded(values: Array, step: float) -> Array:
+    """Multiples of `step`; the values themselves if it is 0."""
+    return np.asarray(np.round(values / step) * step) if step else values
 
 
 def step_of(y: Array, *, classes: bool) -> float:
