@@ -72,7 +72,7 @@ def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
             f"{name} returns data that are prepared already, from which data.without cannot take a client back\n"
             "hint: let the function return a Pool, or {client: (x, y)}"
         )
-    found.natural = not drawn
+    found.natural, found.left_out = not drawn, without
     return found
 
 

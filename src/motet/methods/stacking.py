@@ -37,7 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import models_of_client, remarks, terms_by_client, wishes
+from motet.stacking.client_choices import check_public_of, models_of_client, remarks, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -84,6 +84,7 @@ class Stacking(Method):
         return replace(self, own=own)
 
     def in_simulation(self, federated: Any) -> Stacking:
+        check_public_of(self.public_of, federated)
         return replace(self, terms=terms_by_client(federated))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights

@@ -47,6 +47,15 @@ def wishes(
     return found | {c: loaded(outbox, c, (terms or {}).get(c)).tree() for c in there}
 
 
+def check_public_of(public_of: Sequence[str], federated: Any) -> None:
+    """Refuse a choice for a client that is not there: it would publish as usual, perhaps without privacy. Of clients
+    that were left out (data.without) choices may stay; between organisations clients are not known yet."""
+    known = [*federated.clients_data, *federated.unseen]
+    for client, _ in map(said, public_of):
+        if known and client not in (*known, *federated.left_out):
+            raise UsageError(f"method.public_of: {unknown('client', client, known)}")
+
+
 def remarks(outbox: str, terms: Mapping[str, Terms] | None) -> list[str]:
     """Which clients' own models read columns that their own rows lack; nothing of models that cannot be read, because
     the first round says that."""
