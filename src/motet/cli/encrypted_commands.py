@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,20 +53,48 @@ def do_ask(args: Any) -> None:
     from motet.published.runner import columns
     from motet.published.text_columns import as_models_read
 
-    manifest = public_manifest(args.of)
-    x, names = as_models_read(read(Path(args.table)).frame, manifest.names)
+    manifest, frame = public_manifest(args.of), read(Path(args.table)).frame
+    x, names = as_models_read(frame, manifest.names)
     rows = columns(manifest, x, names).astype(np.float64)
-    empty, lacking = int(np.isnan(rows).sum()), [n for n in manifest.names if n not in names]
+    notes = question_notes(frame, manifest.names, rows)
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
     Path(args.to).write_bytes(question := model.question(rows))
-    notes = [f"{empty} empty cells"] if empty else []
-    notes += [f"columns that are not here: {', '.join(lacking)}"] if lacking else []
     for what in notes:
-        say(f"note: {what}; the model's defaults stand there")
+        say(f"note: {what}")
     print(args.to)
     say(f"{len(rows)} rows, {len(question) / 1e6:.1f} MB")
     say(f"next:  {manifest.client} runs motet encrypted answer {args.to} --model …")
+
+
+def question_notes(frame: Any, features: Sequence[str], rows: Any) -> list[str]:
+    """What stands in encrypted rows where cells are empty, of a category that the model does not know, or not there."""
+    import numpy as np
+
+    from motet.published.text_columns import source_of
+    from motet.published.yes_no import EMPTY
+
+    of = {n: n if n in frame.columns else source_of(n, map(str, frame.columns)) for n in features}
+    texts = sorted({c for n, c in of.items() if c is not None and c != n})
+    notes = (
+        [f"{empty} empty cells of numbers; defaults stand there"]
+        if (empty := int(np.isnan(rows).sum()))
+        else []
+    )
+    for column in texts:
+        here = [k for k, n in enumerate(features) if of[n] == column and n != f"{column}={EMPTY}"]
+        gone = frame[column].isna().to_numpy()
+        strange = int(((rows[:, here] == 0).all(1) & ~gone).sum())
+        known = f"{column}={EMPTY}" in features
+        how = "asked as empty" if known else "asked as of no known category"
+        notes += [f"{int(gone.sum())} empty cells of {column}: {how}"] if gone.any() else []
+        notes += (
+            [f"{strange} cells of {column} are of categories that the model does not know"] if strange else []
+        )
+    lacking = [n for n, c in of.items() if c is None]
+    return notes + (
+        [f"columns that are not here: {', '.join(lacking)}; defaults stand there"] if lacking else []
+    )
 
 
 def _key(path: Path) -> bytes:

@@ -20,7 +20,7 @@ from motet.published.folder import load
 from motet.published.graph import rescaled
 from motet.published.manifest import Feature, Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
-from motet.published.yes_no import reading
+from motet.published.yes_no import EMPTY, reading
 
 _HINT = "hint: motet.publish(model, …) where it was trained, then motet.save_published(made, 'outbox')"
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".sav", ".ckpt", ".dill")
@@ -94,7 +94,8 @@ def read_in_vain(model: Published, terms: Terms) -> list[str]:
     category that other categories of its column stand beside is none of them: no row has it."""
     held = set(terms.scaling) - terms.lacks
     texts = {n.partition("=")[0] for n in held if "=" in n}
-    lacking = [n for n in reading(model, held, terms.flags & held).manifest.names if n not in held]
+    read = reading(model, held, terms.flags & held).manifest.names
+    lacking = [n for n in read if n not in held and not n.endswith(f"={EMPTY}")]
     return [n for n in lacking if "=" not in n or n.partition("=")[0] not in texts]
 
 

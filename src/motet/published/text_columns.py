@@ -16,12 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from motet.errors import UsageError
-from motet.published.manifest import Kind
-from motet.published.yes_no import respelled
+from motet.published.manifest import Feature, Kind
+from motet.published.yes_no import EMPTY, respelled
 
 Declared = Kind | Literal["category"] | Sequence[str]  # what a column holds; a sequence names its categories
 MOST = 100  # categories of one column
 MISSING = "\x00"  # stands for no category, where values are looked up by their text
+UNKNOWN = "\x00 no category \x00"  # a category that nobody has
 RARE = 5  # rows below which a category is left out
 
 
@@ -109,8 +110,11 @@ def _column(frame: Any, name: str, every: Sequence[str]) -> np.ndarray[Any, Any]
 
 
 def _texts(column: Any, source: str, names: Sequence[str]) -> Any:
-    """A column's cells as text; where the categories among `names` are yes and no, in their spelling."""
+    """A column's cells as text; where the categories among `names` are yes and no, in their spelling; empty ones by
+    their name, where that is a category of its own."""
     texts = column.astype(object).map(text_of, na_action="ignore")
+    if f"{source}={EMPTY}" in names:
+        texts = texts.where(column.notna(), EMPTY)
     categories = [n[len(source) + 1 :] for n in names if n.startswith(f"{source}=")]
     other = respelled(map(str, texts.dropna().unique()), categories)
     return texts.replace(other) if other else texts
@@ -126,6 +130,11 @@ def source_of(flag: str, columns: Iterable[str]) -> str | None:
     """The column that a flag `column=category` was made of; the longest name that fits."""
     fitting = [c for c in columns if flag.startswith(f"{c}=")]
     return max(fitting, key=len, default=None)
+
+
+def with_empty(features: Sequence[Feature], columns: Iterable[str]) -> tuple[Feature, ...]:
+    """The features, and one more for each of these columns of text: that its cell is empty."""
+    return (*features, *(Feature(f"{c}={EMPTY}", "flag", 0.0) for c in columns))
 
 
 def with_flags(frame: Any, known: Mapping[str, Sequence[str]]) -> Any:
@@ -155,9 +164,9 @@ def _numbers(frame: Any, flags: Sequence[str]) -> Any:
 def _warn_of_strange_columns(frame: Any, found: Any, flags: Sequence[str]) -> None:
     """Say which columns hold no category that a model knows, in any row: they are written otherwise, perhaps."""
     for column in {source_of(f, map(str, frame.columns)) for f in flags} - {None}:
-        known = [f for f in flags if f.startswith(f"{column}=")]
+        known = [f for f in flags if f.startswith(f"{column}=") and f != f"{column}={EMPTY}"]
         there = frame[column].dropna()
-        if len(there) and not found[known].to_numpy().any():
+        if known and len(there) and not found[known].to_numpy().any():
             some = [text_of(v) for v in there.unique()[:5]]
             warnings.warn(
                 f"column {column!r} holds none of the categories that the models know "
@@ -180,7 +189,8 @@ def decoded(
     values: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """A data frame with the columns `wanted` of rows whose columns are `names`: flags become text again, and rows
-    without a flag are missing there. `values` has what a column holds for the text of a category."""
+    without a flag are missing there, or of an unknown category where empty cells have a flag. `values`: what a column
+    holds for the text of a category."""
     import pandas as pd
 
     at = {n: k for k, n in enumerate(names)}
@@ -192,7 +202,9 @@ def decoded(
         elif flags:
             known = (values or {}).get(column, {})
             texts = [n[len(column) + 1 :] for n in flags]
-            options = np.array([*(known.get(t, t) for t in texts), known.get(MISSING, np.nan)], dtype=object)
+            known = {**known, EMPTY: known.get(MISSING, np.nan)} if EMPTY in texts else known
+            none = UNKNOWN if EMPTY in texts else known.get(MISSING, np.nan)
+            options = np.array([*(known.get(t, t) for t in texts), none], dtype=object)
             on = x[:, [at[n] for n in flags]] > 0.5
             found[column] = options[np.where(on.any(1), on.argmax(1), len(flags))]
         else:

@@ -18,6 +18,7 @@ from motet.published.graph import gathered
 from motet.published.manifest import Feature, Published
 from motet.text import TRUTHS, truths
 
+EMPTY = "(empty)"  # the category of empty cells, where a model answers them otherwise than unknown categories
 _TRUTHS = TRUTHS | {"0": 0.0, "1": 1.0}
 
 
@@ -38,7 +39,7 @@ def yes_no(names: Iterable[str]) -> dict[str, dict[float, str]]:
     by_source: dict[str, list[str]] = {}
     for name in names:
         source, sign, category = name.partition("=")
-        if sign:
+        if sign and category != EMPTY:
             by_source.setdefault(source, []).append(category)
     found = {source: (some, truths(some)) for source, some in by_source.items()}
     return {
@@ -54,6 +55,7 @@ def respelled(texts: Iterable[str], categories: Sequence[str]) -> dict[str, str]
     >>> respelled(["1", "N", "maybe", "yes"], ["no", "yes"]), respelled(["1"], ["f", "m"])
     ({'1': 'yes', 'N': 'no'}, {})
     """
+    categories = [c for c in categories if c != EMPTY]
     values = truths(categories)
     if values is None or len(set(values)) < len(values):
         return {}
