@@ -28,9 +28,8 @@ def encrypted_commands(add: Add) -> None:
     )
     p.add_argument(
         "--rows", type=int, metavar="N",
-        help="answer at most so many rows in all (default: one fewer than columns, less one for each "
-        "column of text; with more, whoever asks can "
-        "compute the weights)",
+        help="from now on, answer at most so many rows in all (default: two fewer than tell the weights, which are "
+        "one more than columns, less one for each column of text)",
     )  # fmt: skip
     p.add_argument("--to", default="answer.bin", metavar="FILE", help="default: answer.bin")
 
@@ -109,21 +108,40 @@ def _key(path: Path) -> bytes:
     return key
 
 
+def _message(path: str, what: str) -> bytes:
+    from motet.errors import UsageError
+
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        maker = {
+            "answer": "motet encrypted answer, at the model's owner,",
+            "question": "motet encrypted ask",
+        }[what]
+        raise UsageError(f"the {what} {path} cannot be read: {e.strerror}\nhint: {maker} writes one") from e
+
+
 def do_answer(args: Any) -> None:
     from filelock import FileLock
 
     from motet.guard.private_models.encrypted_models import KeptModel
 
-    model = Path(args.model)
-    with FileLock(model.with_name(model.name + ".lock")):  # two answers at once count both
+    model, question = Path(args.model), _message(args.question, "question")
+    with FileLock(model.with_name(f".{model.name}.lock")):  # two answers at once count both
         kept = KeptModel.load(model)
         before = kept.answered
         kept.rows = kept.rows if args.rows is None else args.rows
-        answer = kept.answer(Path(args.question).read_bytes())
+        answer = kept.answer(question)
         kept.write(model)  # the count first: an answer that is lost must not be free
     Path(args.to).write_bytes(answer)
     print(args.to)
-    say(f"{kept.answered - before} rows answered, {kept.answered} in all, {len(answer) / 1e6:.1f} MB")
+    said = f"{kept.answered} in all of at most {kept.limit}"
+    say(f"{kept.answered - before} rows answered, {said}, {len(answer) / 1e6:.1f} MB")
+    if kept.limit > kept.telling - 2:
+        usual = max(kept.telling - 2, 0)
+        say(
+            f"note: the limit of {kept.limit} rows stays in force until --rows says another; usual is {usual}"
+        )
     if kept.answered >= kept.telling:
         say(f"note: scores of {kept.telling} rows tell the weights: treat them as known to whoever asked")
 
@@ -138,7 +156,8 @@ def do_read(args: Any) -> None:
     manifest, key = public_manifest(args.of), Path(args.key)
     if not key.exists():
         raise UsageError(f"there is no key {key}\nhint: an answer is read with the key that asked")
-    found = EncryptedModel(manifest, key=key.read_bytes()).read(Path(args.answer).read_bytes())
+    answer = _message(args.answer, "answer")
+    found = EncryptedModel(manifest, key=key.read_bytes()).read(answer)
     names = manifest.classes
     table = pd.DataFrame({"row": range(1, len(found) + 1)})
     if names:

@@ -125,8 +125,13 @@ class KeptModel:
         texts = {f.name.partition("=")[0] for f in named if f.kind == "flag" and "=" in f.name}
         return len(named) + 1 - len(texts)
 
+    @property
+    def limit(self) -> int:
+        """How many rows are answered in all."""
+        return self.rows or max(self.telling - 2, 0)
+
     def _owner(self) -> Owner:
-        owner = Owner(self.weights, self.bias, self.rows or max(self.telling - 2, 0), self.flood)
+        owner = Owner(self.weights, self.bias, self.limit, self.flood, telling=self.telling)
         owner.answered = self.answered
         return owner
 
@@ -209,8 +214,8 @@ def _check_text(gained: Array, manifest: Manifest, wanted: Sequence[str]) -> Non
 
 
 def _moves(manifest: Manifest, middle: Array, wanted: Sequence[str]) -> Array:
-    """(steps, features): a step along each feature; of a column of text, from its usual category to another, to an empty
-    cell and to an unknown one."""
+    """(steps, features): a step along each feature; of a column of text, from its usual category to another, to an
+    empty cell and to an unknown one."""
     moves = np.diag(np.where(middle == 1.0, -1.0, np.maximum(1.0, np.abs(middle))))
     for column in [c for c in wanted if c not in manifest.names]:
         flags = [k for k, n in enumerate(manifest.names) if source_of(n, wanted) == column]
