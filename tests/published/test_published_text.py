@@ -338,3 +338,15 @@ def test_empty_cells_and_unknown_categories_are_answered_as_at_home(encoder: str
 
 
 NARROW = FRAME[["age", "job", "city"]].astype({"city": object})
+
+
+@pytest.mark.parametrize("sample", [FRAME, None], ids=["sample", "random rows"])
+def test_columns_that_a_column_transformer_drops_need_not_be_declared(sample: Any) -> None:
+    columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["job"]), ("passthrough", [0]))
+    model = make_pipeline(columns, LogisticRegression(max_iter=500)).fit(FRAME, Y)
+    features = defaults(FRAME, {"age": "number", "job": "category"})
+    made = publish(model, features, client="a", task="classes", classes=CLASSES, sample=sample)
+    found, _ = predict([made], NEW[["age", "job"]])
+    np.testing.assert_allclose(found["a"], model.predict_proba(NEW), atol=1e-5)
+    with pytest.raises(UsageError, match="column 'job', which is not among(.|\n)*: \\['age', 'job'\\]"):
+        publish(model, defaults(FRAME, {"age": "number"}), client="a", task="classes", classes=CLASSES)

@@ -29,7 +29,17 @@ _HINT = "hint: make_pipeline(ColumnTransformer([('text', OneHotEncoder(), [{!r}]
 
 
 def wanted_columns(model: Any) -> list[str]:
-    """The columns of the data frame that a model was fitted on; none of an array."""
+    """The columns of the data frame that a model was fitted on, but for those that its first step drops; none of an
+    array."""
+    every = fitted_columns(model)
+    first = next((part for _, part in getattr(model, "steps", ())), None)
+    if not every or type(first).__name__ != "ColumnTransformer":
+        return every
+    read = {n for _, t, columns in first.transformers_ if t != "drop" for n in _named(columns, every)}
+    return [n for n in every if n in read]
+
+
+def fitted_columns(model: Any) -> list[str]:
     return [str(n) for n in getattr(model, "feature_names_in_", ())]
 
 
@@ -45,7 +55,7 @@ def pipeline_to_onnx(
     """The fitted model, which reads these features, as ONNX whose output is that of its predictor."""
     names = [f.name for f in features]
     graph = JoinedGraph(len(features))
-    columns = Columns(graph, features, wanted_columns(model) or names, values)
+    columns = Columns(graph, features, fitted_columns(model) or names, values, wanted_columns(model) or names)
     steps = [part for _, part in getattr(model, "steps", [("", model)]) if part not in (None, "passthrough")]
     *before, predictor = steps
     at, width = columns.transformed(before[0], columns.wanted) if before else columns.numbers(columns.wanted)
@@ -57,6 +67,17 @@ def pipeline_to_onnx(
     return graph.finished(
         graph.model(made, at), made.graph.output[0].type.tensor_type.shape.dim[1].dim_value
     ), used
+
+
+def _named(columns: Any, names: Sequence[str]) -> list[str]:
+    """The names of columns that a column transformer knows by names or places."""
+    if isinstance(columns, str):
+        return [columns]
+    if isinstance(columns, slice):
+        return list(names[columns])
+    if len(columns) and isinstance(columns[0], bool | np.bool_):
+        columns = np.flatnonzero(columns).tolist()
+    return [c if isinstance(c, str) else names[int(c)] for c in columns]
 
 
 class TellsEmptyCells(Exception):
@@ -71,7 +92,12 @@ class Columns:
     """The columns of a data frame inside a graph whose input has features: numbers, and flags of categories."""
 
     def __init__(
-        self, graph: JoinedGraph, features: Sequence[Feature], wanted: Sequence[str], values: Values
+        self,
+        graph: JoinedGraph,
+        features: Sequence[Feature],
+        wanted: Sequence[str],
+        values: Values,
+        read: Sequence[str],
     ) -> None:
         self.graph, self.features, self.wanted, self.values = graph, features, list(wanted), values
         self.at = {f.name: k for k, f in enumerate(features)}
@@ -80,10 +106,10 @@ class Columns:
         for k, f in enumerate(features):
             if (source := source_of(f.name, self.flags)) is not None:
                 self.flags[source].append(k)
-        if lacking := [c for c, flags in self.flags.items() if not flags]:
+        if lacking := [c for c, flags in self.flags.items() if not flags and c in read]:
             raise ValueError(
                 f"it reads the column {lacking[0]!r}, which is not among the features"
-                f"\nhint: feature_defaults(frame, kinds) with every column that the model reads: {wanted}"
+                f"\nhint: feature_defaults(frame, kinds) with every column that the model reads: {list(read)}"
             )
 
     def numbers(self, names: Sequence[str]) -> tuple[str, int]:
@@ -97,7 +123,7 @@ class Columns:
     def transformed(self, step: Any, names: Sequence[str]) -> tuple[str, int]:
         """What a transformer makes of these columns: the name of the tensor, and its width."""
         if type(step).__name__ == "ColumnTransformer":
-            found = [(_of_one(t, cols), self.named(cols, names)) for _, t, cols in step.transformers_]
+            found = [(_of_one(t, cols), _named(cols, names)) for _, t, cols in step.transformers_]
             parts = [self.transformed(t, some) for t, some in found if some and t != "drop"]
             made = [name for name, _ in parts]
             at = self.graph.node("Concat", made, axis=1) if len(parts) > 1 else made[0]
@@ -113,16 +139,6 @@ class Columns:
                 f"\nhint: declare it as {{{numbers[0]!r}: 'category'}}, or give numbers a transformer of their own"
             )
         return self.tabled(step, names)
-
-    def named(self, columns: Any, names: Sequence[str]) -> list[str]:
-        """The names of columns that a column transformer knows by names or places."""
-        if isinstance(columns, str):
-            return [columns]
-        if isinstance(columns, slice):
-            return list(names[columns])
-        return [c if isinstance(c, str) else names[c] for c in np.flatnonzero(columns).tolist()] if (
-            len(columns) and isinstance(columns[0], bool | np.bool_)
-        ) else [c if isinstance(c, str) else names[int(c)] for c in columns]  # fmt: skip
 
     def tabled(self, step: Any, names: Sequence[str]) -> tuple[str, int]:
         """A transformer of text as a table: base + flags @ table, asked category by category."""
