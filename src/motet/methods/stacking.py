@@ -132,6 +132,9 @@ class Stacking(Method):
     def metrics(self, s: Tree) -> dict[str, float]:
         return contribution.metrics(s)
 
+    def record(self, reported: Tree, last: Tree) -> dict[str, Any]:
+        return self.summary(reported | {"history": last["history"]})
+
     summary, described = what_people_see.summary, what_people_see.described
     one_graph, variant_model = what_people_see.one_graph, what_people_see.variant_model
 
@@ -149,7 +152,8 @@ class Stacking(Method):
     @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         stack, findings = self.build(served, data)
-        return {"trust": stack.importances, **findings}, client_stack.to_tree(stack, served)
+        kept = client_stack.with_seed(client_stack.to_tree(stack, served), keep, data)
+        return {"trust": stack.importances, **findings}, kept
 
     def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
         """A stack of the private model and the served models that may run, and what was found out about these."""
@@ -166,7 +170,7 @@ class Stacking(Method):
     @verb(solo=True)
     def alone(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         """A private model, which here learns from all of the client's training rows."""
-        how = StackSettings(self.private, trees=self.trees)
+        how, data = StackSettings(self.private, trees=self.trees), client_stack.of_first_stack(keep, data)
         return partial(self.answer, client_stack.alone(how, data, self.task))
 
     def answer(self, own: Tree, x: Tensor) -> Tensor:

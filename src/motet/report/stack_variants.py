@@ -140,11 +140,13 @@ def _by_client(found: Mapping[str, Any]) -> list[str]:
 
 def cell(metric: str, value: float | None) -> str:
     """
-    >>> cell("auc", 0.91234), cell("rmse", 28.94), cell("auc", None)
-    ('.912', '28.9', '–')
+    >>> cell("auc", 0.91234), cell("rmse", 28.94), cell("auc", None), cell("accuracy", 0.6885)  # as 68.8 %
+    ('.912', '28.9', '–', '.688')
     """
     if value is None:
         return "–"
     if metric in ("rmse", "mae"):
         return f"{value:.3g}"
+    if metric in ("accuracy", "balanced"):
+        value = float(f"{100 * value:.1f}") / 100  # as percentages are rounded elsewhere
     return f"{value:.3f}".replace("0.", ".", 1) if -1 < value < 1 else f"{value:.3f}"

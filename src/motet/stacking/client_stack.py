@@ -24,6 +24,7 @@ from motet.stacking.predictions import Array, predictions
 from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
 from motet.stacking.validation_findings import Findings, ValidationRows, has_enough_rows
 
+_SEED = "seed"  # of the first stack, in kept trees
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
 
@@ -115,6 +116,17 @@ def to_tree(stack: Stack, models: Catalogue) -> Tree:
     meta = stack.meta.tree() if stack.meta else ()
     about = {"variant": stack.variant, "shares": dict(stack.importances), "step": stack.step}
     return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about}
+
+
+def with_seed(tree: Tree, keep: Tree, data: Data) -> Tree:
+    """What is kept, with the seed of the first stack that this client built."""
+    return tree | {_SEED: keep[_SEED] if keep and _SEED in keep else data.seed}
+
+
+def of_first_stack(keep: Tree, data: Data) -> Data:
+    """The same examples with the seed of the first stack: what is made for a comparison is the same whichever round is
+    reported. A client that has built none has the turn's seed."""
+    return replace(data, seed=keep[_SEED]) if keep and _SEED in keep else data
 
 
 def is_current(keep: Tree, models: Catalogue) -> bool:
