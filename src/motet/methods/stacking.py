@@ -151,8 +151,9 @@ class Stacking(Method):
 
     @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        data = client_stack.of_first_stack(keep, data)
         stack, findings = self.build(served, data)
-        kept = client_stack.with_seed(client_stack.to_tree(stack, served), keep, data)
+        kept = client_stack.with_seed(client_stack.to_tree(stack, served), data)
         return {"trust": stack.importances, **findings}, kept
 
     def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
@@ -164,7 +165,8 @@ class Stacking(Method):
     def personal(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         """The kept stack; a client that has none, or whose served models have changed, builds one first."""
         if not client_stack.is_current(keep, served):
-            keep = client_stack.to_tree(self.build(served, data)[0], served)
+            again = client_stack.of_first_stack(keep, data)
+            keep = client_stack.to_tree(self.build(served, again)[0], served)
         return partial(self.answer, client_stack.predictor(keep, served, [c.here for c in data.columns]))
 
     @verb(solo=True)

@@ -118,14 +118,14 @@ def to_tree(stack: Stack, models: Catalogue) -> Tree:
     return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about}
 
 
-def with_seed(tree: Tree, keep: Tree, data: Data) -> Tree:
-    """What is kept, with the seed of the first stack that this client built."""
-    return tree | {_SEED: keep[_SEED] if keep and _SEED in keep else data.seed}
+def with_seed(tree: Tree, data: Data) -> Tree:
+    """What is kept, with the seed by which it was made."""
+    return tree | {_SEED: data.seed}
 
 
 def of_first_stack(keep: Tree, data: Data) -> Data:
-    """The same examples with the seed of the first stack: what is made for a comparison is the same whichever round is
-    reported. A client that has built none has the turn's seed."""
+    """The same examples with the seed of the client's first stack, so that a later stack differs by what was served
+    alone, and what is made for a comparison is the same whichever round is reported. Without a stack, the turn's."""
     return replace(data, seed=keep[_SEED]) if keep and _SEED in keep else data
 
 
