@@ -189,6 +189,10 @@ class Method(Frozen):
         """What a report may show of the reported state, as JSON: groups, weights, whom clients trust."""
         return {}
 
+    def record(self, reported: Tree, last: Tree) -> dict[str, Any]:
+        """The summary of the reported state; `last` is that after the last round, whose history may be longer."""
+        return self.summary(reported)
+
     def log(self, before: Tree, after: Tree) -> str:
         """What of a round is worth a line in the run's log; `before` is () for the start."""
         return ""

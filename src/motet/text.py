@@ -15,6 +15,25 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]"
 )
+# Words for no and yes, in pairs; beside them the digits mean the same.
+TRUTH_PAIRS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
+TRUTHS = {word: float(value) for pair in TRUTH_PAIRS for value, word in enumerate(pair)}
+_DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
+
+
+def truths(texts: Iterable[str]) -> list[float] | None:
+    """0 or 1 for each text if all are truth values, of one pair or of several: files differ. Of single letters alone
+    both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
+
+    >>> truths(["Yes", "no"]), truths(["f"]), truths(["f", "T"]), truths(["0", "1"])
+    ([1.0, 0.0], None, [0.0, 1.0], None)
+    """
+    found = [t.casefold() for t in texts]
+    there = set(found)
+    clear = any(len(word) > 1 for word in there & TRUTHS.keys()) or any(there >= set(p) for p in TRUTH_PAIRS)
+    if not clear or not there <= TRUTHS.keys() | _DIGITS.keys():
+        return None
+    return [(TRUTHS | _DIGITS)[t] for t in found]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

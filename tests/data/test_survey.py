@@ -138,9 +138,10 @@ def test_a_row_that_two_clients_hold_is_found_with_and_without_its_target():
 
 def test_a_test_row_that_is_trained_on_is_a_leak():
     one = client_data((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
-    other = client_data((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows do not count
+    other = client_data((rows(5), [1]), test=(rows(1), [0]))  # somebody else's training rows count elsewhere
     found = survey(federation({"one": one, "other": other})).duplicates
     assert (found.leaked.rows, found.leaked.most) == (2, [("one", 2)])
+    assert found.elsewhere and found.elsewhere.most == [("one", 1), ("other", 1)]
     assert found.leaked_with_target.rows == 1
 
 

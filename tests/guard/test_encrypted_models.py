@@ -14,6 +14,7 @@ pytest.importorskip("tenseal")
 
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -182,3 +183,56 @@ def test_an_encrypted_model_finds_the_columns_of_a_frame_by_name() -> None:
     asked = EncryptedModel(own.manifest, own.answer)
     expected = model.predict_proba(frame)
     np.testing.assert_allclose(asked.predict_proba(frame[["hours", "job", "age"]]), expected, atol=2e-3)
+
+
+def with_imputer() -> tuple[KeptModel, Any]:
+    frame, y = patients()
+    frame = frame.astype({"job": object})
+    frame.loc[::9, "job"] = np.nan
+    text = make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder(handle_unknown="ignore"))
+    columns = make_column_transformer((text, ["job"]), (StandardScaler(), ["hours", "age"]))
+    model = make_pipeline(columns, LogisticRegression()).fit(frame, y)
+    features = defaults(frame, KINDS)
+    return KeptModel.of(model, features, client="clinic", classes=("0", "1"), rows=100), model
+
+
+def test_empty_text_and_unknown_categories_are_scored_as_the_model_does() -> None:
+    owner, model = with_imputer()
+    new, _ = patients(12, seed=5)
+    new["job"] = ["astronaut", None, "nurse", "clerk"] * 3
+    found = EncryptedModel(owner.manifest, owner.answer).predict_proba(new)
+    np.testing.assert_allclose(found, model.predict_proba(new.astype({"job": object})), atol=2e-3)
+    assert owner.telling == 5  # as without a flag of empty cells
+
+
+def test_ask_counts_empty_cells_and_unknown_categories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner, _ = with_imputer()
+    owner.save("kept")
+    new, _ = patients(6, seed=5)
+    new["job"] = ["astronaut", None, None, "clerk", "nurse", "baker"]
+    new.astype({"age": float}).assign(age=[np.nan, *new["age"][1:]]).to_csv("new.csv", index=False)
+    assert main(["encrypted", "ask", "new.csv", "--of", "kept/clinic.json", "--key", "mine.key"]) == 0
+    said = capsys.readouterr().err
+    assert "1 empty cells of numbers; defaults stand there" in said
+    assert "2 empty cells of job: asked as empty" in said
+    assert "1 cells of job are of categories that the model does not know" in said
+
+
+def test_a_limit_that_was_raised_is_said_with_every_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    owner, _ = kept()
+    owner.save("kept")
+    Path("q.bin").write_bytes(EncryptedModel(owner.manifest).question(np.zeros((1, 5))))
+    words = ["encrypted", "answer", "q.bin", "--model", "kept/clinic.linear"]
+    assert main([*words, "--rows", "1000"]) == 0 and main(words) == 0
+    said = capsys.readouterr().err
+    assert said.count("the limit of 1000 rows stays in force until --rows says another; usual is 3") == 2
+    assert "2 in all of at most 1000" in said
+    assert sorted(p.name for p in Path("kept").glob("[!.]*")) == ["clinic.json", "clinic.linear"]
+    assert main(["encrypted", "read", "nothing.bin", "--of", "kept/clinic.json", "--key", "q.bin"]) == 2
+    assert "the answer nothing.bin cannot be read: No such file" in capsys.readouterr().err

@@ -287,3 +287,26 @@ def test_clients_publish_and_stack_side_by_side(task: Task, monkeypatch: pytest.
     engine = Threads(clients, workers=2)
     state = after(method, engine, 1)
     assert set(state["stacked"]) == set(engine.clients)
+
+
+def test_what_stacks_are_compared_with_does_not_depend_on_the_reported_round(task: Task) -> None:
+    engine = Loop(federation())
+    method = Stacking(task, trees=3)
+    state = after(method, engine, 2)
+    found = [
+        engine.evaluate(method, state, turn(engine, k), "test", ("alone", "pooled", "held-out"))[1]
+        for k in (1, 1, 5)
+    ]
+    for side in ("alone", "pooled", "held-out"):
+        losses = [f[side]["loss"].tolist() for f in found]
+        assert losses[0] == losses[1] == losses[2]
+
+
+def test_a_run_s_record_has_the_history_of_all_rounds_also_of_those_after_the_reported_one(
+    task: Task,
+) -> None:
+    method = Stacking(task, trees=3, public_of=("c01: nothing",))
+    states = [after(method, Loop(federation()), k) for k in (1, 4)]
+    record = method.record(*states)
+    assert len(record["history"]) == 4 and record["trust"] == states[0]["trust"]
+    assert record["free_riders"] == ["c01"] and method.metrics(states[0])["free_riders"] == 1

@@ -31,6 +31,7 @@ from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 
+from motet.errors import UsageError  # noqa: E402
 from motet.published import (  # noqa: E402
     Feature,
     Manifest,
@@ -221,6 +222,46 @@ ROWS_INSIDE = {
     "in a vote": ensemble.VotingClassifier([("n", KNeighborsClassifier())]),
     "in a bag": ensemble.BaggingRegressor(svm.SVR()),
 }
+
+
+class Ending(nn.Module):
+    """No plain row of layers, with an ending."""
+
+    def __init__(self, outputs: int, ending: nn.Module) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, outputs), ending
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(self.one(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["layers", "exported"])
+@pytest.mark.parametrize(
+    ("outputs", "ending"), [(1, nn.Sigmoid()), (3, nn.Softmax(1)), (3, nn.LogSoftmax(1))]
+)
+def test_a_network_that_ends_in_probabilities_is_published_as_it_answers(
+    outputs: int, ending: nn.Module, plain: bool
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, outputs), ending) if plain else Ending(outputs, ending)
+    p = net(torch.tensor(X)).detach()
+    p = p.exp() if isinstance(ending, nn.LogSoftmax) else torch.cat([1 - p, p], 1) if outputs == 1 else p
+    found = published_predictions(net, "two" if outputs == 1 else "three")
+    np.testing.assert_allclose(found, p.numpy(), atol=1e-5)
+
+
+def test_scores_that_happen_to_be_small_are_no_probabilities() -> None:
+    net = nn.Linear(5, 1)
+    with torch.no_grad():
+        net.weight.fill_(0.01)
+        net.bias.fill_(0.5)
+    found = published_predictions(net, "two")
+    np.testing.assert_allclose(found[:, 1:], net(torch.tensor(X)).sigmoid().detach().numpy(), atol=1e-5)
+
+
+def test_several_sigmoids_are_refused_because_they_are_no_classes() -> None:
+    with pytest.raises(UsageError, match="exclude each other\nhint: end it in scores"):
+        published_predictions(nn.Sequential(nn.Linear(5, 3), nn.Sigmoid()), "three")
 
 
 @pytest.mark.parametrize("where", ROWS_INSIDE)

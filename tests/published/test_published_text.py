@@ -195,14 +195,11 @@ def test_a_receiver_without_the_column_gets_the_most_frequent_category() -> None
     np.testing.assert_allclose(answered["north"], expected, atol=1e-5)
 
 
-def test_a_category_that_is_new_to_the_model_is_read_as_missing_or_unknown_and_not_as_the_default() -> None:
+def test_a_category_that_is_new_to_the_model_is_answered_as_at_home_and_not_as_the_default() -> None:
     model = MODELS["one-hot, logistic"].fit(FRAME, Y)
-    for column, new in (
-        ("job", np.nan),
-        ("city", "Paris"),
-    ):  # of jobs it has seen missing ones, of cities none
+    for column in ("job", "city"):  # of jobs it has seen empty cells, of cities none
         answered, _ = predict([made(model)], NEW.assign(**{column: "Paris"}))
-        expected = model.predict_proba(NEW.assign(**{column: pd.Series(new, NEW.index, object)}))
+        expected = model.predict_proba(NEW.assign(**{column: pd.Series("Paris", NEW.index, object)}))
         np.testing.assert_allclose(answered["north"], expected, atol=1e-5)
 
 
@@ -308,3 +305,48 @@ def test_a_word_that_is_no_kind_is_refused_and_not_read_letter_by_letter(kind: A
 def test_a_folder_that_is_not_there_is_no_empty_inbox(tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="no folder"):
         load_all(tmp_path / "nowhere")
+
+
+# ---- empty cells and unknown categories ----
+
+
+def encoders() -> dict[str, Any]:
+    impute = SimpleImputer(strategy="most_frequent")
+    ordinal: Any = {"handle_unknown": "use_encoded_value", "unknown_value": -1}
+    return {
+        "one-hot": OneHotEncoder(handle_unknown="ignore"),
+        "imputed": make_pipeline(impute, OneHotEncoder(handle_unknown="ignore")),
+        "infrequent": make_pipeline(impute, OneHotEncoder(handle_unknown="ignore", min_frequency=30)),
+        "ordinal": OrdinalEncoder(**ordinal),
+        "ordinal, empty is -2": OrdinalEncoder(encoded_missing_value=-2, **ordinal),
+        "target": TargetEncoder(random_state=0),
+    }
+
+
+@pytest.mark.parametrize("encoder", list(encoders()))
+def test_empty_cells_and_unknown_categories_are_answered_as_at_home(encoder: str) -> None:
+    columns = make_column_transformer((encoders()[encoder], ["job", "city"]), remainder="passthrough")
+    model = make_pipeline(columns, HistGradientBoostingClassifier(max_iter=20)).fit(NARROW, Y)
+    kinds: Any = {"age": "number", "job": "category", "city": "category"}
+    made = publish(model, defaults(NARROW, kinds), client="a", task="classes", classes=CLASSES, sample=NARROW)
+    rows = NEW[list(kinds)].astype({"city": object}).head(12).reset_index(drop=True)
+    rows.loc[:3, "job"], rows.loc[2:5, "city"] = "astronaut", np.nan
+    rows.loc[6:8, "job"], rows.loc[8:, "city"] = np.nan, "Atlantis"
+    found, refused = predict([made], rows)
+    assert not refused
+    np.testing.assert_allclose(found["a"], model.predict_proba(rows), atol=1e-5)
+
+
+NARROW = FRAME[["age", "job", "city"]].astype({"city": object})
+
+
+@pytest.mark.parametrize("sample", [FRAME, None], ids=["sample", "random rows"])
+def test_columns_that_a_column_transformer_drops_need_not_be_declared(sample: Any) -> None:
+    columns = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), ["job"]), ("passthrough", [0]))
+    model = make_pipeline(columns, LogisticRegression(max_iter=500)).fit(FRAME, Y)
+    features = defaults(FRAME, {"age": "number", "job": "category"})
+    made = publish(model, features, client="a", task="classes", classes=CLASSES, sample=sample)
+    found, _ = predict([made], NEW[["age", "job"]])
+    np.testing.assert_allclose(found["a"], model.predict_proba(NEW), atol=1e-5)
+    with pytest.raises(UsageError, match="column 'job', which is not among(.|\n)*: \\['age', 'job'\\]"):
+        publish(model, defaults(FRAME, {"age": "number"}), client="a", task="classes", classes=CLASSES)

@@ -15,7 +15,9 @@ from motet.cli.main import main
 from motet.report.contributions import contributions_text
 from motet.report.html import render
 from motet.report.read import read as read_runs
-from motet.report.stack_variants import variants_of, variants_text
+from motet.report.stack_variants import stacks, variants_of, variants_text
+from motet.report.tables import summary
+from motet.report.terminal import summary_text
 from motet.runs.recipe import read
 from motet.runs.run import run, verify
 
@@ -95,3 +97,21 @@ def test_a_run_of_another_method_shows_nothing_of_stacks(tmp_path: Path) -> None
 
 def test_a_run_with_compared_stacks_is_the_same_when_it_is_run_again(done: motet.Run) -> None:
     assert verify(done.folder) == []
+
+
+def test_the_page_shows_the_variants_client_by_client(done: motet.Run) -> None:
+    (run_,) = read_runs([done.folder])
+    (shown,) = stacks([run_])
+    found = variants_of(run_)
+    assert found and [c for c, _ in shown["by_client"]] == list(found["clients"])
+    assert all(len(cells) == len(shown["sides"]) * len(shown["heads"]) for _, cells in shown["by_client"])
+    assert "client by client, on test rows" in render([run_])
+
+
+def test_the_cost_says_in_which_rounds_anything_was_sent(done: motet.Run) -> None:
+    (run_,) = read_runs([done.folder])
+    found = summary(run_)
+    said = summary_text(found | {"rounds": 4, "rounds_sent": 1.0})
+    assert "per client in the one round that sent anything" in said
+    assert "per client in each of 2 rounds" in summary_text(found | {"rounds": 4, "rounds_sent": 2.0})
+    assert "per client and round" in summary_text(found | {"rounds": 2, "rounds_sent": 2.0})

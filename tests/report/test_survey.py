@@ -31,7 +31,7 @@ def client(name: str, counts: list[int], **more: Any) -> dict[str, Any]:
 def survey(clients: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     counts = [sum(c) for c in zip(*(c["counts"] for c in clients), strict=True)]
     duplicates = {"shared": NOTHING, "shared_with_target": NOTHING, "leaked": NOTHING,
-             "leaked_with_target": NOTHING, "column_sets": 1}  # fmt: skip
+             "leaked_with_target": NOTHING, "elsewhere": NOTHING, "column_sets": 1}  # fmt: skip
     plain = {
         "name": "toy", "kind": "classes", "features": "table", "shape": [2], "columns": 2,
         "labels": [f"k{i}" for i in range(len(counts))], "counts": counts, "target": {}, "clients": clients,
@@ -103,6 +103,7 @@ def test_sentences_count_what_is_wrong() -> None:
         "shared": shared,
         "leaked": leaked,
         "leaked_with_target": leaked,
+        "elsewhere": {"rows": 2, "clients": 1, "most": [["b", 2]]},
         "column_sets": 2,
     }
     facts = dict(federation_words.facts(plain))
@@ -112,6 +113,7 @@ def test_sentences_count_what_is_wrong() -> None:
     assert "2 clients (most: a 700, b 500); only clients with the same columns" in facts["equal rows"]
     assert facts["leaks"] == (
         "3 test rows equal one that their own client trains on, 3 of them with the same target; 1 client (most: a 3)"
+        "; 2 test rows are, target and all, among another client's training rows (most: b 2)"
     )
     assert facts["missing"].startswith("7 cells were empty") and "(most: a 7)" in facts["missing"]
     assert facts["server"] == "10 proxy rows and 2,000 test rows"
@@ -122,7 +124,7 @@ def test_sentences_say_that_nothing_is_wrong() -> None:
     facts = dict(federation_words.facts(few()))
     assert facts["equal rows"] == "no row is held by two clients" and facts["missing"] == "no cell was empty"
     assert (
-        facts["leaks"] == "no test row equals one that its client trains on"
+        facts["leaks"] == "no test row equals one that its own client trains on"
         and facts["server"] == "holds no rows"
     )
     plain = few()

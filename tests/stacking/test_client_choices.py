@@ -74,6 +74,19 @@ def test_a_choice_that_cannot_be_read_is_refused_with_a_hint(line: str) -> None:
         wishes([line], "", ["c00"])
 
 
+def test_a_choice_for_a_client_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    words = ["data=wine", "data.clients=3", "method=stacking", "train.rounds=1"]
+    with pytest.raises(
+        UsageError, match="method.public_of: unknown client cleint-1(.|\n)*did you mean 'client-1'"
+    ):
+        run(read(words=[*words, 'method.public_of=["cleint-1: dp-linear"]']), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+    left = ["method.trees=2", 'data.without=["client-1"]', 'method.public_of=["client-1: nothing"]']
+    assert len(run(read(words=[*words, *left]), tmp_path / "r").clients) == 2
+
+
 def test_a_damaged_model_in_the_outbox_is_named(tmp_path: Path) -> None:
     (tmp_path / "c00.onnx").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="client c00: its manifest cannot be read"):

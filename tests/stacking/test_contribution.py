@@ -110,12 +110,12 @@ def test_pagerank_and_strength_agree_on_the_client_that_everyone_trusts() -> Non
     assert sum(found["pagerank"].values()) == pytest.approx(1)
 
 
-def test_a_free_rider_gives_nothing_for_some_rounds_and_fetches() -> None:
+def test_who_gives_little_for_some_rounds_is_known() -> None:
     given, generous = c.in_strength(TRUST), {"a": 0.4, "b": 0.3, "c": 0.3}
-    assert c.free_riders([given] * 2, TRUST) == []
-    assert c.free_riders([given] * 3, TRUST) == ["c"]
-    assert c.free_riders([given] * 3, ["a", "b"]) == []
-    assert c.free_riders([given, given, generous], TRUST) == []
+    assert c.giving_little([given] * 2, TRUST) == []
+    assert c.giving_little([given] * 3, TRUST) == ["c"]
+    assert c.giving_little([given] * 3, ["a", "b"]) == []
+    assert c.giving_little([given, given, generous], TRUST) == []
 
 
 def test_who_contributes_less_than_the_threshold_is_not_served_and_newcomers_are() -> None:
@@ -134,8 +134,13 @@ def test_the_graph_can_be_exported_and_read_again() -> None:
     assert again.edges["c", "b"]["weight"] == 0.9 and again.nodes["b"]["own"] == 0.8
     assert not again.has_edge("a", "a")
     found = json.loads(c.to_json(TRUST, [TRUST] * 3))
-    assert found["free_riders"] == ["c"] and len(found["history"]) == 3
+    assert found["gives_little"] == ["c"] and len(found["history"]) == 3
 
 
 def test_where_nobody_relies_on_anybody_a_threshold_shuts_out_nobody() -> None:
     assert c.served({"a": {"a": 1.0, "b": 0.0}, "b": {"b": 1.0}}, ["a", "b"], 0.5) == ["a", "b"]
+
+
+def test_no_centrality_is_below_zero_or_a_negative_zero() -> None:
+    for of in c.centralities({"a": {"a": 1.0}, "b": {"a": 0.5, "b": 0.5}, "c": {"c": 1.0}}).values():
+        assert all(str(v) == "0.0" or v > 1e-9 for v in of.values())

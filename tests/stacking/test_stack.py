@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
-from motet.stacking.predictions import predictions
-from motet.stacking.stack import StackRows, StackSettings, build, divide, held_out, score
+from motet.stacking.predictions import predictions, step_of
+from motet.stacking.stack import Stack, StackRows, StackSettings, build, divide, held_out, score
 
 
 def rows(many: int, seed: int = 0, classes: tuple[Any, ...] = (0, 1)) -> StackRows:
@@ -72,7 +72,7 @@ def test_alone_is_the_private_model_without_others() -> None:
     r = rows(30)
     stack = build(StackSettings("linear", variant="alone"), r, {"o": np.full((30, 2), 0.5)}, 0)
     assert stack.importances == {"private": 1.0, "o": 0.0}
-    assert np.allclose(stack.predict(r.x, None, {}), stack.private.predict_proba(r.x))
+    assert np.allclose(stack.predict(r.x, None, {}), stack.private.predict_proba(r.x), rtol=0, atol=1e-6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,3 +114,47 @@ def test_a_model_of_other_classes_is_refused_with_the_reason() -> None:
     found, refused = predictions({"w": words}, r.x, None, (0, 1))
     assert found == {} and refused["w"].startswith("client w: its model predicts the classes")
     assert "numbers are wanted" in predictions({"w": words}, r.x, None, ())[1]["w"]
+
+
+@pytest.mark.parametrize("classes", [(0, 1), ()])
+def test_a_meta_model_does_not_see_how_equal_votes_were_added(classes: tuple[Any, ...]) -> None:
+    r, rng = rows(200, classes=classes), np.random.default_rng(1)
+    votes = np.round(np.clip(r.x[:, :1] / 4 + 0.5 + rng.normal(size=(200, 1)) / 9, 0, 1), 1)  # of ten trees
+    votes = np.hstack([1 - votes, votes]) if classes else votes
+
+    def other() -> Any:
+        return {"o": votes + rng.normal(size=votes.shape) * 1e-7}
+
+    stack = build(StackSettings(trees=10), r, other(), 0)
+    again = build(StackSettings(trees=10), r, other(), 0)
+    assert again.importances == stack.importances
+    expected = stack.predict(r.x, None, other())
+    for _ in range(5):
+        assert (again.predict(r.x, None, other()) == expected).all()
+
+
+def test_votes_of_any_number_of_trees_are_never_half_way_between_two_steps() -> None:
+    step = step_of(np.array([0, 1]), classes=True)
+    for trees in range(1, 200):
+        at = np.arange(trees + 1) / trees / step
+        assert np.abs(at - np.floor(at) - 0.5).min() * step > 2e-7
+
+
+def test_the_step_of_numbers_goes_with_their_spread() -> None:
+    y = np.arange(10.0)
+    small, large = (step_of(y * k, classes=False) for k in (2.0**-30, 2.0**30))
+    assert large == small * 2.0**60 and 1e-5 < small / (y * 2.0**-30).std() < 2e-4
+
+
+def test_equal_votes_for_two_classes_stay_equal() -> None:
+    class Half:
+        def __init__(self, off: float) -> None:
+            self.off, self.classes_ = off, np.array([0, 1])
+
+        def predict_proba(self, x: Any) -> Any:
+            return np.tile(np.array([0.5 - self.off, 0.5 + self.off], np.float32), (len(x), 1))
+
+    step = step_of(np.array([0, 1]), classes=True)
+    for off in (-2e-7, 0.0, 2e-7):
+        p = Stack(Half(off), None, (), {}, (0, 1), step=step).predict(np.zeros((3, 1)), None, {})
+        assert (p == 0.5).all()

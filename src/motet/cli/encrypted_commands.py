@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,8 @@ def encrypted_commands(add: Add) -> None:
     )
     p.add_argument(
         "--rows", type=int, metavar="N",
-        help="answer at most so many rows in all (default: one fewer than columns, less one for each "
-        "column of text; with more, whoever asks can "
-        "compute the weights)",
+        help="from now on, answer at most so many rows in all (default: two fewer than tell the weights, which are "
+        "one more than columns, less one for each column of text)",
     )  # fmt: skip
     p.add_argument("--to", default="answer.bin", metavar="FILE", help="default: answer.bin")
 
@@ -52,20 +52,48 @@ def do_ask(args: Any) -> None:
     from motet.published.runner import columns
     from motet.published.text_columns import as_models_read
 
-    manifest = public_manifest(args.of)
-    x, names = as_models_read(read(Path(args.table)).frame, manifest.names)
+    manifest, frame = public_manifest(args.of), read(Path(args.table)).frame
+    x, names = as_models_read(frame, manifest.names)
     rows = columns(manifest, x, names).astype(np.float64)
-    empty, lacking = int(np.isnan(rows).sum()), [n for n in manifest.names if n not in names]
+    notes = question_notes(frame, manifest.names, rows)
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
     Path(args.to).write_bytes(question := model.question(rows))
-    notes = [f"{empty} empty cells"] if empty else []
-    notes += [f"columns that are not here: {', '.join(lacking)}"] if lacking else []
     for what in notes:
-        say(f"note: {what}; the model's defaults stand there")
+        say(f"note: {what}")
     print(args.to)
     say(f"{len(rows)} rows, {len(question) / 1e6:.1f} MB")
     say(f"next:  {manifest.client} runs motet encrypted answer {args.to} --model …")
+
+
+def question_notes(frame: Any, features: Sequence[str], rows: Any) -> list[str]:
+    """What stands in encrypted rows where cells are empty, of a category that the model does not know, or not there."""
+    import numpy as np
+
+    from motet.published.text_columns import source_of
+    from motet.published.yes_no import EMPTY
+
+    of = {n: n if n in frame.columns else source_of(n, map(str, frame.columns)) for n in features}
+    texts = sorted({c for n, c in of.items() if c is not None and c != n})
+    notes = (
+        [f"{empty} empty cells of numbers; defaults stand there"]
+        if (empty := int(np.isnan(rows).sum()))
+        else []
+    )
+    for column in texts:
+        here = [k for k, n in enumerate(features) if of[n] == column and n != f"{column}={EMPTY}"]
+        gone = frame[column].isna().to_numpy()
+        strange = int(((rows[:, here] == 0).all(1) & ~gone).sum())
+        known = f"{column}={EMPTY}" in features
+        how = "asked as empty" if known else "asked as of no known category"
+        notes += [f"{int(gone.sum())} empty cells of {column}: {how}"] if gone.any() else []
+        notes += (
+            [f"{strange} cells of {column} are of categories that the model does not know"] if strange else []
+        )
+    lacking = [n for n, c in of.items() if c is None]
+    return notes + (
+        [f"columns that are not here: {', '.join(lacking)}; defaults stand there"] if lacking else []
+    )
 
 
 def _key(path: Path) -> bytes:
@@ -80,21 +108,40 @@ def _key(path: Path) -> bytes:
     return key
 
 
+def _message(path: str, what: str) -> bytes:
+    from motet.errors import UsageError
+
+    try:
+        return Path(path).read_bytes()
+    except OSError as e:
+        maker = {
+            "answer": "motet encrypted answer, at the model's owner,",
+            "question": "motet encrypted ask",
+        }[what]
+        raise UsageError(f"the {what} {path} cannot be read: {e.strerror}\nhint: {maker} writes one") from e
+
+
 def do_answer(args: Any) -> None:
     from filelock import FileLock
 
     from motet.guard.private_models.encrypted_models import KeptModel
 
-    model = Path(args.model)
-    with FileLock(model.with_name(model.name + ".lock")):  # two answers at once count both
+    model, question = Path(args.model), _message(args.question, "question")
+    with FileLock(model.with_name(f".{model.name}.lock")):  # two answers at once count both
         kept = KeptModel.load(model)
         before = kept.answered
         kept.rows = kept.rows if args.rows is None else args.rows
-        answer = kept.answer(Path(args.question).read_bytes())
+        answer = kept.answer(question)
         kept.write(model)  # the count first: an answer that is lost must not be free
     Path(args.to).write_bytes(answer)
     print(args.to)
-    say(f"{kept.answered - before} rows answered, {kept.answered} in all, {len(answer) / 1e6:.1f} MB")
+    said = f"{kept.answered} in all of at most {kept.limit}"
+    say(f"{kept.answered - before} rows answered, {said}, {len(answer) / 1e6:.1f} MB")
+    if kept.limit > kept.telling - 2:
+        usual = max(kept.telling - 2, 0)
+        say(
+            f"note: the limit of {kept.limit} rows stays in force until --rows says another; usual is {usual}"
+        )
     if kept.answered >= kept.telling:
         say(f"note: scores of {kept.telling} rows tell the weights: treat them as known to whoever asked")
 
@@ -109,7 +156,8 @@ def do_read(args: Any) -> None:
     manifest, key = public_manifest(args.of), Path(args.key)
     if not key.exists():
         raise UsageError(f"there is no key {key}\nhint: an answer is read with the key that asked")
-    found = EncryptedModel(manifest, key=key.read_bytes()).read(Path(args.answer).read_bytes())
+    answer = _message(args.answer, "answer")
+    found = EncryptedModel(manifest, key=key.read_bytes()).read(answer)
     names = manifest.classes
     table = pd.DataFrame({"row": range(1, len(found) + 1)})
     if names:

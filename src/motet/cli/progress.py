@@ -68,7 +68,7 @@ class RunProgress:
         self.first = max(trainer.number + 1, 0)
         for note in trainer.federated.notes:
             self.screen.say_once(f"data: {note}")
-        for remark in trainer.method.remarks():
+        for remark in trainer.store.facts().get("remarks", []):
             self.screen.say_once(f"note: {remark}")
         if trainer.metric not in ("accuracy", "rmse") and (why := trainer.store.facts().get("metric_why")):
             self.screen.say_once(f"metric {why}")

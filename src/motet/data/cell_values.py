@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from motet.text import truths
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -21,9 +23,6 @@ MISSING = frozenset(
     + ["-NaN", "-nan", "1.#IND", "1.#QNAN", "-1.#IND", "-1.#QNAN", "?", "-", "."]
 )  # fmt: skip
 _NONE = frozenset(["None", "none", "NONE"])  # missing in a column of numbers, a category elsewhere
-_TRUTH = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
-TRUTHS = {word: float(value) for pair in _TRUTH for value, word in enumerate(pair)}
-_DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
 ORIGIN = "2000-01-01"  # days are counted from here, at every site alike
 
 _COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+)?(,\d+)?([eE][+-]?\d+)?")  # 1.234,5
@@ -123,12 +122,8 @@ def truths_of(texts: Sequence[str]) -> np.ndarray | None:
     >>> truths_of(["yes", "N", "TRUE", "0"]).tolist(), truths_of(["f", "m"]), truths_of(["0", "1"])
     ([1.0, 0.0, 1.0, 0.0], None, None)
     """
-    found = [t.casefold() for t in texts]
-    there = set(found)
-    clear = any(len(word) > 1 for word in there & TRUTHS.keys()) or any(there >= set(p) for p in _TRUTH)
-    if not clear or not there <= TRUTHS.keys() | _DIGITS.keys():
-        return None
-    return np.array([(TRUTHS | _DIGITS)[t] for t in found], np.float64)
+    found = truths(texts)
+    return None if found is None else np.array(found, np.float64)
 
 
 # ---- dates ----

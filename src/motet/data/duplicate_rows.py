@@ -40,6 +40,7 @@ class DuplicateRows:
     shared_with_target: Found | None
     leaked: Found  # test rows that equal a training row of the same client
     leaked_with_target: Found
+    elsewhere: Found | None  # test rows that equal, target and all, a training row of another client
     column_sets: int  # different sets of columns; only clients with the same set are compared
 
 
@@ -98,8 +99,10 @@ def find(
     def leaked(key: np.ndarray) -> Found:
         return Found.of(trained_on(pair_hash(key, found.who), found.part), found.who, names)
 
+    other = trained_on_elsewhere(pair_hash(found.xy, sets), found.who, found.part)
+    elsewhere = Found.of(other, found.who, names) if comparable else None
     return DuplicateRows(
-        shared(found.x), shared(found.xy), leaked(found.x), leaked(found.xy), len(set(columns))
+        shared(found.x), shared(found.xy), leaked(found.x), leaked(found.xy), elsewhere, len(set(columns))
     )
 
 
@@ -119,3 +122,23 @@ def trained_on(key: np.ndarray, part: np.ndarray) -> np.ndarray:
     which: np.ndarray = part == 2
     which[which] = np.isin(key[which], key[part == 0])
     return which
+
+
+def trained_on_elsewhere(key: np.ndarray, who: np.ndarray, part: np.ndarray) -> np.ndarray:
+    """Which test rows have the key of a training row of another client."""
+    known, start, owner = owners_by_key(key[part == 0], who[part == 0])
+    which: np.ndarray = part == 2
+    if not len(known):
+        return np.zeros_like(which)
+    first, last = np.minimum.reduceat(owner, start), np.maximum.reduceat(owner, start)
+    at = np.minimum(np.searchsorted(known, key[which]), len(known) - 1)
+    mine = who[which]
+    which[which] = (known[at] == key[which]) & ((first[at] != mine) | (last[at] != mine))
+    return which
+
+
+def owners_by_key(key: np.ndarray, who: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Different keys in their order, where each begins, and the owners of all rows in that order."""
+    order = np.argsort(key, kind="stable")
+    known, start = np.unique(key[order], return_index=True)
+    return known, start, who[order]

@@ -206,6 +206,7 @@ class FederatedData:
     given_tests: bool = False  # the data say which rows are for the test, so that every split has the same
     fills: dict[str, np.ndarray] = field(default_factory=dict)  # what fills missing cells, by client
     reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
+    left_out: tuple[str, ...] = ()  # clients that are not here any more (data.without)
 
     def fingerprint(self) -> str:
         """sha256 of all values, names and parts: a run that is continued notices that its data changed."""

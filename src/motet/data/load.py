@@ -74,7 +74,7 @@ def load(name: str, options: dict[str, Any] | None = None) -> FederatedData:
         )
     elif name in names():
         refuse_unused({k: chosen[k] for k in common}, name)
-    found.natural = not drawn
+    found.natural, found.left_out = not drawn, without
     return found
 
 

@@ -12,13 +12,13 @@ from functools import cached_property
 
 import numpy as np
 
-from motet.data.cell_values import ORIGIN, TRUTHS, dates_of, numbers_of
+from motet.data.cell_values import ORIGIN, dates_of, numbers_of
 from motet.data.federated import refuse
 from motet.data.learned_columns import OTHER
 from motet.data.table_features import date_features, dates_in, indicator
 from motet.data.table_files import SourceTable, bare_name
 from motet.data.tidy_cells import TextColumn, is_text
-from motet.text import nearest
+from motet.text import TRUTHS, nearest
 
 
 @dataclass

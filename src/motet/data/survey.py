@@ -7,7 +7,7 @@ they had before they were standardised. Knows federations. Does not know how a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -323,12 +323,21 @@ def deviations(mine: Moments, everyone: Moments, names: list[str]) -> list[Devia
 
 def duplicates(federated: FederatedData, reads: list[Read]) -> DuplicateRows:
     """Equal rows of clients with the same columns, if all were standardised in the same way."""
+    every = RowHashes.join([p for r in reads for p in r.hashes])
+    columns = column_sets([r.held for r in reads])
+    names = [*federated.clients_data, *federated.unseen]
+    return find(every, names, columns, comparable=scaled_alike(federated))
+
+
+def column_sets(held: Sequence[np.ndarray]) -> list[int]:
+    """The number of each client's set of columns."""
     sets: dict[bytes, int] = {}
-    columns = [sets.setdefault(r.held.tobytes(), len(sets)) for r in reads]
+    return [sets.setdefault(h.tobytes(), len(sets)) for h in held]
+
+
+def scaled_alike(federated: FederatedData) -> bool:
     scalers = list(federated.rulers.values())
-    alike = all(
+    return all(
         np.array_equal(s.middle, scalers[0].middle) and np.array_equal(s.spread, scalers[0].spread)
         for s in scalers
     )
-    every = RowHashes.join([p for r in reads for p in r.hashes])
-    return find(every, [*federated.clients_data, *federated.unseen], columns, comparable=alike)

@@ -10,8 +10,8 @@ import re
 import numpy as np
 
 from motet.client.losses import Kind
-from motet.data.cell_values import TRUTHS
 from motet.data.federated import DataError
+from motet.text import TRUTHS
 
 FEW = 20  # at most this many different whole numbers are taken for classes
 KINDS = ("auto", "classes", "numbers", "survival")

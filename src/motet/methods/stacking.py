@@ -37,7 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import models_of_client, terms_by_client, wishes
+from motet.stacking.client_choices import check_public_of, models_of_client, remarks, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -84,9 +84,13 @@ class Stacking(Method):
         return replace(self, own=own)
 
     def in_simulation(self, federated: Any) -> Stacking:
+        check_public_of(self.public_of, federated)
         return replace(self, terms=terms_by_client(federated))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
+
+    def remarks(self) -> list[str]:
+        return remarks(self.outbox, self.terms)
 
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}
@@ -128,6 +132,9 @@ class Stacking(Method):
     def metrics(self, s: Tree) -> dict[str, float]:
         return contribution.metrics(s)
 
+    def record(self, reported: Tree, last: Tree) -> dict[str, Any]:
+        return self.summary(reported | {"history": last["history"]})
+
     summary, described = what_people_see.summary, what_people_see.described
     one_graph, variant_model = what_people_see.one_graph, what_people_see.variant_model
 
@@ -144,8 +151,10 @@ class Stacking(Method):
 
     @verb(solo=True, check=check_stack_reply)
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        data = client_stack.of_first_stack(keep, data)
         stack, findings = self.build(served, data)
-        return {"trust": stack.importances, **findings}, client_stack.to_tree(stack, served)
+        kept = client_stack.with_seed(client_stack.to_tree(stack, served), data)
+        return {"trust": stack.importances, **findings}, kept
 
     def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
         """A stack of the private model and the served models that may run, and what was found out about these."""
@@ -156,13 +165,14 @@ class Stacking(Method):
     def personal(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         """The kept stack; a client that has none, or whose served models have changed, builds one first."""
         if not client_stack.is_current(keep, served):
-            keep = client_stack.to_tree(self.build(served, data)[0], served)
+            again = client_stack.of_first_stack(keep, data)
+            keep = client_stack.to_tree(self.build(served, again)[0], served)
         return partial(self.answer, client_stack.predictor(keep, served, [c.here for c in data.columns]))
 
     @verb(solo=True)
     def alone(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         """A private model, which here learns from all of the client's training rows."""
-        how = StackSettings(self.private, trees=self.trees)
+        how, data = StackSettings(self.private, trees=self.trees), client_stack.of_first_stack(keep, data)
         return partial(self.answer, client_stack.alone(how, data, self.task))
 
     def answer(self, own: Tree, x: Tensor) -> Tensor:

@@ -200,7 +200,7 @@ def at_home(model: Any, x: Any, task: str, classes: tuple[str, ...]) -> Any:
         from motet.published.networks import Answer
 
         with torch.no_grad():
-            return Answer(model, task).eval()(torch.as_tensor(x)).numpy()
+            return Answer(model, task, x.shape[1]).eval()(torch.as_tensor(x)).numpy()
     if task == "numbers":
         return np.asarray(model.predict(x)).reshape(len(x), -1)
     p = np.zeros((len(x), len(classes)))

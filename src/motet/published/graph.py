@@ -129,3 +129,27 @@ def rescaled(raw: bytes, scaling: list[tuple[float, float]], target: tuple[float
         graph.node.append(helper.make_node("Sub", ["motet_own", "motet_o"], ["motet_off"]))
         graph.node.append(helper.make_node("Div", ["motet_off", "motet_s"], [outside]))
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def gathered(raw: bytes, places: list[int], turned: list[bool], columns: int) -> bytes:
+    """A model that reads `columns` columns, each of its own columns from one of these places; 1 - x where `turned`."""
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    model = onnx.ModelProto.FromString(raw)
+    graph, constants = model.graph, {c.name for c in model.graph.initializer}
+    (inside,) = [i.name for i in graph.input if i.name not in constants]
+    round_ = np.array(turned, np.float32)
+    for name, value in (("places", np.array(places)), ("sign", 1 - 2 * round_), ("offset", round_)):
+        graph.initializer.append(numpy_helper.from_array(value, f"motet_link_{name}"))
+    before = [
+        helper.make_node("Gather", ["motet_link_x", "motet_link_places"], ["motet_link_taken"], axis=1),
+        helper.make_node("Mul", ["motet_link_taken", "motet_link_sign"], ["motet_link_signed"]),
+        helper.make_node("Add", ["motet_link_signed", "motet_link_offset"], [inside]),
+    ]
+    nodes = [*before, *graph.node]
+    del graph.node[:], graph.input[:]
+    graph.node.extend(nodes)
+    graph.input.append(helper.make_tensor_value_info("motet_link_x", TensorProto.FLOAT, [None, columns]))
+    return bytes(model.SerializeToString(deterministic=True))

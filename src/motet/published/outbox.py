@@ -20,6 +20,7 @@ from motet.published.folder import load
 from motet.published.graph import rescaled
 from motet.published.manifest import Feature, Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
+from motet.published.yes_no import EMPTY, reading
 
 _HINT = "hint: motet.publish(model, …) where it was trained, then motet.save_published(made, 'outbox')"
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".sav", ".ckpt", ".dill")
@@ -32,6 +33,8 @@ class Terms:
     scaling: Mapping[str, tuple[float, float]]  # of each column: middle and spread
     classes: Sequence[str] = ()  # names of classes, in their order; () for numbers
     target: tuple[float, float] = (0.0, 1.0)  # middle and spread of numbers that are predicted
+    flags: frozenset[str] = frozenset()  # the columns that hold 0 and 1
+    lacks: frozenset[str] = frozenset()  # the columns that this client does not hold
 
 
 def from_outbox(folder: Path) -> Published:
@@ -67,6 +70,7 @@ def is_pickle(path: Path) -> bool:
 
 def in_terms(model: Published, terms: Terms, client: str = "public") -> Published:
     """The same model, as a federation reads columns and names classes."""
+    model = reading(model, terms.scaling, terms.flags)
     said = model.manifest
     classes = _places(said, terms)
     known = [terms.scaling.get(f.name) for f in said.features]
@@ -85,6 +89,24 @@ def in_terms(model: Published, terms: Terms, client: str = "public") -> Publishe
     return Published(replace(said, client=client, features=features, classes=classes, **about), raw)
 
 
+def read_in_vain(model: Published, terms: Terms) -> list[str]:
+    """The columns that a model reads and that its owner's own rows lack, in whatever form: defaults stand there. A
+    category that other categories of its column stand beside is none of them: no row has it."""
+    held = set(terms.scaling) - terms.lacks
+    texts = {n.partition("=")[0] for n in held if "=" in n}
+    read = reading(model, held, terms.flags & held).manifest.names
+    lacking = [n for n in read if n not in held and not n.endswith(f"={EMPTY}")]
+    return [n for n in lacking if "=" not in n or n.partition("=")[0] not in texts]
+
+
+def defaults_stand_for(model: Published, terms: Terms) -> str:
+    """A sentence about columns that a model of one's own reads and one's own rows lack; "" where there are none."""
+    if not (lacking := read_in_vain(model, terms)):
+        return ""
+    some = ", ".join(map(repr, lacking[:5])) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+    return f"its model reads {some}, which its own table does not have here: published defaults stand there"
+
+
 def terms_of(federated: Any, client: str = "") -> Terms:
     """How a run has columns and target. What standardises numbers is the same for all clients, unless each uses its
     own: then that of `client`."""
@@ -94,7 +116,16 @@ def terms_of(federated: Any, client: str = "") -> Terms:
     middle = scaler.middle if scaler else [0.0] * len(names)
     spread = scaler.spread if scaler else [1.0] * len(names)
     scaling = {n: (float(m), float(s)) for n, m, s in zip(names, middle, spread, strict=True)}
-    return Terms(scaling, federated.classes, (federated.offset, federated.scale))
+    flags = frozenset(c.name for c in federated.columns if c.kind == "flag")
+    lacks = frozenset(c.name for c in _columns_at(federated, client) if not c.here)
+    return Terms(scaling, federated.classes, (federated.offset, federated.scale), flags, lacks)
+
+
+def _columns_at(federated: Any, client: str) -> Sequence[Any]:
+    """The columns of a client, marked as held or not; of a site, which is alone here, its own."""
+    everybody = {**federated.clients_data, **federated.unseen}
+    known = everybody.get(client) or (next(iter(everybody.values())) if len(everybody) == 1 else None)
+    return known.columns if known else ()
 
 
 def _places(said: Manifest, terms: Terms) -> tuple[str, ...]:

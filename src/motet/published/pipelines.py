@@ -2,7 +2,7 @@
 
 A column of text has few categories, so whatever a transformer makes of it (one-hot, ordinal, target encoding, a
 pipeline of these) is a table: the transformer is asked for every category once, and the answers stand in the graph.
-What it makes of a missing or unknown category is the row for rows without a flag.
+What it makes of an unknown category is the row for rows without a flag; empty cells have a flag where they differ.
 Knows fitted transformers and graphs. Does not know predictors: convert.py does.
 """
 
@@ -18,7 +18,8 @@ from motet.published.framed_models import of_arrays
 from motet.published.graph import OPSET, OPSET_ML
 from motet.published.joined_graphs import JoinedGraph
 from motet.published.manifest import Feature
-from motet.published.text_columns import MISSING, source_of
+from motet.published.text_columns import MISSING, UNKNOWN, source_of
+from motet.published.yes_no import EMPTY
 
 Convert = Callable[
     [Any, int], tuple[Any, str]
@@ -28,7 +29,17 @@ _HINT = "hint: make_pipeline(ColumnTransformer([('text', OneHotEncoder(), [{!r}]
 
 
 def wanted_columns(model: Any) -> list[str]:
-    """The columns of the data frame that a model was fitted on; none of an array."""
+    """The columns of the data frame that a model was fitted on, but for those that its first step drops; none of an
+    array."""
+    every = fitted_columns(model)
+    first = next((part for _, part in getattr(model, "steps", ())), None)
+    if not every or type(first).__name__ != "ColumnTransformer":
+        return every
+    read = {n for _, t, columns in first.transformers_ if t != "drop" for n in _named(columns, every)}
+    return [n for n in every if n in read]
+
+
+def fitted_columns(model: Any) -> list[str]:
     return [str(n) for n in getattr(model, "feature_names_in_", ())]
 
 
@@ -44,10 +55,12 @@ def pipeline_to_onnx(
     """The fitted model, which reads these features, as ONNX whose output is that of its predictor."""
     names = [f.name for f in features]
     graph = JoinedGraph(len(features))
-    columns = Columns(graph, features, wanted_columns(model) or names, values)
+    columns = Columns(graph, features, fitted_columns(model) or names, values, wanted_columns(model) or names)
     steps = [part for _, part in getattr(model, "steps", [("", model)]) if part not in (None, "passthrough")]
     *before, predictor = steps
     at, width = columns.transformed(before[0], columns.wanted) if before else columns.numbers(columns.wanted)
+    if columns.untold:
+        raise TellsEmptyCells(columns.untold)
     for step in before[1:]:
         at, width = converted_step(graph, step, at, width)
     made, used = convert(predictor, width)
@@ -56,22 +69,47 @@ def pipeline_to_onnx(
     ), used
 
 
+def _named(columns: Any, names: Sequence[str]) -> list[str]:
+    """The names of columns that a column transformer knows by names or places."""
+    if isinstance(columns, str):
+        return [columns]
+    if isinstance(columns, slice):
+        return list(names[columns])
+    if len(columns) and isinstance(columns[0], bool | np.bool_):
+        columns = np.flatnonzero(columns).tolist()
+    return [c if isinstance(c, str) else names[int(c)] for c in columns]
+
+
+class TellsEmptyCells(Exception):
+    """A model answers empty cells of these columns of text otherwise than unknown categories: they need a flag."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        super().__init__(*columns)
+        self.columns = tuple(dict.fromkeys(columns))
+
+
 class Columns:
     """The columns of a data frame inside a graph whose input has features: numbers, and flags of categories."""
 
     def __init__(
-        self, graph: JoinedGraph, features: Sequence[Feature], wanted: Sequence[str], values: Values
+        self,
+        graph: JoinedGraph,
+        features: Sequence[Feature],
+        wanted: Sequence[str],
+        values: Values,
+        read: Sequence[str],
     ) -> None:
         self.graph, self.features, self.wanted, self.values = graph, features, list(wanted), values
         self.at = {f.name: k for k, f in enumerate(features)}
+        self.untold: list[str] = []  # columns whose empty cells need a flag
         self.flags: dict[str, list[int]] = {c: [] for c in wanted if c not in self.at}
         for k, f in enumerate(features):
             if (source := source_of(f.name, self.flags)) is not None:
                 self.flags[source].append(k)
-        if lacking := [c for c, flags in self.flags.items() if not flags]:
+        if lacking := [c for c, flags in self.flags.items() if not flags and c in read]:
             raise ValueError(
                 f"it reads the column {lacking[0]!r}, which is not among the features"
-                f"\nhint: feature_defaults(frame, kinds) with every column that the model reads: {wanted}"
+                f"\nhint: feature_defaults(frame, kinds) with every column that the model reads: {list(read)}"
             )
 
     def numbers(self, names: Sequence[str]) -> tuple[str, int]:
@@ -85,7 +123,7 @@ class Columns:
     def transformed(self, step: Any, names: Sequence[str]) -> tuple[str, int]:
         """What a transformer makes of these columns: the name of the tensor, and its width."""
         if type(step).__name__ == "ColumnTransformer":
-            found = [(_of_one(t, cols), self.named(cols, names)) for _, t, cols in step.transformers_]
+            found = [(_of_one(t, cols), _named(cols, names)) for _, t, cols in step.transformers_]
             parts = [self.transformed(t, some) for t, some in found if some and t != "drop"]
             made = [name for name, _ in parts]
             at = self.graph.node("Concat", made, axis=1) if len(parts) > 1 else made[0]
@@ -102,16 +140,6 @@ class Columns:
             )
         return self.tabled(step, names)
 
-    def named(self, columns: Any, names: Sequence[str]) -> list[str]:
-        """The names of columns that a column transformer knows by names or places."""
-        if isinstance(columns, str):
-            return [columns]
-        if isinstance(columns, slice):
-            return list(names[columns])
-        return [c if isinstance(c, str) else names[c] for c in np.flatnonzero(columns).tolist()] if (
-            len(columns) and isinstance(columns[0], bool | np.bool_)
-        ) else [c if isinstance(c, str) else names[int(c)] for c in columns]  # fmt: skip
-
     def tabled(self, step: Any, names: Sequence[str]) -> tuple[str, int]:
         """A transformer of text as a table: base + flags @ table, asked category by category."""
         base = {n: self._value(n, self._usual(n)) for n in names}
@@ -119,13 +147,46 @@ class Columns:
         flags = [k for n in names for k in self.flags[n]]
         rows, start = np.zeros((len(flags), len(usual))), usual.copy()
         for n in names:
-            none = _of_none(step, base, n, usual, self.values.get(n, {}).get(MISSING, np.nan))
+            none = self._of_none(step, base, n, usual)
             start += none - usual
             known = _asked(step, [base | {n: self._value(n, k)} for k in self.flags[n]])
-            check_categories_differ(n, known)
+            check_categories_differ(n, known[[not self._is_empty(k) for k in self.flags[n]]])
             rows[[flags.index(k) for k in self.flags[n]]] = known - none
-        z = self.graph.node("MatMul", [self.graph.take("x", flags), self.graph.constant(rows)])
-        return self.graph.node("Add", [z, self.graph.constant(start)]), len(usual)
+        z = self.graph.node("MatMul", [self.graph.take("x", flags), self.graph.constant(np.nan_to_num(rows))])
+        made = self.graph.node("Add", [z, self.graph.constant(start)])
+        for k, row in zip(flags, rows, strict=True):
+            made = self._with_gaps(made, k, np.isnan(row))
+        return made, len(usual)
+
+    def _with_gaps(self, at: str, flag: int, gaps: np.ndarray[Any, Any]) -> str:
+        """No value in the columns `gaps` of rows that have this flag: an encoder passes an empty cell on."""
+        if not gaps.any():
+            return at
+        one = self.graph.take("x", [flag])
+        where = self.graph.node("Greater", [self.graph.node("Mul", [one, self.graph.constant([gaps])]),
+                                            self.graph.constant(0.5)])  # fmt: skip
+        return self.graph.node("Where", [where, self.graph.constant(np.nan), at])
+
+    def _of_none(
+        self, step: Any, base: Mapping[str, Any], column: str, usual: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """What a transformer makes of rows without a flag: of an unknown category, if it knows what to do, else of an
+        empty cell, else of the usual category. Notes that empty cells need a flag, where they have none and differ."""
+        empty = _answer(step, [{**base, column: v} for v in (self._empty(column), None)])
+        unknown = _answer(step, [{**base, column: UNKNOWN}])
+        unknown = None if unknown is None or np.isnan(unknown).any() else unknown
+        if unknown is None:
+            unknown = usual if empty is None or np.isnan(empty).any() else empty
+        told = any(self._is_empty(k) for k in self.flags[column])
+        if empty is not None and not told and not np.array_equal(empty, unknown):
+            self.untold.append(column)
+        return unknown
+
+    def _is_empty(self, flag: int) -> bool:
+        return self.features[flag].name.endswith(f"={EMPTY}")
+
+    def _empty(self, column: str) -> Any:
+        return self.values.get(column, {}).get(MISSING, np.nan)
 
     def _usual(self, column: str) -> int:
         """The place of the flag of a column's most frequent category."""
@@ -133,6 +194,8 @@ class Columns:
 
     def _value(self, column: str, flag: int) -> Any:
         text = self.features[flag].name[len(column) + 1 :]
+        if text == EMPTY:
+            return self._empty(column)
         return self.values.get(column, {}).get(text, text)
 
 
@@ -160,18 +223,15 @@ def _of_one(step: Any, columns: Any) -> Any:
     return _OfOneColumn(step) if isinstance(columns, str) and not isinstance(step, str) else step
 
 
-def _of_none(
-    step: Any, base: Mapping[str, Any], column: str, usual: np.ndarray[Any, Any], missing: Any
-) -> np.ndarray[Any, Any]:
-    """What a transformer makes of a missing category, else of one that it does not know, else of the usual one."""
-    for nothing in (missing, None, "\x00 no category \x00"):
+def _answer(step: Any, rows: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, Any] | None:
+    """What a transformer makes of the first of these rows that it does not refuse."""
+    for row in rows:
         try:
-            found: np.ndarray[Any, Any] = _asked(step, [{**base, column: nothing}])[0]
+            found: np.ndarray[Any, Any] = _asked(step, [row])[0]
         except (ValueError, TypeError, KeyError, AttributeError):
             continue
-        if np.isfinite(found).all():
-            return found
-    return usual
+        return found
+    return None
 
 
 def _asked(step: Any, rows: Sequence[Mapping[str, Any]]) -> np.ndarray[Any, Any]:

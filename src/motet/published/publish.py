@@ -23,8 +23,17 @@ from motet.published.manifest import (
     Published,
     TaskKind,
 )
-from motet.published.pipelines import Values, wanted_columns
-from motet.published.text_columns import MISSING, MOST, decoded, encoded, in_32_bits, source_of, text_of
+from motet.published.pipelines import TellsEmptyCells, Values, wanted_columns
+from motet.published.text_columns import (
+    MISSING,
+    MOST,
+    decoded,
+    encoded,
+    in_32_bits,
+    source_of,
+    text_of,
+    with_empty,
+)
 
 _ROUGH = 1e-4  # largest difference between a published model and the original; relative above 1
 
@@ -54,7 +63,11 @@ def publish(
     if not rows_may_leave:
         _check_rows_stay(model, client)
     values = _values(model, sample)
-    onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
+    try:
+        onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
+    except TellsEmptyCells as e:
+        features = with_empty(features, e.columns)
+        onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
         *(client, task, tuple(features), tuple(classes), privacy or Privacy()),

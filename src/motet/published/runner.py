@@ -25,6 +25,7 @@ from motet.published.manifest import Feature, Manifest, ModelRefused, Published,
 from motet.published.model_check import sized
 from motet.published.pipe import Ended, Late
 from motet.published.text_columns import as_models_read
+from motet.published.yes_no import linked_columns
 
 _MOST = 8  # children at once
 _MEMORY = 1000  # refused models that are remembered
@@ -66,6 +67,7 @@ def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarr
     """The columns that a model reads, in its order; those that x lacks are the model's defaults."""
     if x.ndim != 2 or x.shape[1] != len(names):
         raise ValueError(f"x has the shape {x.shape}, and {len(names)} columns have names")
+    x, names = linked_columns(manifest.features, x, names)
     places, fills = places_and_fills(manifest.features, names)
     rest = np.broadcast_to(np.array(fills, np.float32), (len(x), len(fills)))
     return np.concatenate([np.asarray(x, np.float32), rest], axis=1)[:, places]

@@ -16,11 +16,13 @@ from typing import Any, Literal
 import numpy as np
 
 from motet.errors import UsageError
-from motet.published.manifest import Kind
+from motet.published.manifest import Feature, Kind
+from motet.published.yes_no import EMPTY, respelled
 
 Declared = Kind | Literal["category"] | Sequence[str]  # what a column holds; a sequence names its categories
 MOST = 100  # categories of one column
 MISSING = "\x00"  # stands for no category, where values are looked up by their text
+UNKNOWN = "\x00 no category \x00"  # a category that nobody has
 RARE = 5  # rows below which a category is left out
 
 
@@ -87,18 +89,17 @@ def encoded(frame: Any, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """The features `names` of a data frame, columns of text as flags; of an array, the array."""
     if not hasattr(frame, "columns"):
         return np.asarray(frame)
-    columns = [_column(frame, name) for name in names]
+    columns = [_column(frame, name, names) for name in names]
     return np.stack(columns, axis=1) if columns else np.zeros((len(frame), 0))
 
 
-def _column(frame: Any, name: str) -> np.ndarray[Any, Any]:
+def _column(frame: Any, name: str, every: Sequence[str]) -> np.ndarray[Any, Any]:
     if name not in frame.columns:
         source = source_of(name, map(str, frame.columns))
         if source is None:
             hint = ", ".join(map(str, frame.columns))
             raise UsageError(f"the data frame has no column {name!r}\nhint: its columns are {hint}")
-        texts = frame[source].astype(object).map(text_of, na_action="ignore")
-        return np.asarray(texts == name[len(source) + 1 :], float)
+        return np.asarray(_texts(frame[source], source, every) == name[len(source) + 1 :], float)
     if is_text(frame[name]):
         _check_no_dates(frame, name)
         raise UsageError(
@@ -106,6 +107,17 @@ def _column(frame: Any, name: str) -> np.ndarray[Any, Any]:
             f"hint: feature_defaults(frame, kinds) with kinds = {{{name!r}: 'category'}} makes flags of it"
         )
     return np.asarray(frame[name].to_numpy(dtype=float, na_value=np.nan))
+
+
+def _texts(column: Any, source: str, names: Sequence[str]) -> Any:
+    """A column's cells as text; where the categories among `names` are yes and no, in their spelling; empty ones by
+    their name, where that is a category of its own."""
+    texts = column.astype(object).map(text_of, na_action="ignore")
+    if f"{source}={EMPTY}" in names:
+        texts = texts.where(column.notna(), EMPTY)
+    categories = [n[len(source) + 1 :] for n in names if n.startswith(f"{source}=")]
+    other = respelled(map(str, texts.dropna().unique()), categories)
+    return texts.replace(other) if other else texts
 
 
 def in_32_bits(frame: Any) -> Any:
@@ -120,6 +132,11 @@ def source_of(flag: str, columns: Iterable[str]) -> str | None:
     return max(fitting, key=len, default=None)
 
 
+def with_empty(features: Sequence[Feature], columns: Iterable[str]) -> tuple[Feature, ...]:
+    """The features, and one more for each of these columns of text: that its cell is empty."""
+    return (*features, *(Feature(f"{c}={EMPTY}", "flag", 0.0) for c in columns))
+
+
 def with_flags(frame: Any, known: Mapping[str, Sequence[str]]) -> Any:
     """A data frame of numbers: columns of text become flags of their `known` categories."""
     flags = [f"{column}={category}" for column, some in known.items() for category in some]
@@ -131,6 +148,7 @@ def as_models_read(frame: Any, features: Iterable[str]) -> tuple[np.ndarray[Any,
     columns = [str(n) for n in frame.columns]
     flags = [n for n in dict.fromkeys(features) if n not in columns and source_of(n, columns) is not None]
     found = _numbers(frame, flags)
+    _warn_of_strange_columns(frame, found, flags)
     return found.to_numpy(dtype=float, na_value=np.nan), [str(n) for n in found.columns]
 
 
@@ -140,7 +158,22 @@ def _numbers(frame: Any, flags: Sequence[str]) -> Any:
     for name in frame.columns:
         _check_no_dates(frame, name)
     parts: dict[str, Any] = {str(n): frame[n] for n in frame.columns if not is_text(frame[n])}
-    return pd.DataFrame(parts | {f: _column(frame, f) for f in flags}, index=frame.index)
+    return pd.DataFrame(parts | {f: _column(frame, f, flags) for f in flags}, index=frame.index)
+
+
+def _warn_of_strange_columns(frame: Any, found: Any, flags: Sequence[str]) -> None:
+    """Say which columns hold no category that a model knows, in any row: they are written otherwise, perhaps."""
+    for column in {source_of(f, map(str, frame.columns)) for f in flags} - {None}:
+        known = [f for f in flags if f.startswith(f"{column}=") and f != f"{column}={EMPTY}"]
+        there = frame[column].dropna()
+        if known and len(there) and not found[known].to_numpy().any():
+            some = [text_of(v) for v in there.unique()[:5]]
+            warnings.warn(
+                f"column {column!r} holds none of the categories that the models know "
+                f"({', '.join(f[len(column) + 1 :] for f in known[:5])}): it has {', '.join(some)}; its rows are "
+                "read as of no known category",
+                stacklevel=4,
+            )
 
 
 def categories_of(frame: Any) -> dict[str, list[str]]:
@@ -156,7 +189,8 @@ def decoded(
     values: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Any:
     """A data frame with the columns `wanted` of rows whose columns are `names`: flags become text again, and rows
-    without a flag are missing there. `values` has what a column holds for the text of a category."""
+    without a flag are missing there, or of an unknown category where empty cells have a flag. `values`: what a column
+    holds for the text of a category."""
     import pandas as pd
 
     at = {n: k for k, n in enumerate(names)}
@@ -168,7 +202,9 @@ def decoded(
         elif flags:
             known = (values or {}).get(column, {})
             texts = [n[len(column) + 1 :] for n in flags]
-            options = np.array([*(known.get(t, t) for t in texts), known.get(MISSING, np.nan)], dtype=object)
+            known = {**known, EMPTY: known.get(MISSING, np.nan)} if EMPTY in texts else known
+            none = UNKNOWN if EMPTY in texts else known.get(MISSING, np.nan)
+            options = np.array([*(known.get(t, t) for t in texts), none], dtype=object)
             on = x[:, [at[n] for n in flags]] > 0.5
             found[column] = options[np.where(on.any(1), on.argmax(1), len(flags))]
         else:

@@ -84,6 +84,8 @@ def stacks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             "metric": NAMES.get(run.metric, run.metric),
             "rows": _cells(variants) if variants else [],
             "chosen_by": chosen_by(variants) if variants else "",
+            "sides": [SIDES[s] for s in (variants or {}).get("means", ())],
+            "by_client": _client_cells(variants) if variants else [],
             "clients": by_client(record) if record else [],
             "centralities": CENTRALITIES,
             "lines": [*published_lines(record), *policy_lines(record), *named_lines(record)]
@@ -101,6 +103,14 @@ def _cells(found: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [
         (SIDES[s], [*(cell(m, row[m]) for m in found["metrics"]), cell(found["metric"], row["validation"])])
         for s, row in found["means"].items()
+    ]
+
+
+def _client_cells(found: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """A row for each client: every variant in every metric, the metrics of a variant beside each other."""
+    return [
+        (client, [cell(m, of[s][m]) for s in found["means"] for m in found["metrics"]])
+        for client, of in found["clients"].items()
     ]
 
 
@@ -140,11 +150,13 @@ def _by_client(found: Mapping[str, Any]) -> list[str]:
 
 def cell(metric: str, value: float | None) -> str:
     """
-    >>> cell("auc", 0.91234), cell("rmse", 28.94), cell("auc", None)
-    ('.912', '28.9', '–')
+    >>> cell("auc", 0.91234), cell("rmse", 28.94), cell("auc", None), cell("accuracy", 0.6885)  # as 68.8 %
+    ('.912', '28.9', '–', '.688')
     """
     if value is None:
         return "–"
     if metric in ("rmse", "mae"):
         return f"{value:.3g}"
+    if metric in ("accuracy", "balanced"):
+        value = float(f"{100 * value:.1f}") / 100  # as percentages are rounded elsewhere
     return f"{value:.3f}".replace("0.", ".", 1) if -1 < value < 1 else f"{value:.3f}"

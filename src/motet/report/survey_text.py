@@ -171,10 +171,23 @@ def of_leaks(duplicates: Plain) -> str:
     """Test rows that are trained on."""
     some, exact = duplicates["leaked"], duplicates["leaked_with_target"]
     if not some["rows"]:
-        return "no test row equals one that its client trains on"
-    if some["rows"] == 1:
-        return f"1 test row equals one that its own client trains on, {of_found(some, exact)}"
-    return f"{some['rows']:,} test rows equal one that their own client trains on, {of_found(some, exact)}"
+        found = "no test row equals one that its own client trains on"
+    elif some["rows"] == 1:
+        found = f"1 test row equals one that its own client trains on, {of_found(some, exact)}"
+    else:
+        found = (
+            f"{some['rows']:,} test rows equal one that their own client trains on, {of_found(some, exact)}"
+        )
+    return found + of_elsewhere(duplicates.get("elsewhere"))
+
+
+def of_elsewhere(some: Plain | None) -> str:
+    """Test rows that another client trains on: models that clients share know their targets."""
+    if not some or not some["rows"]:
+        return ""
+    named = ", ".join(f"{client} {rows:,}" for client, rows in some["most"])
+    are = "test row is, target and all," if some["rows"] == 1 else "test rows are, target and all,"
+    return f"; {some['rows']:,} {are} among another client's training rows (most: {named})"
 
 
 def of_found(some: Plain, exact: Plain) -> str:

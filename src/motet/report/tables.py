@@ -91,11 +91,12 @@ def _group_sizes(run: ReportedRun) -> list[int]:
 def _traffic(run: ReportedRun) -> dict[str, float]:
     """Bytes per client and round, and in all; training on all rows in one place sends no models."""
     if run.method == POOLED:
-        return dict.fromkeys(("up", "down", "total_up", "total_down"), NOTHING)
+        return dict.fromkeys(("up", "down", "total_up", "total_down", "rounds_sent"), NOTHING)
     asked = int(run.rounds["cohort"].sum())
     total = {way: int(run.rounds[way].sum()) for way in ("up", "down")}
     each = {way: many / asked if asked else 0.0 for way, many in total.items()}
-    return each | {f"total_{way}": float(many) for way, many in total.items()}
+    sent = float((run.rounds["cohort"] > 0).sum())  # stacks ask nobody where nothing has changed
+    return each | {f"total_{way}": float(many) for way, many in total.items()} | {"rounds_sent": sent}
 
 
 def _side(run: ReportedRun, side: str) -> dict[str, float]:

@@ -391,4 +391,12 @@ def _cost(summary: dict[str, Any]) -> str:
     if summary["up"] is None:
         return time
     up, down = number(summary["up"] / 1024), number(summary["down"] / 1024)
-    return f"{time}; {up} KiB up and {down} KiB down per client and round"
+    sent = summary.get("rounds_sent")
+    per = "and round"
+    if sent is not None and sent < summary["rounds"]:
+        per = (
+            "in the one round that sent anything"
+            if sent == 1
+            else f"in each of {sent:.0f} rounds that sent anything"
+        )
+    return f"{time}; {up} KiB up and {down} KiB down per client {per}"

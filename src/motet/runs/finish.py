@@ -55,7 +55,7 @@ def finish(trainer: Trainer, folder: Path) -> None:
             f"no improvement on validation examples after {round_name(trainer.last_improvement)}",
         )
     trainer.store.set_files(checksums_of(folder, scored_of(trainer.recipe, trainer.federated.clients_data)))
-    record = trainer.method.summary(best.state)
+    record = trainer.method.record(best.state, trainer.state)
     trainer.store.set_facts(status="done", reported=best.round, failure="", record=record)
     trainer.store.event("done", f"reported {round_name(best.round)}")
     trainer.store.commit()

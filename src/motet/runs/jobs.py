@@ -80,7 +80,7 @@ class Reporter:
         self._report(
             event="start", folder=str(self.folder), first=self.ended, rounds=trainer.recipe.train.rounds,
             clients=len(trainer.federated.clients_data), notes=trainer.federated.notes,
-            remarks=trainer.method.remarks(), engine=trainer.choice.name, why=facts["engine_why"],
+            remarks=facts.get("remarks", []), engine=trainer.choice.name, why=facts["engine_why"],
             metric=self.metric, metric_why=facts.get("metric_why", ""),
         )  # fmt: skip
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
+from motet.data import copied_rows
 from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
@@ -289,7 +290,7 @@ def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> No
 def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
     trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
-    store.set_facts(remarks=trainer.method.remarks())
+    store.set_facts(remarks=[*trainer.method.remarks(), *copied_rows.remarks(trainer.federated)])
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)

@@ -19,7 +19,7 @@ from urllib.parse import quote, unquote
 from motet.errors import UsageError
 from motet.published import ModelRefused, Published
 from motet.published.folder import load
-from motet.published.outbox import Terms, in_terms, is_pickle, terms_of
+from motet.published.outbox import Terms, defaults_stand_for, in_terms, is_pickle, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice
 from motet.stacking.public_models import public_models
 from motet.stacking.stack import StackRows
@@ -45,6 +45,29 @@ def wishes(
     check_outbox(Path(outbox), terms)
     there = [c for c in clients if (Path(outbox) / f"{quote(c, safe=' ')}.onnx").exists()]
     return found | {c: loaded(outbox, c, (terms or {}).get(c)).tree() for c in there}
+
+
+def check_public_of(public_of: Sequence[str], federated: Any) -> None:
+    """Refuse a choice for a client that is not there: it would publish as usual, perhaps without privacy. Of clients
+    that were left out (data.without) choices may stay; between organisations clients are not known yet."""
+    known = [*federated.clients_data, *federated.unseen]
+    for client, _ in map(said, public_of):
+        if known and client not in (*known, *federated.left_out):
+            raise UsageError(f"method.public_of: {unknown('client', client, known)}")
+
+
+def remarks(outbox: str, terms: Mapping[str, Terms] | None) -> list[str]:
+    """Which clients' own models read columns that their own rows lack; nothing of models that cannot be read, because
+    the first round says that."""
+    found = []
+    for client in sorted(terms or {}) if outbox and Path(outbox).is_dir() else []:
+        try:
+            model = load(outbox, client)
+        except ModelRefused:
+            continue
+        if said_of := defaults_stand_for(model, (terms or {})[client]):
+            found.append(f"client {client}: {said_of}")
+    return found
 
 
 def said(line: str) -> tuple[str, str]:

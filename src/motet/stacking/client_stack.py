@@ -24,6 +24,7 @@ from motet.stacking.predictions import Array, predictions
 from motet.stacking.stack import ALONE, Stack, StackRows, StackSettings, build, columns
 from motet.stacking.validation_findings import Findings, ValidationRows, has_enough_rows
 
+_SEED = "seed"  # of the first stack, in kept trees
 _OWNERS = "whom"  # the key in kept and saved trees; it never changes, so that old runs verify and go on
 
 
@@ -113,8 +114,19 @@ def to_tree(stack: Stack, models: Catalogue) -> Tree:
     """What a client keeps of its stack: its own two models, and the checksums of the others' models."""
     owners = {owner: checksum(models[owner]) for owner in stack.owners}
     meta = stack.meta.tree() if stack.meta else ()
-    about = {"variant": stack.variant, "shares": dict(stack.importances)}
+    about = {"variant": stack.variant, "shares": dict(stack.importances), "step": stack.step}
     return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about}
+
+
+def with_seed(tree: Tree, data: Data) -> Tree:
+    """What is kept, with the seed by which it was made."""
+    return tree | {_SEED: data.seed}
+
+
+def of_first_stack(keep: Tree, data: Data) -> Data:
+    """The same examples with the seed of the client's first stack, so that a later stack differs by what was served
+    alone, and what is made for a comparison is the same whichever round is reported. Without a stack, the turn's."""
+    return replace(data, seed=keep[_SEED]) if keep and _SEED in keep else data
 
 
 def is_current(keep: Tree, models: Catalogue) -> bool:
@@ -126,7 +138,7 @@ def is_current(keep: Tree, models: Catalogue) -> bool:
 def predictor(keep: Tree, models: Catalogue, here: Sequence[bool]) -> Tree:
     """All that `predict` needs: the kept stack with the others' models themselves, and the columns held."""
     return {_OWNERS: {c: models[c] for c in keep[_OWNERS]}, "here": tuple(here)} | {
-        k: keep[k] for k in ("private", "meta", "variant", "shares") if k in keep
+        k: keep[k] for k in ("private", "meta", "variant", "shares", "step") if k in keep
     }
 
 
@@ -171,5 +183,6 @@ def predict(own: Tree, x: Tensor, classes: Sequence[str]) -> Array:
     found, refused = predictions(models, rows, names, classes)
     if refused:
         raise ValueError(f"models of the stack do not run any more: {refused}")
-    stack = Stack(private, meta, tuple(own[_OWNERS]), {}, tuple(classes))
+    step = float(own.get("step", 0.0))  # earlier stacks learned from predictions that were not rounded
+    stack = Stack(private, meta, tuple(own[_OWNERS]), {}, tuple(classes), step=step)
     return np.asarray(stack.predict(rows, names, found), np.float32)

@@ -174,16 +174,18 @@ def centralities(trust: Trust) -> dict[str, Shares]:
     far = {(i, j): 1 / w for i, j, w in g.edges(data="weight")}
     networkx.set_edge_attributes(g, far, "far")
     hubs, authorities = networkx.hits(g, max_iter=1000) if g.size() else ({}, {})
-    return {
+    found = {
         "in_strength": in_strength(trust),
         "pagerank": dict(networkx.pagerank(g, weight="weight")),
         "authority": {j: float(authorities.get(j, 0.0)) for j in g},
         "hub": {j: float(hubs.get(j, 0.0)) for j in g},
         "betweenness": dict(networkx.betweenness_centrality(g, weight="far")),
     }
+    # an eigenvector's zeros are -0.0 or -6e-19 at times
+    return {k: {j: max(0.0, v) if v > 1e-15 else 0.0 for j, v in of.items()} for k, of in found.items()}
 
 
-def free_riders(
+def giving_little(
     history: Sequence[Mapping[str, float]], clients: Collection[str], share: float = 0.2, rounds: int = 3
 ) -> list[str]:
     """Clients whose in-strength was less than `share` of an equal part in each of the last rounds."""
@@ -205,12 +207,11 @@ def trust_of(client: str, shares: Mapping[str, float], served: Mapping[str, Any]
 def metrics(state: Mapping[str, Any]) -> dict[str, float]:
     """Numbers of a round."""
     own = self_importance(state["trust"])
-    riders = free_riders(state["history"], list(state["trust"]))
     models = sum(map(bool, state["catalogue"].values()))
     return {
         "models": models,
         "self_importance": sum(own.values()) / max(len(own), 1),
-        "free_riders": len(riders),
+        "free_riders": len(free_riders(named(state))),
     }
 
 
@@ -221,14 +222,15 @@ def remembered(history: Sequence[Shares], trust: Trust) -> list[Shares]:
 
 def summary(state: Mapping[str, Any]) -> dict[str, Any]:
     """What a report shows: the graph, its measures, how they came to be, and who is named for what."""
-    trust, history = state["trust"], state["history"]
+    trust, history, found = state["trust"], state["history"], named(state)
     return {
         "trust": trust,
         "self_importance": self_importance(trust),
         "centralities": centralities(trust),
         "history": history,
-        "free_riders": free_riders(history, list(trust)),
-        "named": named(state),
+        "gives_little": giving_little(history, list(trust)),
+        "free_riders": free_riders(found),
+        "named": found,
         "refused": state["refused"],
     }
 
@@ -247,6 +249,11 @@ def named(state: Mapping[str, Any]) -> dict[str, str]:
                 f"nonsense: its model has {np.mean(parts):.0%} of the skill that others' own models have"
             )
     return found | _duplicates(seen)
+
+
+def free_riders(found: Mapping[str, str]) -> list[str]:
+    """Of clients that are `named`, those that publish nothing, or what answers the same for all rows."""
+    return sorted(c for c, why in found.items() if why.startswith("free rider"))
 
 
 def relative_skills(seen: Mapping[str, Any], owner: str) -> list[float]:
@@ -329,7 +336,7 @@ def to_json(trust: Trust, history: Sequence[Trust] = ()) -> str:
         "trust": {i: dict(row) for i, row in trust.items()},
         "self_importance": self_importance(trust),
         "centralities": centralities(trust),
-        "free_riders": free_riders([in_strength(t) for t in history], list(trust)),
+        "gives_little": giving_little([in_strength(t) for t in history], list(trust)),
         "history": [in_strength(t) for t in history],
     }
     return json.dumps(found, indent=1)

@@ -18,7 +18,7 @@ from motet.published import ModelRefused, Published
 from motet.published.joined_graphs import JoinedGraph, newest
 from motet.published.model_check import refuse
 from motet.stacking.catalogue import Tree, fetched
-from motet.stacking.predictions import shared_classes
+from motet.stacking.predictions import FINER, shared_classes
 
 SMALLEST = 1e-6  # the smallest probability of which the logarithm is taken
 _MOST = (1 << 31) - 1  # bytes of one ONNX file
@@ -41,7 +41,9 @@ def one_graph(
         for k, m in parts.items()
         if k != "meta"
     ]
-    last = _combined(graph, found, parts, protos, classes)
+    step = float(own.get("step", 0.0))
+    last = _combined(graph, found, parts, protos, classes, step)
+    last = _rounded(graph, last, FINER * step if classes else 0.0)
     done = graph.finished(_answer(graph, last, target, classes), len(classes) or 1)
     if done.ByteSize() > _MOST:
         raise UsageError(f"the stack has {done.ByteSize() / 1e9:.1f} GB, and one ONNX file at most 2.1 GB")
@@ -103,13 +105,22 @@ def _combined(
     parts: Mapping[str, Published],
     protos: Mapping[str, Any],
     classes: Sequence[str],
+    step: float,
 ) -> str:
     """The meta-model's answer to all models' answers; their mean without a meta-model."""
     if "meta" not in parts:
         return graph.node("Mean", list(found)) if len(found) > 1 else found[0]
     seen = [graph.take(one, [1]) if len(classes) == 2 else one for one in found]
-    z = graph.node("Concat", seen, axis=1)
+    z = _rounded(graph, graph.node("Concat", seen, axis=1), step)
     return _in_classes(graph, graph.model(protos["meta"], z), parts["meta"], classes)
+
+
+def _rounded(graph: JoinedGraph, at: str, step: float) -> str:
+    """As `predictions.rounded` has it: both take the even one of two that are equally near."""
+    if not step:
+        return at
+    steps = graph.node("Round", [graph.node("Div", [at, graph.constant(step)])])
+    return graph.node("Mul", [steps, graph.constant(step)])
 
 
 def _answer(graph: JoinedGraph, at: str, target: Mapping[str, Any], classes: Sequence[str]) -> str:

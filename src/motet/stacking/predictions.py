@@ -19,6 +19,10 @@ from motet.published import ModelRefused, Published, predict
 from motet.published.text_columns import decoded
 
 Array = np.ndarray[Any, Any]
+_BITS = 13  # of a probability, that a meta-model sees: steps of 0.00012
+FINER = (
+    2.0**-7
+)  # the step of a stack's own probabilities, in those steps: equal votes for two classes stay equal
 
 
 def named(models: Any) -> dict[str, Any]:
@@ -65,9 +69,28 @@ def prediction(model: Any, x: Array, names: Sequence[str] | None, classes: Seque
     return found["own"]
 
 
-def features(predicted: Iterable[Array]) -> Array:
-    """The meta-model's columns (rows, models x columns): of two classes only the second one's probability."""
-    return np.concatenate([p[:, 1:] if p.shape[1] == 2 else p for p in predicted], axis=1)
+def features(predicted: Iterable[Array], step: float = 0.0) -> Array:
+    """The meta-model's columns (rows, models x columns): of two classes only the second one's probability; rounded to
+    multiples of `step`, if it is not 0."""
+    z = np.concatenate([p[:, 1:] if p.shape[1] == 2 else p for p in predicted], axis=1)
+    return rounded(z, step)
+
+
+def rounded(values: Array, step: float) -> Array:
+    """Multiples of `step`; the values themselves if it is 0."""
+    return np.asarray(np.round(values / step) * step) if step else values
+
+
+def step_of(y: Array, *, classes: bool) -> float:
+    """What a meta-model's columns are rounded to. Equal votes of trees are added in an order that depends on threads
+    and differ in the 7th decimal; a meta-model would split there. The step is a power of two: dividing by it is exact,
+    and votes k / T of T trees never lie half-way between two steps. Of numbers it goes with their spread.
+
+    >>> step_of(np.array([0, 1]), classes=True) == 2**-13, step_of(np.array([0.0, 6.0]), classes=False) == 2**-12
+    (True, True)
+    """
+    spread = 1.0 if classes else float(np.std(y))
+    return float(2.0 ** (-_BITS + np.floor(np.log2(spread)))) if spread > 0 else 0.0
 
 
 def _renamed(model: Published, name: str) -> Published:

@@ -18,7 +18,7 @@ import numpy as np
 
 from motet.stacking.contribution import OWN, How, importances
 from motet.stacking.families import model_of, weights_for
-from motet.stacking.predictions import Array, features, prediction
+from motet.stacking.predictions import FINER, Array, features, prediction, rounded, step_of
 
 Variant = Literal["held-out", "pooled", "auto"]
 ALONE = "alone"  # the variant without a meta-model and without the models of others
@@ -65,6 +65,7 @@ class StackSettings:
     importance: How = "mdi"
     cv: int = 3  # folds of a search
     every_class: bool = False  # pool the rows unless Meta rows show every class
+    rounded: bool = True  # whether the meta-model sees predictions without their last digits
 
     def __str__(self) -> str:
         return f"{self.variant} {self.share:g}" if self.variant == "held-out" else self.variant
@@ -80,15 +81,20 @@ class Stack:
     importances: dict[str, float]  # of OWN and all owners, summing to 1
     classes: tuple[Any, ...] = ()
     variant: str = ""  # which one it is; "mean" without a meta-model
+    step: float = (
+        0.0  # what predictions are rounded to for the meta-model, and answers 2^7 finer; 0: not at all
+    )
 
     def predict(self, x: Array, names: Sequence[str] | None, predictions: Mapping[str, Array]) -> Array:
         """(rows, classes) or (rows, 1), from rows and the other models' predictions for them."""
         own = prediction(self.private, x, names, self.classes)
         every = [own, *(predictions[k] for k in self.owners)]
         if self.meta is None:
-            return np.asarray(np.mean(every, axis=0))
-        z = features(every)
-        return prediction(self.meta, z, columns(self.owners, z.shape[1]), self.classes)
+            found = np.asarray(np.mean(every, axis=0))
+        else:
+            z = features(every, self.step)
+            found = prediction(self.meta, z, columns(self.owners, z.shape[1]), self.classes)
+        return rounded(found, FINER * self.step) if self.classes else found
 
 
 def build(
@@ -109,15 +115,17 @@ def build(
     train, meta = places or divide(how, rows, seed)
     private = prepare(fitted(how.private, rows.at(train), seed, how.trees, how.cv))
     owners, at = tuple(predictions), rows.at(meta)
+    step = step_of(rows.y, classes=bool(rows.classes)) if how.rounded else 0.0
     if how.variant == ALONE:
-        return Stack(private, None, (), {OWN: 1.0, **dict.fromkeys(owners, 0.0)}, rows.classes, ALONE)
+        shares = {OWN: 1.0, **dict.fromkeys(owners, 0.0)}
+        return Stack(private, None, (), shares, rows.classes, ALONE, step)
     if len(rows.y) < _LEAST or len(np.unique(at.y)) < 2:
         equal = dict.fromkeys((OWN, *owners), 1 / (1 + len(owners)))
-        return Stack(private, None, owners, equal, rows.classes, "mean")
+        return Stack(private, None, owners, equal, rows.classes, "mean", step)
     own = prediction(private, at.x, rows.names, rows.classes)
-    z = features([own, *(p[meta] for p in predictions.values())])
+    z = features([own, *(p[meta] for p in predictions.values())], step)
     top, shares = meta_model(how, z, at.y, (OWN, *owners), rows.task, seed, at.weight)
-    return Stack(private, top, owners, shares, rows.classes, how.variant)
+    return Stack(private, top, owners, shares, rows.classes, how.variant, step)
 
 
 def fitted(what: Any, rows: StackRows, seed: int, trees: int = 100, cv: int = 3) -> Any:

@@ -36,7 +36,7 @@ class ValidationRows:
 
     def importances(self, stack: Stack, how: StackSettings, seed: int) -> dict[str, float]:
         """How much the stack relies on each of its models, by what its predictions for these rows lose."""
-        z = features([self.own(stack), *(self.shown[k] for k in stack.owners)])
+        z = features([self.own(stack), *(self.shown[k] for k in stack.owners)], stack.step)
         models = (OWN, *stack.owners)
         group = [k for k in range(len(models)) for _ in range(z.shape[1] // len(models))]
         rows = self.rows

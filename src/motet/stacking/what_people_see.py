@@ -43,5 +43,6 @@ def variant_model(method: Any, name: str, view: Tree, keep: Tree, data: Data) ->
     """The kept stack if it is of this variant, else one that is made for the comparison and then forgotten."""
     same = method.variant == name or (method.variant == "auto" and keep and keep.get("variant") == name)
     how, kept = (method, keep) if same else (replace(method, variant=name), ())
+    data = data if same else client_stack.of_first_stack(keep, data)
     model: Callable[[Tensor], Tensor] = how.personal(view, kept, data)
     return model

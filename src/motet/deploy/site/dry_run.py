@@ -127,7 +127,7 @@ def would_publish(
     except MotetError as e:
         return [], [str(e)]
     large = [o.text for o in size_objections(trial.policy, models)]
-    return [announcement([m]) for m in models] or ["nothing"], large
+    return [*(announcement([m]) for m in models), *trial.remarks()] or ["nothing"], large
 
 
 def handshake_needs(

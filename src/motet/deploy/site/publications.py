@@ -22,7 +22,7 @@ from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedState
 from motet.errors import UsageError
 from motet.published import Published
-from motet.published.outbox import from_outbox, in_terms, terms_of
+from motet.published.outbox import defaults_stand_for, from_outbox, in_terms, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice, in_words
 from motet.wire import pack, unpack
 
@@ -109,6 +109,13 @@ class SitePublisher:
             return in_terms(from_outbox(self.outbox), terms_of(self.federated))
         except UsageError as e:
             raise RefusedByPolicy(str(e), "publish") from e
+
+    def remarks(self) -> list[str]:
+        """What the owner should know of the model in the outbox, where that is what is published."""
+        if self.choice is None or self.choice.family != OUTBOX:
+            return []
+        said = defaults_stand_for(from_outbox(self.outbox), terms_of(self.federated))
+        return [f"the outbox: {said}"] if said else []
 
     def label(self, choice: PublicChoice) -> str:
         own = self.own_model().manifest.sha256 if choice.family == OUTBOX else ""

@@ -97,8 +97,9 @@ class Owner:
 
     weights: np.ndarray
     bias: np.ndarray
-    rows: int | None = None  # how many it answers in all; None: one fewer than columns
+    rows: int | None = None  # how many it answers in all; None: two fewer than tell the weights
     flood: float = 1e-3  # standard deviation of the noise in scores
+    telling: int = 0  # how many scores tell the weights; 0: one more than columns
     answered: int = field(default=0, init=False)
 
     def answer(self, question: Message) -> Message:
@@ -120,12 +121,13 @@ class Owner:
         columns = np.shape(self.weights)[1]
         if any(len(c) != columns for c in question["columns"]):
             raise ValueError(f"the question has other columns than the {columns} of this model")
-        most = columns - 1 if self.rows is None else self.rows
+        telling = self.telling or columns + 1
+        most = telling - 2 if self.rows is None else self.rows
         rows = sum(question["rows"])
         if self.answered + rows > most:
             raise ValueError(
                 f"{rows} more rows than the {self.answered} answered are more than {most}, and scores of "
-                f"{columns + 1} rows reveal the weights\nhint: send fewer rows, or let the owner "
+                f"{telling} rows reveal the weights\nhint: send fewer rows, or let the owner "
                 "allow more: motet encrypted answer --rows, KeptModel.of(…, rows=…)"
             )
         self.answered += rows

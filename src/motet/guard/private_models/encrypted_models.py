@@ -13,6 +13,7 @@ Knows weights, manifests and messages as bytes. Does not know how bytes are carr
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Callable, Sequence
@@ -30,7 +31,8 @@ from motet.guard.private_models.encrypted import Asker, Owner
 from motet.published.manifest import Feature, Manifest, Privacy
 from motet.published.pipelines import check_categories_differ, wanted_columns
 from motet.published.publish import random_rows
-from motet.published.text_columns import decoded, encoded, source_of
+from motet.published.text_columns import decoded, encoded, source_of, with_empty
+from motet.published.yes_no import EMPTY
 
 Array = np.ndarray[Any, Any]
 Send = Callable[[bytes], bytes]  # a question to the owner, and its answer
@@ -95,7 +97,7 @@ class KeptModel:
     ) -> KeptModel:
         """The linear form of a fitted model: logistic, linear or ridge regression, also behind scalers and encoders."""
         task: Any = "classes" if classes else "numbers"
-        manifest = Manifest(client, task, tuple(features), tuple(classes), sha256=_NONE)
+        manifest = Manifest(client, task, _with_empty(model, features), tuple(classes), sha256=_NONE)
         weights, bias = _linear_form(model, manifest)
         made = cls(manifest, weights, bias, rows=rows)
         family = "linear model asked under encryption"
@@ -118,14 +120,18 @@ class KeptModel:
     @property
     def telling(self) -> int:
         """How many scores tell the weights: one for each column and one for the bias, less one for each column of text,
-        whose flags' weights are known to sum to 0."""
-        texts = {
-            f.name.partition("=")[0] for f in self.manifest.features if f.kind == "flag" and "=" in f.name
-        }
-        return len(self.manifest.features) + 1 - len(texts)
+        as long as its cells are of known categories."""
+        named = [f for f in self.manifest.features if not f.name.endswith(f"={EMPTY}")]
+        texts = {f.name.partition("=")[0] for f in named if f.kind == "flag" and "=" in f.name}
+        return len(named) + 1 - len(texts)
+
+    @property
+    def limit(self) -> int:
+        """How many rows are answered in all."""
+        return self.rows or max(self.telling - 2, 0)
 
     def _owner(self) -> Owner:
-        owner = Owner(self.weights, self.bias, self.rows or max(self.telling - 2, 0), self.flood)
+        owner = Owner(self.weights, self.bias, self.limit, self.flood, telling=self.telling)
         owner.answered = self.answered
         return owner
 
@@ -178,10 +184,29 @@ def _linear_form(model: Any, manifest: Manifest) -> tuple[Array, Array]:
     return weights, bias
 
 
+def _with_empty(model: Any, features: Sequence[Feature]) -> tuple[Feature, ...]:
+    """The features, with flags of empty cells where the model answers both these and unknown categories."""
+    found, wanted, names = tuple(features), wanted_columns(model), {f.name for f in features}
+    for column in [c for c in wanted if c not in names and any(source_of(n, wanted) == c for n in names)]:
+        more = with_empty(found, [column])
+        tried = Manifest("", "numbers", more, sha256=_NONE)
+        rows = np.nan_to_num(np.array([[f.default for f in more]] * 2))
+        rows[:, [source_of(f.name, wanted) == column for f in more]] = 0
+        rows[1, -1] = 1
+        with contextlib.suppress(ValueError, TypeError):  # it refuses one of them
+            model.predict(_rows_for(model, rows, tried))
+            found = more
+    return found
+
+
 def _check_text(gained: Array, manifest: Manifest, wanted: Sequence[str]) -> None:
     """Refuse a column of text that changes no score, whatever its category."""
     for column in [c for c in wanted if c not in manifest.names]:
-        flags = [k for k, n in enumerate(manifest.names) if source_of(n, wanted) == column]
+        flags = [
+            k
+            for k, n in enumerate(manifest.names)
+            if source_of(n, wanted) == column and not n.endswith(f"={EMPTY}")
+        ]
         try:
             check_categories_differ(column, gained[flags])
         except ValueError as e:
@@ -189,7 +214,8 @@ def _check_text(gained: Array, manifest: Manifest, wanted: Sequence[str]) -> Non
 
 
 def _moves(manifest: Manifest, middle: Array, wanted: Sequence[str]) -> Array:
-    """(features, features): a step along each feature; of a column of text, from its usual category to another."""
+    """(steps, features): a step along each feature; of a column of text, from its usual category to another, to an
+    empty cell and to an unknown one."""
     moves = np.diag(np.where(middle == 1.0, -1.0, np.maximum(1.0, np.abs(middle))))
     for column in [c for c in wanted if c not in manifest.names]:
         flags = [k for k, n in enumerate(manifest.names) if source_of(n, wanted) == column]
@@ -202,6 +228,10 @@ def _moves(manifest: Manifest, middle: Array, wanted: Sequence[str]) -> Array:
         moves[usual] = 0.0
         for k in flags:
             moves[k, usual] -= float(k != usual)
+        if (
+            f"{column}={EMPTY}" in manifest.names
+        ):  # from the usual category to an unknown one, which has no flag
+            moves = np.vstack([moves, -np.eye(len(middle))[usual]])
     return moves
 
 
