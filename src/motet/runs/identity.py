@@ -1,4 +1,4 @@
-"""What a run is made of, in named pieces: settings, data, the user's own code, motet and torch.
+"""What a run is made of, in named pieces: settings, data, the user's own code, motet and torch; models in an outbox.
 
 Two runs with equal pieces give the same result. A folder that holds another run says which piece differs, and
 how, as far as it can be shown.
@@ -38,7 +38,15 @@ def pieces_of(recipe: Recipe, fingerprint: str = "") -> Pieces:
         "code": code_of(recipe),
         "motet": f"{versions()['motet']} (source {source_digest()[:12]})",
         "torch": torch.__version__,
+        **({"outbox": files} if (files := outbox_files(recipe)) else {}),
     }
+
+
+def outbox_files(recipe: Recipe) -> dict[str, str]:
+    """sha256 of each model and manifest that clients of a simulation publish: a file may change and keep its name."""
+    folder = str(recipe["method"].get("outbox") or "")
+    files = sorted(Path(folder).glob("*")) if folder else []
+    return {p.name: sha256(p.read_bytes()).hexdigest() for p in files if p.suffix in (".onnx", ".json")}
 
 
 def whole(pieces: Pieces) -> str:
@@ -147,6 +155,7 @@ def changes(facts: Mapping[str, Any], recipe: Recipe, pieces: Pieces) -> list[st
     if before["data"] != pieces["data"]:
         found.append(f"data: the rows of {recipe['data']['name']}, or weights to start from, changed")
     found += changed_code(before["code"], pieces["code"], facts.get("versions", {}))
+    found += changed_files(before.get("outbox", {}), pieces.get("outbox", {}))
     for name in ("motet", "torch"):
         if before[name] != pieces[name]:
             found.append(f"{name}: it is {pieces[name]}, and was {before[name]}")
@@ -185,6 +194,13 @@ def changed_code(before: dict[str, str], now: dict[str, str], versions: Mapping[
     said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}
     return [f"code: {k}, or code that it uses, changed{why}" if s == "changed" else f"code: {k} {s}"
             for k, s in said.items()]  # fmt: skip
+
+
+def changed_files(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Which models and manifests in method.outbox differ."""
+    names = sorted(k for k in {**before, **now} if before.get(k) != now.get(k))
+    said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}
+    return [f"outbox: {k} {s}" for k, s in said.items()]
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
