@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ pytest.importorskip("tenseal")
 
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from motet import EncryptedModel, KeptModel, StackedClassifier
 from motet.cli.main import main
 from motet.errors import UsageError
-from motet.published import defaults
+from motet.published import Feature, Manifest, defaults
 from motet.published.public_choice import PublicChoice
 
 KINDS: Any = {"age": "number", "job": "category", "hours": "number"}
@@ -68,7 +69,7 @@ def test_numbers_are_predicted_too_and_a_model_that_is_not_linear_is_refused() -
     model = Ridge().fit(x, x["age"] * 2 + 3)
     owner = KeptModel.of(model, features, client="clinic", rows=1000)
     np.testing.assert_allclose(
-        EncryptedModel(owner.manifest, owner.answer).predict(x), model.predict(x), atol=1e-2
+        EncryptedModel(owner.manifest, owner.answer).predict(x), model.predict(x), atol=0.1
     )
     with pytest.raises(UsageError, match="is not linear(.|\n)*hint: logistic"):
         KeptModel.of(
@@ -182,3 +183,75 @@ def test_an_encrypted_model_finds_the_columns_of_a_frame_by_name() -> None:
     asked = EncryptedModel(own.manifest, own.answer)
     expected = model.predict_proba(frame)
     np.testing.assert_allclose(asked.predict_proba(frame[["hours", "job", "age"]]), expected, atol=2e-3)
+
+
+# Large and small numbers.
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e6, 1e9, 1e12])
+def test_large_and_small_targets_are_answered_right(size: float) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    model = LinearRegression().fit(x, (x @ [1.0, 2.0, 3.0] + 20) * size)
+    own = KeptModel.of(model, defaults(x, dict.fromkeys("abc", "number")), client="clinic", rows=300)
+    off = np.abs(EncryptedModel(own.manifest, own.answer).predict(x) - model.predict(x))
+    assert off.max() < 0.02 * size  # deviations of answers are 4 times the size
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e6, 1e9, 1e12])
+@pytest.mark.parametrize("middle", [0.0, 1.0])
+def test_large_and_small_columns_are_answered_right(size: float, middle: float) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 3))
+    y = (x[:, 0] + x[:, 1] > 0).astype(int)
+    x[:, 0] = (x[:, 0] * 0.1 + middle) * size
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, y)
+    features = defaults(x, dict.fromkeys("abc", "number"))
+    own = KeptModel.of(model, features, client="clinic", classes=("0", "1"), rows=300)
+    found = EncryptedModel(own.manifest, own.answer).predict_proba(x)
+    np.testing.assert_allclose(found, model.predict_proba(x), atol=3e-3)
+
+
+@pytest.mark.parametrize("cell", [np.inf, np.nan, 1e30, -1e4])
+def test_a_row_that_cannot_be_held_is_refused_with_its_place(cell: float) -> None:
+    own, _ = kept()
+    rows = np.zeros((2, 5))
+    rows[1, 0] = cell
+    with pytest.raises(UsageError, match=r"row 2 has .* in column 'age'; expected a number between(.|\n)*hint:"):
+        EncryptedModel(own.manifest).question(rows)
+
+
+def test_features_without_spreads_are_taken_by_their_defaults_and_rows_beyond_are_refused() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2)) * [1.0, 1e9]
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(x, x[:, 1] > 0)
+    own = KeptModel.of(model, [Feature("a"), Feature("b")], client="clinic", classes=("0", "1"), rows=200)
+    with pytest.raises(UsageError, match="in column 'b'; expected a number between -128 and 128"):
+        EncryptedModel(own.manifest, own.answer).predict_proba(x)
+
+
+def test_a_model_whose_answers_cannot_be_held_is_not_kept() -> None:
+    x = np.random.default_rng(0).normal(size=(200, 2))
+    model = LinearRegression().fit(x, x[:, 0] * 1e35)
+    with pytest.raises(UsageError, match="expected less than 1e\\+30(.|\n)*hint: measure"):
+        KeptModel.of(model, defaults(x, dict.fromkeys("ab", "number")), client="clinic")
+
+
+def test_a_question_and_an_answer_of_another_model_are_refused() -> None:
+    (own, _), (other, _) = kept(), kept(3)
+    question = EncryptedModel(other.manifest).question(np.zeros((1, 5)))
+    with pytest.raises(UsageError, match="made for another model"):
+        own.answer(question)
+    asker = EncryptedModel(own.manifest)
+    answer = own.answer(asker.question(np.zeros((1, 5))))
+    with pytest.raises(UsageError, match="answer is of another model"):
+        EncryptedModel(other.manifest, key=asker.asker.key).read(answer)
+
+
+def test_units_of_a_kept_model_say_little_and_published_manifests_say_none() -> None:
+    own, _ = kept()
+    said = own.manifest.scaling
+    assert said is not None and Manifest.from_json(own.manifest.to_json()) == own.manifest
+    powers = np.log2([*said.spread, said.target[1]])
+    assert np.all(powers == powers.round()) and said.target[0] == 0.0
+    assert said.middle == tuple(f.default for f in own.manifest.features)
+    assert "spread" not in replace(own.manifest, scaling=None).to_json()

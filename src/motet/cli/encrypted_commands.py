@@ -54,7 +54,7 @@ def do_ask(args: Any) -> None:
 
     manifest = public_manifest(args.of)
     x, names = as_models_read(read(Path(args.table)).frame, manifest.names)
-    rows = columns(manifest, x, names).astype(np.float64)
+    rows = columns(manifest, x, names, np.float64)
     empty, lacking = int(np.isnan(rows).sum()), [n for n in manifest.names if n not in names]
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
