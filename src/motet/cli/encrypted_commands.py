@@ -27,9 +27,8 @@ def encrypted_commands(add: Add) -> None:
     )
     p.add_argument(
         "--rows", type=int, metavar="N",
-        help="answer at most so many rows in all (default: one fewer than columns, less one for each "
-        "column of text; with more, whoever asks can "
-        "compute the weights)",
+        help="in this call, answer only if there are at most so many rows in all; 0: none (default: what the model "
+        "allows, or half of the rows below those from which whoever asks can compute the weights)",
     )  # fmt: skip
     p.add_argument("--to", default="answer.bin", metavar="FILE", help="default: answer.bin")
 

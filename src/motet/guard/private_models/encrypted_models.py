@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.guard.private_models.encrypted import Asker, Owner
+from motet.guard.private_models.encrypted import Asker, Owner, most_rows
 from motet.guard.private_models.encrypted_scaling import (
     in_units,
     middles_of,
@@ -65,6 +65,7 @@ class EncryptedAnswer(msgspec.Struct, forbid_unknown_fields=True):
     scores: list[list[_Blob]]
     rows: list[_Rows]
     model: _Hash
+    key: _Hash  # of the asker
 
 
 def read_message(raw: bytes, kind: type[Any]) -> dict[str, Any]:
@@ -101,7 +102,7 @@ class KeptModel:
     weights: Array
     bias: Array
     answered: int = 0
-    rows: int = 0  # that may be answered in all; 0: two fewer than tell the weights
+    rows: int = 0  # that may be answered in all; 0: half of those below what tells the weights
     flood: float = field(default=2.5e-4, repr=False)  # noise, as a share of what scores vary by
 
     @classmethod
@@ -155,7 +156,7 @@ class KeptModel:
     def _owner(self) -> Owner:
         weights, bias = in_units(units_of(self.manifest), self.weights, self.bias)
         noise = self.flood * float(np.linalg.norm(weights, axis=1).max())
-        owner = Owner(weights, bias, self.rows or max(self.telling - 2, 0), noise)
+        owner = Owner(weights, bias, self.rows or most_rows(self.telling), noise)
         owner.answered = self.answered
         return owner
 
