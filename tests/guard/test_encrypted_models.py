@@ -179,6 +179,19 @@ def test_answers_count_in_the_file_that_was_named(tmp_path: Path) -> None:
     assert KeptModel.load(path).answered == 2 and not (tmp_path / "clinic.linear").exists()
 
 
+def test_a_limit_of_rows_holds_for_one_call_and_zero_means_none(tmp_path: Path, capsys: Any) -> None:
+    own, _ = kept()
+    path, question = own.save(tmp_path), tmp_path / "q.bin"
+    question.write_bytes(EncryptedModel(own.manifest).question(np.zeros((1, 5))))
+    words = ["encrypted", "answer", str(question), "--model", str(path), "--to", str(tmp_path / "a.bin")]
+    assert main([*words, "--rows", "0"]) == 2 and KeptModel.load(path).answered == 0
+    assert main([*words, "--rows", "5"]) == 0 and main([*words, "--rows", "5"]) == 0
+    found = KeptModel.load(path)
+    assert found.answered == 2 and found.rows is None
+    assert main(words) == 2 and "more than 1, and" in capsys.readouterr().err
+    assert KeptModel.load(kept(rows=0)[0].save(tmp_path)).rows == 0
+
+
 def test_an_encrypted_model_finds_the_columns_of_a_frame_by_name() -> None:
     own, model = kept(rows=100)
     frame, _ = patients(6, seed=5)

@@ -88,8 +88,7 @@ def do_answer(args: Any) -> None:
     with FileLock(model.with_name(model.name + ".lock")):  # two answers at once count both
         kept = KeptModel.load(model)
         before = kept.answered
-        kept.rows = kept.rows if args.rows is None else args.rows
-        answer = kept.answer(Path(args.question).read_bytes())
+        answer = kept.answer(Path(args.question).read_bytes(), args.rows)
         kept.write(model)  # the count first: an answer that is lost must not be free
     Path(args.to).write_bytes(answer)
     print(args.to)

@@ -102,7 +102,7 @@ class KeptModel:
     weights: Array
     bias: Array
     answered: int = 0
-    rows: int = 0  # that may be answered in all; 0: half of those below what tells the weights
+    rows: int | None = None  # that may be answered in all; None: half of those below what tells the weights
     flood: float = field(default=2.5e-4, repr=False)  # noise, as a share of what scores vary by
 
     @classmethod
@@ -113,7 +113,7 @@ class KeptModel:
         *,
         client: str,
         classes: Sequence[str] = (),
-        rows: int = 0,
+        rows: int | None = None,
     ) -> KeptModel:
         """The linear form of a fitted model: logistic, linear or ridge regression, also behind scalers and encoders."""
         task: Any = "classes" if classes else "numbers"
@@ -129,9 +129,9 @@ class KeptModel:
         made.manifest = replace(manifest, privacy=claim, family=family, made_with="motet")
         return made
 
-    def answer(self, raw: bytes) -> bytes:
-        """Encrypted scores for a question's encrypted rows; counts the rows."""
-        owner, question = self._owner(), read_message(raw, EncryptedQuestion)
+    def answer(self, raw: bytes, rows: int | None = None) -> bytes:
+        """Encrypted scores for a question's encrypted rows; counts the rows. `rows` is a limit for this call alone."""
+        owner, question = self._owner(rows), read_message(raw, EncryptedQuestion)
         if question["model"] != (mine := identity_of(self.manifest)):
             raise UsageError(
                 f"{self.manifest.client} does not answer: the question was made for another model, in other units\n"
@@ -153,10 +153,11 @@ class KeptModel:
         }
         return len(self.manifest.features) + 1 - len(texts)
 
-    def _owner(self) -> Owner:
+    def _owner(self, rows: int | None = None) -> Owner:
         weights, bias = in_units(units_of(self.manifest), self.weights, self.bias)
         noise = self.flood * float(np.linalg.norm(weights, axis=1).max())
-        owner = Owner(weights, bias, self.rows or most_rows(self.telling), noise)
+        most = next((n for n in (rows, self.rows) if n is not None), most_rows(self.telling))
+        owner = Owner(weights, bias, most, noise)
         owner.answered = self.answered
         return owner
 
@@ -171,7 +172,7 @@ class KeptModel:
     def write(self, to: Path) -> None:
         """The owner's file, for its owner alone."""
         out = io.BytesIO()
-        count = np.array([self.answered, self.rows])
+        count = np.array([self.answered, -1 if self.rows is None else self.rows])
         np.savez(out, weights=self.weights, bias=self.bias, count=count, flood=self.flood,
                  manifest=np.frombuffer(self.manifest.to_json().encode(), np.uint8))  # fmt: skip
         write_atomically(to, out.getvalue(), private=True)
@@ -182,7 +183,8 @@ class KeptModel:
             with np.load(path, allow_pickle=False) as found:
                 answered, rows = found["count"].tolist()
                 manifest = Manifest.from_json(found["manifest"].tobytes())
-                return cls(manifest, found["weights"], found["bias"], answered, rows, float(found["flood"]))
+                limit = None if rows < 0 else rows
+                return cls(manifest, found["weights"], found["bias"], answered, limit, float(found["flood"]))
         except (OSError, ValueError, KeyError) as e:
             raise UsageError(
                 f"{path} holds no kept model: {e}\nhint: motet.KeptModel.of(…).save(folder)"
