@@ -141,14 +141,27 @@ def self_importance(trust: Trust) -> Shares:
 
 
 def in_strength(trust: Trust) -> Shares:
-    """Each client's part of all the trust that goes to others; the parts sum to 1.
+    """Each client's part of what others rely on; the parts sum to 1. A client's word counts by how it divides its
+    trust among others, not by how much it leaves for them; who relies on itself alone says nothing about others. So
+    nobody gains by saying so.
 
-    >>> in_strength({"a": {"a": 0.5, "b": 0.5}, "b": {"a": 0.2, "b": 0.8}})["b"]
-    0.7142857142857143
+    >>> in_strength({"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.5, "c": 0.5}, "c": {"b": 0.5}})["b"]
+    0.6666666666666666
     """
-    got = {j: sum(row.get(j, 0.0) for i, row in trust.items() if i != j) for j in members(trust)}
+    said = {i: row for i in trust if (row := _among_others(trust, i))}
+    got = {j: _mean([row.get(j, 0.0) for i, row in said.items() if i != j]) for j in members(trust)}
     total = sum(got.values())
     return {j: v / total if total > 0 else 0.0 for j, v in got.items()}
+
+
+def _among_others(trust: Trust, client: str) -> Shares:
+    """How a client divides its trust among others, summing to 1; {} if it gives them none."""
+    row = {j: float(w) for j, w in trust[client].items() if j != client and w > 0}
+    return normalised(row)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
 
 
 def graph(trust: Trust) -> Any:
