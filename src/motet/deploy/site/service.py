@@ -98,6 +98,7 @@ class SiteService:
         self.secret = key or os.urandom(32)  # of the noise
         self.ledger = Ledger(self.folder)
         self.files = StoredFiles(self.folder / "files", self.secret, self.policy.stored_bytes)
+        self.awaited: dict[str, frozenset[str]] = {}  # of each run: files that were asked for last
         self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
@@ -313,16 +314,22 @@ class SiteService:
         return self.sent(letter, Reply({"saved": True}))
 
     def store_files(self, letter: Letter) -> bytes:
-        """Files that letters of this run will name."""
+        """Files that the last letter of this run named and that were not here."""
         self.within_budget(letter, self.agreed(letter))
-        return self.sent(letter, Reply({"stored": self.files.put_all(letter.send)}))
+        with self.limits():
+            stored = self.files.put_all(letter.send, self.awaited.get(letter.run, ()))
+        return self.sent(letter, Reply({"stored": stored}))
 
     def with_files(self, letter: Letter) -> Letter:
         """The letter with files in place of their names; those that are not here are asked for."""
         if self._contract is None or self._contract.rule("files") is None:
             return letter
-        with self.limits():
-            return replace(letter, send=self.files.filled(letter.send))
+        try:
+            with self.limits():
+                return replace(letter, send=self.files.filled(letter.send))
+        except LacksFiles as e:
+            self.awaited[letter.run] = frozenset(e.asked_for)
+            raise
 
     def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
         """What a job gives that also sees the examples on which this client is scored."""
