@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("onnxruntime")
 
@@ -23,6 +24,7 @@ from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import site_key
 from motet.deploy.site.stored_files import LacksFiles, StoredFiles
 from motet.deploy.site.work_limits import limited
+from motet.engines.file_letters import batches, lacking
 from motet.engines.flare import Flare
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop
@@ -131,8 +133,6 @@ def test_a_site_that_lost_a_model_asks_for_it_and_gets_that_one_again(tmp_path: 
 
 
 def _flat(found: Any) -> Any:
-    import torch
-
     from motet.vec import leaves
 
     return torch.stack([v.double().nan_to_num(-1) for v in leaves(found[1])])
@@ -267,12 +267,24 @@ def test_a_service_without_a_key_stores_files_for_its_own_life(tmp_path: Path) -
     assert len(SiteService("a", tmp_path, own, OPEN).files.key) == 32
 
 
+# The server.
+
+
+def test_a_site_is_brought_no_file_that_it_was_not_served() -> None:
+    mine, secret = (torch.full((2000,), k, dtype=torch.uint8) for k in (1, 2))
+    names = [sha256(t.numpy().tobytes()).hexdigest() for t in (mine, secret)]
+    files: Any = {"a": {names[1]: secret}, "b": {names[0]: mine}, "c": {}}
+    came = {c: Reply(names, refusal="files").pack() for c in "abc"}
+    wanted = lacking(came, files)
+    assert wanted == {"a": [names[1]], "b": [names[0]]}
+    (brought,) = batches(wanted, files)
+    assert {c: set(some) for c, some in brought.items()} == {"a": {names[1]}, "b": {names[0]}}
+
+
 # Names in trees.
 
 
 def test_names_stand_for_long_rows_of_bytes_and_for_nothing_else() -> None:
-    import torch
-
     long, short = torch.arange(2000).to(torch.uint8), torch.zeros(10, dtype=torch.uint8)
     tree = {"a": [long, short, 1.5], "b": (torch.zeros(5000), long)}
     small, files = named(tree, FileNames())
@@ -320,7 +332,7 @@ def test_a_file_that_is_asked_for_again_and_again_is_brought_a_few_times_and_the
 ) -> None:
     held = recipe()
     there = services(tmp_path)
-    there["a"].files.put_all = len  # type: ignore[method-assign] # a disk that forgets everything
+    there["a"].files.put_all = lambda files, _: len(files)  # type: ignore[method-assign] # forgets everything
     wire, method = Wire(there), sites.method(held)
     engine = Flare(sites.SITES, wire, "r", held, explain=explained)
     state = sites.go(method, engine)
