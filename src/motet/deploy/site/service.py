@@ -254,7 +254,10 @@ class SiteService:
             tree = self.protected(letter, method, contract, tree)
         if own:
             self.line = replace(self.line, model=own.said.what, epsilon=own.said.epsilon)
-        reply = self.sent(letter, self.weighted(letter, tree) if fine else Reply(spoilt=True))
+        answer = self.weighted(letter, tree) if fine else Reply(spoilt=True)
+        if own and sha256(answer.pack()).hexdigest() not in self.ledger.budgets:
+            own.check_new()
+        reply = self.sent(letter, answer)
         content = {"digest": self.line.letter, "keep": after if fine else keep, "reply": reply}
         states.put(letter.label, pack(content))
         states.forget(outdated(states.labels(), letter))
