@@ -95,6 +95,14 @@ def an_epsilon_above_the_policy(outbox: Path) -> None:
     put(outbox, privacy=Privacy("DP-SGD", 2.0, 1e-5))
 
 
+def an_epsilon_of_zero(outbox: Path) -> None:
+    put(outbox, privacy=Privacy("DP-SGD", 0.0, 1e-5))
+
+
+def an_epsilon_without_a_mechanism(outbox: Path) -> None:
+    put(outbox, privacy=Privacy("none", 0.5))
+
+
 def nothing(outbox: Path) -> None:
     return
 
@@ -106,6 +114,11 @@ CASES: dict[str, tuple[Callable[[Path], None], Policy, str, str]] = {
     "another model": (onnx_of_another_model, OWN, "its model", "motet.publish(model"),
     "own epsilon": (
         an_epsilon_above_the_policy, replace(OWN, epsilon=1.0), "models of epsilon 2 would be published", "1 is left"
+    ),
+    "zero": (an_epsilon_of_zero, replace(OWN, epsilon=1.0), "a model that claims epsilon 0 would", "states its budget"),
+    "no mechanism": (
+        an_epsilon_without_a_mechanism, replace(OWN, epsilon=1.0), "a model without a privacy budget would",
+        "states its budget",
     ),
     "epsilon": (
         nothing, replace(OPEN, publish="dp-linear epsilon=2", epsilon=1.0), "models of epsilon 2 would be published",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("onnxruntime")
 
 import sites
 from motet.deploy.agreement.refusals import explained
+from motet.deploy.site import stored_files
 from motet.deploy.site.contract import turn_seed
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.storage import site_key
 from motet.deploy.site.stored_files import LacksFiles, StoredFiles
+from motet.deploy.site.work_limits import limited
+from motet.engines.file_letters import batches, lacking
 from motet.engines.flare import Flare
 from motet.engines.letters import Letter, Reply
 from motet.engines.loop import Loop
@@ -128,8 +133,6 @@ def test_a_site_that_lost_a_model_asks_for_it_and_gets_that_one_again(tmp_path: 
 
 
 def _flat(found: Any) -> Any:
-    import torch
-
     from motet.vec import leaves
 
     return torch.stack([v.double().nan_to_num(-1) for v in leaves(found[1])])
@@ -157,7 +160,7 @@ def test_files_at_a_site_are_encrypted_and_for_their_owner_alone(tmp_path: Path)
 
 
 def test_a_store_forgets_what_no_letter_named_for_longest(tmp_path: Path) -> None:
-    store, files = StoredFiles(tmp_path, bytes(32), 5000), [bytes([k]) * 2000 for k in range(3)]
+    store, files = StoredFiles(tmp_path, bytes(32), 9000), [bytes([k]) * 2000 for k in range(3)]
     names = [FileName(sha256(f).hexdigest(), len(f)) for f in files]
     for f, n in zip(files[:2], names, strict=False):
         store.put(n.sha256, f)
@@ -166,6 +169,68 @@ def test_a_store_forgets_what_no_letter_named_for_longest(tmp_path: Path) -> Non
     assert [store.has(n) for n in names] == [True, False, True]
     with pytest.raises(LacksFiles):
         store.check(names[:2])
+
+
+def put(store: StoredFiles, content: bytes, age: int) -> FileName:
+    """A file that no letter has named for so many seconds."""
+    name = FileName(sha256(content).hexdigest(), len(content))
+    store.put(name.sha256, content)
+    os.utime(store.path(name.sha256), (10**9 - age,) * 2)
+    return name
+
+
+def test_what_a_letter_names_is_not_forgotten_for_what_it_lacks(tmp_path: Path) -> None:
+    store = StoredFiles(tmp_path, bytes(32), 9000)
+    older, newer = put(store, b"a" * 2000, age=2), put(store, b"b" * 2000, age=1)
+    lacks = FileName(sha256(b"c" * 2000).hexdigest(), 2000)
+    with pytest.raises(LacksFiles):
+        store.check([older, lacks])
+    store.put(lacks.sha256, b"c" * 2000)
+    assert store.has(older) and store.has(lacks) and not store.has(newer)
+
+
+def test_a_file_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+    store = StoredFiles(tmp_path, bytes(32), 1 << 20)
+    one, other = put(store, b"a" * 2000, age=2), put(store, b"b" * 2000, age=1)
+    store.path(other.sha256).write_bytes(store.path(one.sha256).read_bytes())
+    with pytest.raises(LacksFiles):
+        store.get(other)
+    assert bytes(store.get(one).numpy()) == b"a" * 2000
+
+
+def test_small_files_count_as_the_disk_does_and_many_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_files, "_MOST", 3)
+    store = StoredFiles(tmp_path, bytes(32), 1 << 20)
+    names = [put(store, bytes([k]) * 1100, age=9 - k) for k in range(5)]
+    assert [store.has(n) for n in names] == [False, False, True, True, True]
+    assert sum(store.listed().values()) == 3 * 4096
+    with pytest.raises(RefusedByPolicy, match="names 4 files that take 16,384 bytes on disk"):
+        store.check(names[:4])
+    (tmp_path / "0.file.part").write_bytes(bytes(10**6))
+    store.put(names[0].sha256, bytes([0]) * 1100)
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_letter_of_many_files_lists_the_store_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, listed = StoredFiles(tmp_path, bytes(32), 1 << 20), []
+    monkeypatch.setattr(stored_files.os, "scandir", lambda p: listed.append(p) or iter(()))
+    files = {sha256(c).hexdigest(): c for c in (bytes([k]) * 1100 for k in range(9))}
+    assert store.put_all(files, files) == 9 and len(listed) == 1
+
+
+def test_only_files_that_were_asked_for_are_taken_and_within_the_limits_of_work(tmp_path: Path) -> None:
+    wire, engine, method, state = played(tmp_path)
+    service, content = wire.there["a"], b"x" * 2000
+    name = sha256(content).hexdigest()
+    letter = engine.letter("files", "a", {name: content})
+    assert Reply.read(service.answer(letter)).refusal == "letter"
+    assert "was not asked for" in service.ledger.path.read_text()
+    service.awaited["r"] = frozenset([name])
+    service.limits = lambda: limited(0.5, 1 << 34)  # type: ignore[method-assign]
+    service.files.store = lambda *_: [None for _ in iter(int, 1)]  # type: ignore[method-assign]
+    assert Reply.read(service.answer(letter)).refusal == "limits"
 
 
 def test_files_that_do_not_fit_are_refused_in_words_and_the_others_go_on(tmp_path: Path) -> None:
@@ -202,12 +267,24 @@ def test_a_service_without_a_key_stores_files_for_its_own_life(tmp_path: Path) -
     assert len(SiteService("a", tmp_path, own, OPEN).files.key) == 32
 
 
+# The server.
+
+
+def test_a_site_is_brought_no_file_that_it_was_not_served() -> None:
+    mine, secret = (torch.full((2000,), k, dtype=torch.uint8) for k in (1, 2))
+    names = [sha256(t.numpy().tobytes()).hexdigest() for t in (mine, secret)]
+    files: Any = {"a": {names[1]: secret}, "b": {names[0]: mine}, "c": {}}
+    came = {c: Reply(names, refusal="files").pack() for c in "abc"}
+    wanted = lacking(came, files)
+    assert wanted == {"a": [names[1]], "b": [names[0]]}
+    (brought,) = batches(wanted, files)
+    assert {c: set(some) for c, some in brought.items()} == {"a": {names[1]}, "b": {names[0]}}
+
+
 # Names in trees.
 
 
 def test_names_stand_for_long_rows_of_bytes_and_for_nothing_else() -> None:
-    import torch
-
     long, short = torch.arange(2000).to(torch.uint8), torch.zeros(10, dtype=torch.uint8)
     tree = {"a": [long, short, 1.5], "b": (torch.zeros(5000), long)}
     small, files = named(tree, FileNames())
@@ -255,7 +332,7 @@ def test_a_file_that_is_asked_for_again_and_again_is_brought_a_few_times_and_the
 ) -> None:
     held = recipe()
     there = services(tmp_path)
-    there["a"].files.put_all = len  # type: ignore[method-assign] # a disk that forgets everything
+    there["a"].files.put_all = lambda files, _: len(files)  # type: ignore[method-assign] # forgets everything
     wire, method = Wire(there), sites.method(held)
     engine = Flare(sites.SITES, wire, "r", held, explain=explained)
     state = sites.go(method, engine)
@@ -265,8 +342,9 @@ def test_a_file_that_is_asked_for_again_and_again_is_brought_a_few_times_and_the
 
 def test_a_file_that_is_there_takes_no_place_of_others_and_is_read_once(tmp_path: Path) -> None:
     one, two = (bytes([k]) * 2000 for k in (1, 2))
-    store = StoredFiles(tmp_path, b"k" * 32, 4000)
-    store.put_all({sha256(c).hexdigest(): c for c in (one, two)})
+    store = StoredFiles(tmp_path, b"k" * 32, 8192)
+    files = {sha256(c).hexdigest(): c for c in (one, two)}
+    store.put_all(files, files)
     store.put(sha256(two).hexdigest(), two)
     names = [FileName(sha256(c).hexdigest(), 2000) for c in (one, two)]
     assert all(store.has(n) for n in names)
@@ -279,4 +357,4 @@ def test_tiny_files_and_very_many_are_not_stored(tmp_path: Path) -> None:
     with pytest.raises(RefusedByPolicy, match="none below"):
         store.put(sha256(b"abc").hexdigest(), b"abc")
     with pytest.raises(RefusedByPolicy, match="at most"):
-        store.put_all({str(k): b"" for k in range(501)})
+        store.put_all({str(k): b"" for k in range(501)}, [])

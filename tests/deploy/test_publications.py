@@ -12,6 +12,7 @@ pytest.importorskip("onnxruntime")
 
 import sites
 from motet.deploy.site.contract import turn_seed
+from motet.deploy.site.ledger import LedgerLine
 from motet.deploy.site.policy import Policy, PolicyError
 from motet.deploy.site.storage import site_key
 from motet.engines.flare import Flare
@@ -145,3 +146,58 @@ def test_families_mix_in_one_federation_without_a_word_in_the_recipe(tmp_path: P
 def test_a_policy_with_an_unknown_family_is_refused_with_what_there_is() -> None:
     with pytest.raises(PolicyError, match="did you mean 'dp-linear'"):
         Policy.of({"publish": "dp-lineer epsilon=1"})
+
+
+# A ledger that lost lines.
+
+
+def test_a_model_that_could_not_be_written_down_counts_and_is_checked_before_it_leaves(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("opacus")
+    service = site(tmp_path, replace(OPEN, epsilon=1.0))
+    write = service.ledger.write
+
+    def full(line: LedgerLine) -> None:
+        if line.job == "verb" and not line.clause:
+            raise OSError(28, "No space left on device")
+        write(line)
+
+    service.ledger.write = full  # type: ignore[method-assign]
+    whole, small = recipe(public="dp-linear", epsilon=1.0), recipe(public="dp-linear", epsilon=0.3)
+    assert asked(service, whole).refusal
+    service.ledger.write = write  # type: ignore[method-assign]
+    assert asked(service, small, 0, "second").refusal  # the first is stored
+    assert "epsilon 0.3 would be published after epsilon 0.99" in service.ledger.path.read_text()
+    assert model(asked(service, whole)).manifest.privacy.epsilon == pytest.approx(1.0, abs=0.02)
+    assert asked(service, small, 0, "third").refusal
+
+
+def test_stored_models_that_never_left_are_refused_once_others_spent_the_budget(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    service = site(tmp_path, replace(OPEN, epsilon=1.0))
+    whole = recipe(public="dp-linear", epsilon=1.0)
+    assert model(asked(service, whole))
+    service.ledger.budgets = {"of another model": 0.5}  # the line of the stored one is lost
+    assert asked(service, whole, 1, "second").refusal == "publish"
+
+
+def test_a_lost_ledger_gives_no_budget_back(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    policy = replace(OPEN, epsilon=1.0)
+    first = model(asked(site(tmp_path, policy), recipe(public="dp-linear", epsilon=1.0)))
+    (tmp_path / "kept" / "ledger.jsonl").unlink()
+    service = site(tmp_path, policy)
+    assert asked(service, recipe(public="dp-linear", epsilon=0.9), 0, "second").refusal
+    assert "epsilon 0.9 would be published after epsilon 0.99" in service.ledger.path.read_text()
+    assert model(asked(service, recipe(public="dp-linear", epsilon=1.0), 0, "third")) == first
+
+
+def test_budgets_of_models_that_an_earlier_version_stored_are_read_off_them(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    policy = replace(OPEN, epsilon=1.0)
+    made = model(asked(site(tmp_path, policy), recipe(public="dp-linear", epsilon=0.5)))
+    (written,) = (tmp_path / "kept" / "published").glob("*/epsilon")
+    written.unlink()
+    (found,) = site(tmp_path, policy).publications.stored().values()
+    assert found == made.manifest.privacy.epsilon

@@ -191,23 +191,48 @@ def test_an_owner_does_not_answer_rows_enough_to_tell_its_weights() -> None:
     pytest.importorskip("tenseal")
     from motet.guard.private_models.encrypted import Asker, Owner
 
-    owner, asker = Owner(np.ones((1, 3)), np.zeros(1)), Asker()
-    owner.answer(asker.ask(np.ones((2, 3))))
+    owner, asker = Owner(np.ones((1, 5)), np.zeros(1)), Asker()
+    owner.answer(asker.ask(np.ones((2, 5))))  # 4 with those in imaginary parts, and 6 tell the weights
     with pytest.raises(ValueError, match="reveal the weights"):
-        owner.answer(asker.ask(np.ones((1, 3))))
+        owner.answer(asker.ask(np.ones((1, 5))))
     with pytest.raises(ValueError, match="other columns"):
         owner.answer(asker.ask(np.ones((1, 2))))
 
 
 def test_places_beyond_the_announced_rows_are_not_answered() -> None:
-    ts = pytest.importorskip("tenseal")
+    pytest.importorskip("tenseal")
     from motet.guard.private_models.encrypted import Asker, Owner
 
     asker = Asker()
     question = asker.ask(np.full((4096, 2), 5.0)) | {"rows": [1]}
-    answer = Owner(np.ones((1, 2)), np.zeros(1), flood=0.0).answer(question)
-    places = ts.ckks_vector_from(asker._keys, answer["scores"][0][0]).decrypt()
+    answer = Owner(np.ones((1, 2)), np.zeros(1), rows=1, flood=0.0).answer(question)
+    places = asker._decrypted(answer["scores"][0][0])
     np.testing.assert_allclose(places, [10.0] + [0.0] * 4095, atol=1e-5)
+
+
+def test_imaginary_parts_of_scores_have_as_much_noise_as_real_ones() -> None:
+    """Or an asker that hides a second row there would be answered without any."""
+    seal = pytest.importorskip("tenseal.sealapi")
+    from motet.guard.private_models.encrypted import Asker, Owner, _loaded
+
+    asker = Asker()
+    answer = Owner(np.ones((1, 2)), np.zeros(1), rows=1).answer(asker.ask(np.ones((1, 2))))
+    context, plain = asker._keys.seal_context().data, seal.Plaintext()
+    found = _loaded(answer["scores"][0][0], context)
+    seal.Decryptor(context, asker._keys.secret_key().data).decrypt(found, plain)
+    places = np.array(seal.CKKSEncoder(context).decode_complex(plain))
+    assert 0.9e-3 < places.imag.std() < 1.1e-3 and 0.9e-3 < places.real[1:].std() < 1.1e-3
+
+
+def test_an_answer_to_another_key_is_refused() -> None:
+    pytest.importorskip("tenseal")
+    from motet.guard.private_models.encrypted import Asker, Owner
+
+    asker = Asker()
+    answer = Owner(np.ones((1, 2)), np.zeros(1), rows=1).answer(asker.ask(np.ones((1, 2))))
+    with pytest.raises(ValueError, match="made for another key"):
+        Asker().read(answer)
+    assert Asker(asker.key).read(answer).shape == (1, 1)
 
 
 def test_a_question_with_the_secret_key_is_sent_back() -> None:
@@ -218,7 +243,7 @@ def test_a_question_with_the_secret_key_is_sent_back() -> None:
     question = asker.ask(np.ones((1, 2)))
     question["keys"] = asker._keys.serialize(save_secret_key=True)
     with pytest.raises(ValueError, match="secret key"):
-        Owner(np.ones((1, 2)), np.zeros(1)).answer(question)
+        Owner(np.ones((1, 2)), np.zeros(1), rows=1).answer(question)
 
 
 # Membership.

@@ -274,6 +274,13 @@ def test_the_pieces_are_among_the_facts() -> None:
     assert done.facts["identity"] == identity.whole(pieces) and pieces["data"] == done.facts["fingerprint"]
 
 
+def test_show_says_with_which_versions_a_run_was_made(capsys: pytest.CaptureFixture[str]) -> None:
+    done = run(read(words=WORDS), "r")
+    assert main(["show", "r", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["versions"]
+    assert shown == done.facts["versions"] and {"torch", "scikit-learn", "onnxruntime"} <= shown.keys()
+
+
 def test_an_edited_method_gives_a_new_result_from_the_same_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -405,6 +412,20 @@ def test_a_run_of_an_earlier_version_is_refused_and_says_so() -> None:
     with rewritten("r") as db:
         db.execute("DELETE FROM meta WHERE key = 'identity_pieces'")
     assert "made by an earlier version of motet" in refusal("method=mine_method:Mine")
+
+
+def test_libraries_that_make_public_models_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacking = read(words=["data=wine", "method=stacking"])
+    before = identity.pieces_of(stacking)
+    assert set(before["libraries"]) == {"scikit-learn", "onnxruntime", "skl2onnx"}
+    assert "libraries" not in identity.pieces_of(read(words=WORDS))
+    facts = {"identity_pieces": before, "settings": stacking.settings}
+    other = identity.versions() | {"scikit-learn": "9.9"}
+    monkeypatch.setattr(identity, "versions", lambda: other)
+    now = identity.pieces_of(stacking)
+    assert identity.whole(now) != identity.whole(before)
+    (said,) = identity.changes(facts, stacking, now)
+    assert said == f"scikit-learn: it is 9.9, and was {before['libraries']['scikit-learn']}"
 
 
 def test_verify_says_that_code_changed_and_compares_all_the_same() -> None:

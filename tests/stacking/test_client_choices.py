@@ -13,6 +13,8 @@ import torch
 
 pytest.importorskip("onnxruntime")
 
+from sklearn.ensemble import ExtraTreesClassifier
+
 from conftest import make_clients_data
 from motet.client import Batch, Task
 from motet.engines.loop import Loop
@@ -21,6 +23,7 @@ from motet.methods.stacking import Stacking
 from motet.published import Feature, defaults, publish
 from motet.published.folder import save
 from motet.published.outbox import Terms
+from motet.runs.identity import changes, pieces_of, whole
 from motet.runs.recipe import read
 from motet.runs.run import run
 from motet.stacking.client_choices import wishes
@@ -165,6 +168,26 @@ def test_a_model_of_the_table_itself_is_published_from_the_outbox_of_a_simulatio
         "an ExtraTreesClassifier"
     )
     assert found["trust"]["south"]["north"] > 0.02 and "north" not in found["named"]
+
+
+def test_a_model_that_changed_in_the_outbox_is_another_run(tmp_path: Path) -> None:
+    def put(seed: int) -> None:
+        x, y = np.random.default_rng(seed).normal(size=(60, 13)), np.arange(60) % 3
+        model = ExtraTreesClassifier(3, random_state=seed).fit(x, y)
+        about: Any = {"client": "client-1", "task": "classes", "classes": ("0", "1", "2")}
+        save(publish(model, [Feature(f"x{k}") for k in range(13)], **about), tmp_path / "outbox")
+
+    recipe = read(words=["data=wine", "method=stacking", f"method.outbox={tmp_path / 'outbox'}"])
+    put(0)
+    first = pieces_of(recipe)
+    facts = {"identity_pieces": first, "settings": recipe.settings}
+    assert changes(facts, recipe, pieces_of(recipe)) == []
+    put(1)
+    now = pieces_of(recipe)
+    assert whole(now) != whole(first)
+    assert changes(facts, recipe, now) == [f"outbox: client-1.{kind} changed" for kind in ("json", "onnx")]
+    (tmp_path / "outbox" / "client-1.onnx").unlink()
+    assert "outbox: client-1.onnx is gone" in changes(facts, recipe, pieces_of(recipe))
 
 
 def hospital_rows() -> Any:

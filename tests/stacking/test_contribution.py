@@ -81,8 +81,15 @@ def test_shapley_values_of_an_additive_game_are_the_gains() -> None:
 
 
 def test_strength_is_what_others_give() -> None:
-    found = c.in_strength(TRUST)
-    assert found == pytest.approx({"a": 0.2 / 1.6, "b": 1.4 / 1.6, "c": 0.0})
+    # among others, a and c rely on b alone, and b on a alone; a is judged by b and c, b by a and c
+    assert c.in_strength(TRUST) == pytest.approx({"a": 0.5 / 1.5, "b": 1 / 1.5, "c": 0.0})
+
+
+def test_nobody_gains_by_saying_that_it_relies_on_itself_alone() -> None:
+    fair = {i: {i: 0.4, **{j: 0.3 for j in "abc" if j != i}} for i in "abc"}
+    for own in (0.0, 0.9, 1.0):
+        row = {"c": own, "a": (1 - own) / 2, "b": (1 - own) / 2}
+        assert c.in_strength(fair | {"c": row}) == pytest.approx(c.in_strength(fair))
 
 
 shares = st.dictionaries(st.sampled_from("abcd"), st.floats(0, 1), min_size=1)
@@ -119,12 +126,13 @@ def test_who_gives_little_for_some_rounds_is_known() -> None:
 
 
 def test_who_contributes_less_than_the_threshold_is_not_served_and_newcomers_are() -> None:
-    assert c.served(TRUST, ["a", "b", "c", "new"], 0.5) == ["b", "new"]
+    assert c.served(TRUST, ["a", "b", "c", "new"], 0.5) == ["a", "b", "new"]
+    assert c.served(TRUST, ["a", "b", "c", "new"], 1.5) == ["b", "new"]
     assert c.served(TRUST, ["a", "b", "c"], 0.0) == ["a", "b", "c"]
 
 
 def test_more_contribution_earns_a_version_with_less_noise() -> None:
-    assert [c.tier(TRUST, who, 2) for who in ("a", "b", "c", "new")] == [0, 1, 0, 0]
+    assert [c.tier(TRUST, who, 3) for who in ("a", "b", "c", "new")] == [1, 2, 0, 0]
     assert c.tier({}, "new", 3) == 0
 
 

@@ -17,6 +17,7 @@ from motet.methods.stacking import Stacking
 from motet.published import Published
 from motet.published.public_choice import PublicChoice
 from motet.stacking import contribution
+from motet.stacking.catalogue import reasons, seen
 from motet.stacking.public_models import public_models
 from motet.stacking.stack import StackRows
 from rounds import after
@@ -111,3 +112,54 @@ def test_the_summary_has_the_graph_its_centralities_and_its_history() -> None:
 def test_who_publishes_nothing_is_named_at_once() -> None:
     state = {"trust": {"a": {"a": 1.0}}, "history": [], "refused": {}, "catalogue": {"a": [1], "b": []}}
     assert contribution.named(state) == {"b": "free rider: it publishes nothing"}
+
+
+# One client lies.
+
+EVERYONE = ("a", "b", "c", "d", "e", "liar")
+
+
+def honest(me: str, of_liar: float = 0.5) -> dict[str, Any]:
+    skill = {c: 0.9 for c in EVERYONE if c not in (me, "liar")} | {"private": 0.9, "liar": of_liar}
+    return {
+        "trust": {},
+        "refused": {},
+        "skill": skill if me != "liar" else skill | {"liar": 0.0},
+        "alike": [],
+    }
+
+
+def named_if(lie: dict[str, Any], of_liar: float = 0.5) -> dict[str, str]:
+    """Who is named after the liar's reply has this in it; the liar publishes a constant."""
+    replies = {c: honest(c, of_liar) for c in EVERYONE}
+    own = replies["liar"]
+    replies["liar"] = own | lie | {"skill": own["skill"] | lie.get("skill", {})}
+    served = {c: [o for o in EVERYONE if o != c] for c in EVERYONE}
+    state = {"catalogue": dict.fromkeys(EVERYONE, [1]), "seen": seen({}, replies, served)}
+    return contribution.named(state)
+
+
+@pytest.mark.parametrize("of_liar", [0.5, 0.51])
+def test_nobody_vouches_for_itself(of_liar: float) -> None:
+    expected = "free rider" if of_liar == 0.5 else "nonsense"
+    for lie in ({}, {"skill": {"liar": 1.0}}):
+        (who, why), *rest = named_if(lie, of_liar).items()
+        assert who == "liar" and why.startswith(expected) and not rest
+
+
+@pytest.mark.parametrize("pairs", [[["a", "ghost"]], [["a", "b"]] * 10, [["a", "a"]], [["a", "liar"]]])
+def test_one_client_alone_names_no_honest_one_as_a_duplicate(pairs: list[list[str]]) -> None:
+    assert set(named_if({"alike": pairs})) == {"liar"}
+
+
+def test_where_one_client_alone_was_served_both_its_name_is_said() -> None:
+    replies = {"c": honest("c") | {"alike": [["b", "a"]]}, "a": honest("a"), "b": honest("b")}
+    served = {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+    state = {"catalogue": dict.fromkeys("abc", [1]), "seen": seen({}, replies, served)}
+    assert contribution.named(state)["a"] == "duplicate: its model answers as b's, as c alone says"
+
+
+def test_a_refusal_says_who_reported_it_and_counts_only_for_served_models() -> None:
+    said = {"b": "client b: a virus \x1b[31m", "ghost": "no model", "c": "itself"}
+    found = reasons({"c": {"refused": said}}, {"c": ["a", "b"]})
+    assert set(found) == {"b"} and found["b"].endswith("(reported by c)") and "\x1b" not in found["b"]

@@ -28,8 +28,8 @@ def encrypted_commands(add: Add) -> None:
     )
     p.add_argument(
         "--rows", type=int, metavar="N",
-        help="from now on, answer at most so many rows in all (default: two fewer than tell the weights, which are "
-        "one more than columns, less one for each column of text)",
+        help="in this call, answer only if there are at most so many rows in all; 0: none (default: what the model "
+        "allows, or half of the rows below those from which whoever asks can compute the weights)",
     )  # fmt: skip
     p.add_argument("--to", default="answer.bin", metavar="FILE", help="default: answer.bin")
 
@@ -54,7 +54,7 @@ def do_ask(args: Any) -> None:
 
     manifest, frame = public_manifest(args.of), read(Path(args.table)).frame
     x, names = as_models_read(frame, manifest.names)
-    rows = columns(manifest, x, names).astype(np.float64)
+    rows = columns(manifest, x, names, np.float64)
     notes = question_notes(frame, manifest.names, rows)
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
@@ -130,18 +130,15 @@ def do_answer(args: Any) -> None:
     with FileLock(model.with_name(f".{model.name}.lock")):  # two answers at once count both
         kept = KeptModel.load(model)
         before = kept.answered
-        kept.rows = kept.rows if args.rows is None else args.rows
-        answer = kept.answer(question)
+        answer = kept.answer(question, args.rows)
         kept.write(model)  # the count first: an answer that is lost must not be free
     Path(args.to).write_bytes(answer)
     print(args.to)
-    said = f"{kept.answered} in all of at most {kept.limit}"
+    most = kept.limit if args.rows is None else args.rows
+    said = f"{kept.answered} in all of at most {most}"
     say(f"{kept.answered - before} rows answered, {said}, {len(answer) / 1e6:.1f} MB")
-    if kept.limit > kept.telling - 2:
-        usual = max(kept.telling - 2, 0)
-        say(
-            f"note: the limit of {kept.limit} rows stays in force until --rows says another; usual is {usual}"
-        )
+    if most > kept.limit:
+        say(f"note: the limit of {most} rows held for this call alone; the model's is {kept.limit}")
     if kept.answered >= kept.telling:
         say(f"note: scores of {kept.telling} rows tell the weights: treat them as known to whoever asked")
 

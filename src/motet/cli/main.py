@@ -195,7 +195,8 @@ def do_show(args: Any) -> None:
         *variants_text(variants),
         *contributions_text(contributions, width),
     ]
-    print(json.dumps(summary, default=str) if args.json else "\n".join(lines))
+    whole = summary | {"versions": found[0].facts.get("versions") or {}}
+    print(json.dumps(whole, default=str) if args.json else "\n".join(lines))
 
 
 def graphml_of(found: dict[str, Any] | None, run: str) -> str:

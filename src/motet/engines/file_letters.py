@@ -14,14 +14,15 @@ from motet.core import Client
 from motet.engines.letters import LACKS_FILES, Reply
 from motet.wire import WireError
 
+Files = Mapping[str, Tensor]  # by their sha256
 _AT_ONCE = 8 << 20  # bytes of files in one letter, unless one file is larger
 _SHORT = 64 << 10  # bytes; a refusal is shorter
 
 
-def lacking(came: Mapping[Client, bytes], files: Mapping[str, Tensor]) -> dict[Client, list[str]]:
-    """Which of the files each site says that it lacks."""
-    found = {c: _refused(message) for c, message in came.items()}
-    wanted = {c: [f for f in r.tree if f in files] for c, r in found.items() if r}
+def lacking(came: Mapping[Client, bytes], files: Mapping[Client, Files]) -> dict[Client, list[str]]:
+    """Which of its own files each site says that it lacks: one that names a file of another's is not brought it."""
+    found = {c: _refused(message) for c, message in came.items() if files.get(c)}
+    wanted = {c: [f for f in r.tree if f in files[c]] for c, r in found.items() if r}
     return {c: names for c, names in wanted.items() if names}
 
 
@@ -36,11 +37,12 @@ def _refused(message: bytes) -> Reply | None:
 
 
 def batches(
-    wanted: Mapping[Client, Sequence[str]], files: Mapping[str, Tensor]
+    wanted: Mapping[Client, Sequence[str]], files: Mapping[Client, Files]
 ) -> Iterator[dict[Client, dict[str, bytes]]]:
     """The files for each site, some at a time; sites that lack the same are sent the same."""
-    for names in _groups(sorted({name for some in wanted.values() for name in some}), files):
-        content = {name: files[name].numpy().tobytes() for name in names}
+    every = {name: files[c][name] for c, some in wanted.items() for name in some}
+    for names in _groups(sorted(every), every):
+        content = {name: every[name].numpy().tobytes() for name in names}
         chosen = {c: [n for n in names if n in some] for c, some in wanted.items()}
         yield {c: {n: content[n] for n in some} for c, some in chosen.items() if some}
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
-from torch import Tensor
 
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
-from motet.engines.file_letters import batches, lacking
+from motet.engines.file_letters import Files, batches, lacking
 from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Label, Letter, LetterJob, Reply
 from motet.engines.loop import Loop, all_finite, stacked
 from motet.engines.masked_asks import MaskSettings, masked_mean
@@ -241,7 +240,7 @@ class Flare(Loop):
             return {}
         came, failed = self.posted(job, letters, **more)
         for _ in range(_AGAIN):
-            wanted = lacking(came, files) if files else {}
+            wanted = lacking(came, files)
             anew = [c for c, message in came.items() if self.begins_anew(c, message)]
             if not wanted and not anew:
                 break
@@ -281,16 +280,16 @@ class Flare(Loop):
                 self.away.pop(client, None)
         return {c: r for c, r in found.items() if c not in refusals}
 
-    def with_names(self, sent: Mapping[Client, Tree]) -> tuple[dict[Client, Tree], dict[str, Tensor]]:
-        """What is sent, with names in place of files, and the files; only published models are files."""
+    def with_names(self, sent: Mapping[Client, Tree]) -> tuple[dict[Client, Tree], dict[Client, Files]]:
+        """What is sent to each client, with names in place of files, and its files; only published models are files."""
         if not self.method.has_public_models:
             return dict(sent), {}
         found = {c: named(tree, self.names) for c, tree in sent.items()}
-        return {c: tree for c, (tree, _) in found.items()}, {
-            k: file for _, files in found.values() for k, file in files.items()
-        }
+        return {c: tree for c, (tree, _) in found.items()}, {c: files for c, (_, files) in found.items()}
 
-    def bring(self, wanted: Mapping[Client, Sequence[str]], files: Mapping[str, Tensor]) -> dict[Client, str]:
+    def bring(
+        self, wanted: Mapping[Client, Sequence[str]], files: Mapping[Client, Files]
+    ) -> dict[Client, str]:
         """Send files to those that lack them; who did not answer, and why. A site that cannot store a file says so
         when the letter that names it comes again."""
         failed: dict[Client, str] = {}

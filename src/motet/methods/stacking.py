@@ -110,7 +110,7 @@ class Stacking(Method):
             heard = {c: r for c, r in replies.items() if served[c] or c not in trust}
             trust |= {c: contribution.trust_of(c, r["trust"], served[c]) for c, r in heard.items()}
             stacked |= {c: digest(served[c]) for c in replies}
-            s = s | {"refused": s["refused"] | reasons(replies, models), "seen": seen(s, replies)}
+            s = s | {"refused": s["refused"] | reasons(replies, served), "seen": seen(s, replies, served)}
         return s | {
             "trust": trust,
             "stacked": stacked,

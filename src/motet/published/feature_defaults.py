@@ -60,7 +60,10 @@ def defaults(
         spread = epsilon if mechanism == "noise" else 0.0
         middles = [_middle(kind, c, spread, rng) for _, kind, c in columns]
         middles = _one_category(list(flags), [n for n in kinds if n not in flags], x, middles)
-    return tuple(Feature(name, kind, float(m)) for (name, kind, _), m in zip(columns, middles, strict=True))
+    return tuple(
+        Feature(name, kind, float(m), _spread(kind, c, float(m)) if mechanism == "plain" else None)
+        for (name, kind, c), m in zip(columns, middles, strict=True)
+    )
 
 
 def _check_kinds(kinds: Mapping[str, Declared], public: bool) -> None:
@@ -107,3 +110,11 @@ def _middle(kind: Kind, column: np.ndarray, epsilon: float, rng: np.random.Gener
         return float(values[counts.argmax()])
     noise = float(rng.normal()) if epsilon else 0.0
     return float(np.median(known)) + noise * epsilon * float(known.std(ddof=1) if len(known) > 1 else 0.0)
+
+
+def _spread(kind: Kind, column: np.ndarray, middle: float) -> float | None:
+    """A power of two above a column's deviation from its middle; None for flags, and where nothing varies."""
+    with np.errstate(over="ignore"):
+        square = np.mean((column[np.isfinite(column)] - middle) ** 2) if np.isfinite(column).any() else 0.0
+    known = kind == "number" and 0 < square < np.inf
+    return float(2.0 ** np.ceil(np.log2(square) / 2)) if known else None

@@ -44,6 +44,9 @@ class Feature:
     name: str
     kind: Kind = "number"
     default: float = 0.0  # used where a client lacks the column; nan where the model knows missing values
+    spread: float | None = field(
+        default=None, compare=False, repr=False
+    )  # of numbers; stays with the owner but for kept models
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,15 @@ class Privacy:
     epsilon: float | None = None
     delta: float | None = None
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Of a model that is asked under encryption: middle and spread of each feature, and those of its answers."""
+
+    middle: tuple[float, ...]
+    spread: tuple[float, ...]
+    target: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,7 @@ class Manifest:
     sha256: str = ""
     opset: int = 0  # of ai.onnx
     made_with: str = ""
+    scaling: Scaling | None = None  # only of models that are asked under encryption
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +95,10 @@ class Manifest:
     def to_json(self) -> str:
         said = {FIELD: BLANK} | asdict(self)
         for f in said["features"]:
+            del f["spread"]
             f["default"] = None if math.isnan(f["default"]) else f["default"]
+        if self.scaling is None:
+            del said["scaling"]
         return with_checksum(json.dumps(said, allow_nan=False).encode()).decode()
 
     @classmethod
@@ -190,6 +206,20 @@ class _Privacy(Struct, forbid_unknown_fields=True):
     note: _Text
 
 
+_Positive = Annotated[float, Meta(gt=0, lt=1e38)]
+
+
+class _Scaling(Struct, forbid_unknown_fields=True):
+    middle: list[_Float32]
+    spread: list[_Positive]
+    target: tuple[_Float32, _Positive]
+
+    def checked(self, features: int) -> Scaling:
+        if not len(self.middle) == len(self.spread) == features:
+            raise ValueError(f"it scales {len(self.middle)} and {len(self.spread)} of {features} features")
+        return Scaling(tuple(self.middle), tuple(self.spread), self.target)
+
+
 class _Manifest(Struct, forbid_unknown_fields=True):
     client: _Name
     task: TaskKind
@@ -204,6 +234,7 @@ class _Manifest(Struct, forbid_unknown_fields=True):
     checksum: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = (
         ""  # of the manifest; earlier ones have none
     )
+    scaling: _Scaling | None = None
 
     def checked(self) -> Manifest:
         """The manifest, if its fields also fit each other."""
@@ -223,7 +254,8 @@ class _Manifest(Struct, forbid_unknown_fields=True):
             Feature(f.name, f.kind, math.nan if f.default is None else f.default) for f in self.features
         )
         privacy = Privacy(p.mechanism, p.epsilon, p.delta, p.note)
-        rest = (self.family, self.size, self.sha256, self.opset, self.made_with)
+        scaling = self.scaling.checked(len(features)) if self.scaling else None
+        rest = (self.family, self.size, self.sha256, self.opset, self.made_with, scaling)
         return Manifest(self.client, self.task, features, tuple(self.classes), privacy, *rest)
 
 

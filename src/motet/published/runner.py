@@ -63,14 +63,14 @@ def predict(
     return found, refused
 
 
-def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str]) -> np.ndarray:
+def columns(manifest: Manifest, x: np.ndarray, names: Sequence[str], dtype: Any = np.float32) -> np.ndarray:
     """The columns that a model reads, in its order; those that x lacks are the model's defaults."""
     if x.ndim != 2 or x.shape[1] != len(names):
         raise ValueError(f"x has the shape {x.shape}, and {len(names)} columns have names")
     x, names = linked_columns(manifest.features, x, names)
     places, fills = places_and_fills(manifest.features, names)
-    rest = np.broadcast_to(np.array(fills, np.float32), (len(x), len(fills)))
-    return np.concatenate([np.asarray(x, np.float32), rest], axis=1)[:, places]
+    rest = np.broadcast_to(np.array(fills, dtype), (len(x), len(fills)))
+    return np.concatenate([np.asarray(x, dtype), rest], axis=1)[:, places]
 
 
 def places_and_fills(features: Sequence[Feature], names: Sequence[str]) -> tuple[list[int], list[float]]:

@@ -163,7 +163,8 @@ def _numbers(frame: Any, flags: Sequence[str]) -> Any:
 
 def _warn_of_strange_columns(frame: Any, found: Any, flags: Sequence[str]) -> None:
     """Say which columns hold no category that a model knows, in any row: they are written otherwise, perhaps."""
-    for column in {source_of(f, map(str, frame.columns)) for f in flags} - {None}:
+    sources = {source_of(f, map(str, frame.columns)) for f in flags}
+    for column in (c for c in sources if c is not None):
         known = [f for f in flags if f.startswith(f"{column}=") and f != f"{column}={EMPTY}"]
         there = frame[column].dropna()
         if known and len(there) and not found[known].to_numpy().any():

@@ -1,4 +1,5 @@
-"""What a run is made of, in named pieces: settings, data, the user's own code, motet and torch.
+"""What a run is made of, in named pieces: settings, data, the user's own code, motet and torch. With public models
+also the libraries that make them, and the models in an outbox.
 
 Two runs with equal pieces give the same result. A folder that holds another run says which piece differs, and
 how, as far as it can be shown.
@@ -21,12 +22,13 @@ from typing import Any
 import torch
 
 from motet.data.code_digest import digest, is_own_module
-from motet.runs.recipe import PLACES, Recipe, RecipeError, toml_value
+from motet.runs.recipe import PLACES, Recipe, RecipeError, method_class, toml_value
 from motet.settings import SESSION, import_named
 
 Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
 _NAMED = re.compile(r"(?:session:[\w.-]+|[^\W\d][\w.]*:[^\W\d]\w*)$")
 _NO_RESULT = ("cli", "report", "deploy", "evidence")  # rooms of motet that change no result
+_OF_MODELS = ("scikit-learn", "onnxruntime", "skl2onnx")  # what makes a stack
 _EARLIER = "it was made by an earlier version of motet, which did not write down what code made a run"
 
 
@@ -38,7 +40,22 @@ def pieces_of(recipe: Recipe, fingerprint: str = "") -> Pieces:
         "code": code_of(recipe),
         "motet": f"{versions()['motet']} (source {source_digest()[:12]})",
         "torch": torch.__version__,
+        **({"libraries": used} if (used := libraries_of(recipe)) else {}),
+        **({"outbox": files} if (files := outbox_files(recipe)) else {}),
     }
+
+
+def libraries_of(recipe: Recipe) -> dict[str, str]:
+    """Versions of the libraries that fit, convert and run public models, for methods that have such."""
+    public = method_class(recipe["method"]["name"]).has_public_models
+    return {name: versions()[name] for name in _OF_MODELS} if public else {}
+
+
+def outbox_files(recipe: Recipe) -> dict[str, str]:
+    """sha256 of each model and manifest that clients of a simulation publish: a file may change and keep its name."""
+    folder = str(recipe["method"].get("outbox") or "")
+    files = sorted(Path(folder).glob("*")) if folder else []
+    return {p.name: sha256(p.read_bytes()).hexdigest() for p in files if p.suffix in (".onnx", ".json")}
 
 
 def whole(pieces: Pieces) -> str:
@@ -54,7 +71,7 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             return "not installed"
 
-    names = ("motet", "torch", "numpy", "scikit-learn", "pandas")
+    names = ("motet", "torch", "numpy", "pandas", *_OF_MODELS)
     return {"python": platform.python_version(), "machine": platform.machine()} | {n: of(n) for n in names}
 
 
@@ -147,9 +164,8 @@ def changes(facts: Mapping[str, Any], recipe: Recipe, pieces: Pieces) -> list[st
     if before["data"] != pieces["data"]:
         found.append(f"data: the rows of {recipe['data']['name']}, or weights to start from, changed")
     found += changed_code(before["code"], pieces["code"], facts.get("versions", {}))
-    for name in ("motet", "torch"):
-        if before[name] != pieces[name]:
-            found.append(f"{name}: it is {pieces[name]}, and was {before[name]}")
+    found += changed_models(before.get("outbox", {}), pieces.get("outbox", {}))
+    found += changed_versions(before, pieces)
     return found or ([] if whole(before) == whole(pieces) else ["settings: they differ"])
 
 
@@ -186,6 +202,21 @@ def changed_code(before: dict[str, str], now: dict[str, str], versions: Mapping[
     said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}
     return [f"code: {k}, or code that it uses, changed{why}" if s == "changed" else f"code: {k} {s}"
             for k, s in said.items()]  # fmt: skip
+
+
+def changed_versions(before: Pieces, now: Pieces) -> list[str]:
+    """Which versions differ: of motet and torch, and of libraries that make public models."""
+    old, new = before.get("libraries", {}), now.get("libraries", {})
+    pairs = {n: (before[n], now[n]) for n in ("motet", "torch")}
+    pairs |= {n: (old.get(n, "not written down"), version) for n, version in new.items()}
+    return [f"{n}: it is {b}, and was {a}" for n, (a, b) in pairs.items() if a != b]
+
+
+def changed_models(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Which models and manifests in method.outbox differ."""
+    names = sorted(k for k in {**before, **now} if before.get(k) != now.get(k))
+    said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}
+    return [f"outbox: {k} {s}" for k, s in said.items()]
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

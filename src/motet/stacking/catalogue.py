@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from motet.published import Manifest, ModelRefused, Published
 from motet.published.public_choice import in_words, rounded_up
 from motet.stacking import fetching
+from motet.stacking.contribution import OWN
 from motet.text import printable
 
 Tree = Any
@@ -85,18 +86,38 @@ def check_published(tree: Tree) -> None:
         raise ValueError(f"a client publishes at most {_VERSIONS} versions of a model")
 
 
-def reasons(replies: Catalogue, owners: Mapping[str, Any]) -> dict[str, str]:
-    """Why clients use models of these owners not at all, as they say."""
-    said = [(c, why) for r in replies.values() for c, why in r["refused"].items()]
-    return {c: printable(why) for c, why in said if c in owners}
+def reasons(replies: Catalogue, served: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Why clients do not use models that they were served, as they say, and who says so."""
+    said: dict[str, dict[str, str]] = {}  # of each owner: what each reporter says
+    for reporter, r in sorted(replies.items()):
+        for owner, why in r["refused"].items():
+            if owner in served[reporter]:
+                said.setdefault(owner, {})[reporter] = printable(why)
+    return {owner: _reported(by) for owner, by in said.items()}
 
 
-def seen(state: Tree, replies: Catalogue) -> dict[str, Tree]:
-    """What clients found out about the models that they were served; who stacked again found out anew."""
-    found_out = {
-        c: {"skill": dict(r["skill"]), "alike": [sorted(p) for p in r["alike"]]} for c, r in replies.items()
-    }
+def _reported(said: Mapping[str, str]) -> str:
+    """The first reason, and who gave one.
+
+    >>> _reported({"b": "client a: no model", "c": "client a: too large"})
+    'client a: no model (reported by b and 1 other)'
+    """
+    first, *rest = said
+    more = f" and {len(rest)} other{'s' * (len(rest) > 1)}" if rest else ""
+    return f"{said[first]} (reported by {first}{more})"
+
+
+def seen(state: Tree, replies: Catalogue, served: Mapping[str, Collection[str]]) -> dict[str, Tree]:
+    """What clients found out about the models that they were served, and about no others; who stacked again found out
+    anew."""
+    found_out = {c: _found_out(r, {*served[c]} - {c}) for c, r in replies.items()}
     return {**state.get("seen", {}), **found_out}
+
+
+def _found_out(reply: Tree, served: set[str]) -> Tree:
+    skill = {c: v for c, v in reply["skill"].items() if c in served or c == OWN}
+    pairs = {(a, b) for a, b in map(sorted, reply["alike"]) if a != b and {a, b} <= served}
+    return {"skill": skill, "alike": [list(p) for p in sorted(pairs)], "served": sorted(served)}
 
 
 # ---- what a client is served ----

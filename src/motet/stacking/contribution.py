@@ -12,7 +12,6 @@ clients. Does not know how models are fetched, stored or sent.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
@@ -142,14 +141,27 @@ def self_importance(trust: Trust) -> Shares:
 
 
 def in_strength(trust: Trust) -> Shares:
-    """Each client's part of all the trust that goes to others; the parts sum to 1.
+    """Each client's part of what others rely on; the parts sum to 1. A client's word counts by how it divides its
+    trust among others, not by how much it leaves for them; who relies on itself alone says nothing about others. So
+    nobody gains by saying so.
 
-    >>> in_strength({"a": {"a": 0.5, "b": 0.5}, "b": {"a": 0.2, "b": 0.8}})["b"]
-    0.7142857142857143
+    >>> in_strength({"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.5, "c": 0.5}, "c": {"b": 0.5}})["b"]
+    0.6666666666666666
     """
-    got = {j: sum(row.get(j, 0.0) for i, row in trust.items() if i != j) for j in members(trust)}
+    said = {i: row for i in trust if (row := _among_others(trust, i))}
+    got = {j: _mean([row.get(j, 0.0) for i, row in said.items() if i != j]) for j in members(trust)}
     total = sum(got.values())
     return {j: v / total if total > 0 else 0.0 for j, v in got.items()}
+
+
+def _among_others(trust: Trust, client: str) -> Shares:
+    """How a client divides its trust among others, summing to 1; {} if it gives them none."""
+    row = {j: float(w) for j, w in trust[client].items() if j != client and w > 0}
+    return normalised(row)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(len(values), 1)
 
 
 def graph(trust: Trust) -> Any:
@@ -241,7 +253,7 @@ def named(state: Mapping[str, Any]) -> dict[str, str]:
     seen = {c: s for c, s in state.get("seen", {}).items() if c in catalogue}
     found = {c: "free rider: it publishes nothing" for c, models in catalogue.items() if not models}
     for owner in catalogue:
-        skills = [s["skill"][owner] for s in seen.values() if owner in s["skill"]]
+        skills = [s["skill"][owner] for c, s in seen.items() if owner in s["skill"] and c != owner]
         if skills and all(abs(skill - 0.5) < 1e-9 for skill in skills):
             found[owner] = "free rider: its model answers the same for all rows"
         elif _is_nonsense(parts := relative_skills(seen, owner)):
@@ -259,9 +271,8 @@ def free_riders(found: Mapping[str, str]) -> list[str]:
 def relative_skills(seen: Mapping[str, Any], owner: str) -> list[float]:
     """How well an owner's model orders the rows of each other client, beside that client's own private model, where
     that one has learned anything: 1 is as well, 0 is chance."""
-    found_out = [
-        s["skill"] for s in seen.values() if owner in s["skill"] and s["skill"].get(OWN, 0.5) > 0.5 + _LEARNED
-    ]
+    others = [s["skill"] for c, s in seen.items() if c != owner and owner in s["skill"]]
+    found_out = [skill for skill in others if skill.get(OWN, 0.5) > 0.5 + _LEARNED]
     return [(skill[owner] - 0.5) / (skill[OWN] - 0.5) for skill in found_out]
 
 
@@ -271,15 +282,17 @@ def _is_nonsense(parts: Sequence[float]) -> bool:
 
 
 def _duplicates(seen: Mapping[str, Any]) -> dict[str, str]:
-    """Models that most clients which were served both found to be the same."""
-    said = Counter(tuple(pair) for s in seen.values() for pair in s["alike"])
+    """Models that most clients which were served both found to be the same. A client counts once for each pair, and
+    not if it was not served both; where one alone can tell, its name is said."""
+    saw = {c: {*s.get("served", s["skill"])} - {c} for c, s in seen.items()}
+    said = {c: {tuple(sorted(p)) for p in s["alike"] if {*p} <= saw[c]} for c, s in seen.items()}
     found = dict[str, str]()
-    for (a, b), many in said.items():
-        if 2 * many > sum(a in s["skill"] and b in s["skill"] for s in seen.values()):
-            found |= {
-                a: f"duplicate: its model answers as {b}'s",
-                b: f"duplicate: its model answers as {a}'s",
-            }
+    for a, b in sorted({pair for pairs in said.values() for pair in pairs}):
+        who = [c for c, pairs in said.items() if (a, b) in pairs]
+        if 2 * len(who) > sum({a, b} <= names for names in saw.values()):
+            alone = f", as {who[0]} alone says" if len(who) == 1 else ""
+            found[a] = f"duplicate: its model answers as {b}'s{alone}"
+            found[b] = f"duplicate: its model answers as {a}'s{alone}"
     return found
 
 

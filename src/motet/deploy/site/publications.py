@@ -4,30 +4,34 @@
     models = own.models(choice_of_the_recipe, make)
 
 The same choice for the same rows gets the stored models, in whatever run or round it is asked for: noise that is drawn
-again would tell more about the rows. The ledger counts the budgets of all that left.
+again would tell more about the rows. The ledger counts the budgets of all that left. A ledger that lost lines must not
+give budget back: what is stored counts, too, and the larger sum holds.
 Knows choices, manifests and the policy. Does not know methods, nor letters.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
+from motet.atomic import write_atomically
 from motet.data.federated import FederatedData
 from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedState
 from motet.errors import UsageError
 from motet.published import Published
+from motet.published.manifest import Privacy
 from motet.published.outbox import defaults_stand_for, from_outbox, in_terms, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice, in_words
 from motet.wire import pack, unpack
 
 Make = Callable[[PublicChoice], list[Published]]
-_LABEL, _FILE = (0, 0), "0.0.keep"  # of the one file of a publication
+_LABEL, _FILE = (0, 0), "0.0.keep"  # of the models of a publication
+_BUDGET = "epsilon"  # the file beside them
 FOLDER, OUTBOX_FOLDER = "published", "outbox"  # in the site's folder `kept`, and beside it
 
 
@@ -49,7 +53,8 @@ class SitePublisher:
     outbox: Path
     folder: Path | None = None  # None: a trial
     key: bytes = b""
-    spent: float = 0.0  # budgets of all that left before
+    spent: float = 0.0  # budgets of all that left before, by the ledger
+    stored: Mapping[str, float] = field(default_factory=dict)  # budgets of all that is stored, by label
     choice: PublicChoice | None = None  # as it was last asked for
     said: Announced = field(default_factory=Announced)
     before: Path | None = None  # of a trial: where models lie that were published before
@@ -61,23 +66,38 @@ class SitePublisher:
             return [] if choice.family == OUTBOX and self.objections() else self.made(choice, make)
         store = self.store(self.folder, choice)
         if (known := store.get(_LABEL)) is None:
-            if wrong := choice_objections(self.policy, choice, self.spent):
+            if wrong := choice_objections(self.policy, choice, self.spent_besides()):
                 raise RefusedByPolicy(wrong[0].text, wrong[0].clause)
             models = self.made(choice, make)
             self.check(models)
+            budget = budget_of(models, choice)
+            write_atomically(store.folder / _BUDGET, repr(budget), private=True)
             store.put(_LABEL, pack([m.tree() for m in models]))
         else:
             models = [Published.from_tree(tree) for tree in unpack(known)]
         self.said = Announced(announcement(models), budget_of(models, choice))
         return models
 
+    def spent_besides(self, label: str = "") -> float:
+        """What all other models spent: the larger of what the ledger has and what is stored."""
+        return max(self.spent, sum(epsilon for k, epsilon in self.stored.items() if k != label))
+
+    def check_new(self) -> None:
+        """Refuse models that the ledger does not have and that are beyond the budget: they may be stored because a
+        reply with them could not be written down, and other models may have left since."""
+        if not self.policy.epsilon or not self.said.epsilon or self.choice is None:
+            return
+        spent = self.spent_besides(self.label(self.choice))
+        if wrong := budget_objections(self.policy, self.said.epsilon, spent):
+            raise RefusedByPolicy(wrong[0].text, wrong[0].clause)
+
     def objections(self) -> list[Objection]:
         """Why what was asked for in a trial may not be published here."""
         if self.choice is None:
             return []
         if self.was_published(self.choice):
-            self.spent = 0.0  # the same model once more spends nothing
-        wrong = choice_objections(self.policy, self.choice, self.spent)
+            self.spent, self.stored = 0.0, {}  # the same model once more spends nothing
+        wrong = choice_objections(self.policy, self.choice, self.spent_besides())
         return wrong or (self.of_outbox() if self.choice.family == OUTBOX else [])
 
     def was_published(self, choice: PublicChoice) -> bool:
@@ -95,7 +115,9 @@ class SitePublisher:
             model = self.own_model()
         except RefusedByPolicy as e:
             return [Objection("publish", str(e))]
-        claimed = budget_objections(self.policy, model.manifest.privacy.epsilon, self.spent)
+        claim = model.manifest.privacy
+        epsilon = None if claim.mechanism == Privacy().mechanism else claim.epsilon
+        claimed = budget_objections(self.policy, epsilon, self.spent_besides())
         return (claimed if self.policy.epsilon else []) + size_objections(self.policy, [model])
 
     def made(self, choice: PublicChoice, make: Make) -> list[Published]:
@@ -143,8 +165,23 @@ class Publications:
         place = None if trial else self.folder
         spent = sum(self.ledger.budgets.values())
         outbox = self.folder.parent / OUTBOX_FOLDER
-        before = self.folder if trial else None
-        return SitePublisher(self.policy, federated, rows, outbox, place, self.key, spent, before=before)
+        before, stored = self.folder if trial else None, self.stored()
+        return SitePublisher(
+            self.policy, federated, rows, outbox, place, self.key, spent, stored, before=before
+        )
+
+    def stored(self) -> dict[str, float]:
+        """The budget of each stored publication, by its label."""
+        found = (self.folder / FOLDER).glob(f"*/{_FILE}")
+        return {p.parent.name: self.budget(p.parent) for p in found} if self.policy.epsilon else {}
+
+    def budget(self, folder: Path) -> float:
+        """As it was written beside the models; earlier versions wrote none, and then it is the sum of their claims."""
+        if (file := folder / _BUDGET).exists():
+            return float(file.read_text())
+        known = EncryptedState(folder, f"published {folder.name}", self.key).get(_LABEL)
+        models = [Published.from_tree(tree) for tree in unpack(known or pack([]))]
+        return sum(m.manifest.privacy.epsilon or 0.0 for m in models)
 
 
 # ---- what the policy says ----
@@ -173,11 +210,10 @@ def choice_objections(policy: Policy, choice: PublicChoice, spent: float) -> lis
 
 def budget_objections(policy: Policy, epsilon: float | None, spent: float) -> list[Objection]:
     has = f"this site's policy has epsilon = {policy.epsilon:g}"
-    if epsilon is None:
+    if not epsilon:
+        claim = "without a privacy budget" if epsilon is None else "that claims epsilon 0"
         hint = 'hint: publish = "dp-linear epsilon=…"; an own model states its budget: motet.publish(…, privacy=…)'
-        return [
-            Objection("publish", f"a model without a privacy budget would be published, and {has}\n{hint}")
-        ]
+        return [Objection("publish", f"a model {claim} would be published, and {has}\n{hint}")]
     if spent + epsilon <= policy.epsilon * (1 + 1e-9):
         return []
     before = f" after epsilon {spent:g} of earlier models" if spent else ""

@@ -102,6 +102,7 @@ class SiteService:
         self.ledger = Ledger(self.folder)
         self.sums = SiteSums(name, identity, self.ledger)
         self.files = StoredFiles(self.folder / "files", self.secret, self.policy.stored_bytes)
+        self.awaited: dict[str, frozenset[str]] = {}  # of each run: files that were asked for last
         self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
             "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
@@ -245,7 +246,10 @@ class SiteService:
             tree, guard = left_through_guards(letter, method, contract, visit, tree, guard)
         if own:
             self.line = replace(self.line, model=own.said.what, epsilon=own.said.epsilon)
-        reply = (self.weighted(letter, tree) if fine else Reply(spoilt=True)).pack()
+        answer = self.weighted(letter, tree) if fine else Reply(spoilt=True)
+        reply = answer.pack()
+        if own and sha256(reply).hexdigest() not in self.ledger.budgets:
+            own.check_new()
         leaving = self.sent(letter, self.sums.leaving(letter, self.line.letter, reply))
         content = {
             "digest": self.line.letter,
@@ -310,16 +314,22 @@ class SiteService:
         return self.sent(letter, Reply({"saved": True}))
 
     def store_files(self, letter: Letter) -> bytes:
-        """Files that letters of this run will name."""
+        """Files that the last letter of this run named and that were not here."""
         self.within_budget(letter, self.agreed(letter))
-        return self.sent(letter, Reply({"stored": self.files.put_all(letter.send)}))
+        with self.limits():
+            stored = self.files.put_all(letter.send, self.awaited.get(letter.run, ()))
+        return self.sent(letter, Reply({"stored": stored}))
 
     def with_files(self, letter: Letter) -> Letter:
         """The letter with files in place of their names; those that are not here are asked for."""
         if self._contract is None or self._contract.rule("files") is None:
             return letter
-        with self.limits():
-            return replace(letter, send=self.files.filled(letter.send))
+        try:
+            with self.limits():
+                return replace(letter, send=self.files.filled(letter.send))
+        except LacksFiles as e:
+            self.awaited[letter.run] = frozenset(e.asked_for)
+            raise
 
     def tested(self, letter: Letter, method: Method, job: Verb) -> Tree:
         """What a job gives that also sees the examples on which this client is scored."""

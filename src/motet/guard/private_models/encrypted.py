@@ -7,10 +7,13 @@
 Who learns what:
 - The owner learns how many rows and columns were sent, and nothing about the values in them.
 - The asker learns the scores (before any sigmoid), with noise of size `flood`. The noise fills all slots of a
-  ciphertext, because unused slots would reveal more about the weights than the scores do; slots beyond the
-  announced rows are multiplied by 0. But scores are linear: from one row more than there are columns, anyone can
-  compute the weights, up to the noise. So an owner answers at most `rows` rows in all, by default one fewer than
-  there are columns; with more, treat the weights as published, and make them private themselves.
+  ciphertext, because unused slots would reveal more about the weights than the scores do, and their imaginary parts
+  too; slots beyond the announced rows are multiplied by 0. But scores are linear: from one row more than there are
+  columns, anyone can compute the weights, up to the noise. So an owner answers at most `rows` rows in all. The default
+  is half of what is below that number, because a slot has two parts and an asker that cheats hides a second row in
+  the imaginary one. The limit is meant for askers who follow the protocol: one that cheats can also send rows of any
+  size, against which the noise is small, and learns more from each score. With such askers, or more rows, treat the
+  weights as published, and make them private themselves.
 - An eavesdropper learns sizes.
 - Askers must not send decrypted scores back to owners: CKKS's rounding errors reveal the key (Li and
   Micciancio 2021).
@@ -21,7 +24,10 @@ with partners only. Knows weights and rows. Does not know how messages are sent.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,10 +76,11 @@ class Asker:
         """Rows as encrypted columns, 4,096 rows in each ciphertext."""
         pieces = [x[i : i + _PLACES] for i in range(0, len(x), _PLACES)]
         columns = [[self._column(piece[:, k]) for k in range(x.shape[1])] for piece in pieces]
-        keys = self._keys.serialize(
-            save_public_key=True, save_secret_key=False, save_galois_keys=False, save_relin_keys=False
-        )
-        return {"keys": keys, "rows": [len(p) for p in pieces], "columns": columns}
+        return {"keys": self._public(), "rows": [len(p) for p in pieces], "columns": columns}
+
+    def _public(self) -> bytes:
+        parts: Any = {"save_galois_keys": False, "save_relin_keys": False}
+        return bytes(self._keys.serialize(save_public_key=True, save_secret_key=False, **parts))
 
     def _column(self, values: np.ndarray) -> bytes:
         ts = _tenseal()
@@ -82,13 +89,25 @@ class Asker:
         return bytes(ts.ckks_vector(self._keys, full.tolist()).serialize())
 
     def read(self, answer: Message) -> np.ndarray:
-        """Scores (rows, outputs)."""
-        ts = _tenseal()
+        """Scores (rows, outputs); another key would give numbers that mean nothing, and is refused."""
+        if answer["key"] != fingerprint(self._public()):
+            raise ValueError("it was made for another key")
         pieces = [
-            np.array([ts.ckks_vector_from(self._keys, one).decrypt()[:rows] for one in outputs]).T
+            np.array([self._decrypted(one)[:rows] for one in outputs]).T
             for outputs, rows in zip(answer["scores"], answer["rows"], strict=True)
         ]
         return np.concatenate(pieces)
+
+    def _decrypted(self, raw: bytes) -> np.ndarray:
+        seal, context = _seal(), self._keys.seal_context().data
+        plain = seal.Plaintext()
+        seal.Decryptor(context, self._keys.secret_key().data).decrypt(_loaded(raw, context), plain)
+        return np.array(seal.CKKSEncoder(context).decode_double(plain))
+
+
+def fingerprint(keys: bytes) -> str:
+    """What names public keys."""
+    return sha256(keys).hexdigest()
 
 
 @dataclass
@@ -97,7 +116,7 @@ class Owner:
 
     weights: np.ndarray
     bias: np.ndarray
-    rows: int | None = None  # how many it answers in all; None: two fewer than tell the weights
+    rows: int | None = None  # how many it answers in all; None: half of those below what tells the weights
     flood: float = 1e-3  # standard deviation of the noise in scores
     telling: int = 0  # how many scores tell the weights; 0: one more than columns
     answered: int = field(default=0, init=False)
@@ -112,17 +131,17 @@ class Owner:
                 "the question contains the asker's secret key\nhint: the asker must make a new one"
             )
         scores = [
-            self._scores([ts.ckks_vector_from(keys, c) for c in columns], rows)
+            self._scores([ts.ckks_vector_from(keys, c) for c in columns], rows, keys.seal_context().data)
             for columns, rows in zip(question["columns"], question["rows"], strict=True)
         ]
-        return {"scores": scores, "rows": question["rows"]}
+        return {"scores": scores, "rows": question["rows"], "key": fingerprint(question["keys"])}
 
     def _count(self, question: Message) -> None:
         columns = np.shape(self.weights)[1]
         if any(len(c) != columns for c in question["columns"]):
             raise ValueError(f"the question has other columns than the {columns} of this model")
         telling = self.telling or columns + 1
-        most = telling - 2 if self.rows is None else self.rows
+        most = most_rows(telling) if self.rows is None else self.rows
         rows = sum(question["rows"])
         if self.answered + rows > most:
             raise ValueError(
@@ -132,7 +151,7 @@ class Owner:
             )
         self.answered += rows
 
-    def _scores(self, columns: list[Any], rows: int) -> list[bytes]:
+    def _scores(self, columns: list[Any], rows: int, context: Any) -> list[bytes]:
         if any(c.size() != _PLACES for c in columns) or not 0 < rows <= _PLACES:
             raise ValueError(
                 f"a column of the question has not {_PLACES} places, or {rows} rows do not fit in it"
@@ -144,8 +163,8 @@ class Owner:
             total = columns[0] * (w[0] * used).tolist()
             for column, one in zip(columns[1:], w[1:], strict=True):
                 total += column * (one * used).tolist()
-            noise = self.flood * chance.normal(size=_PLACES)
-            out.append(bytes((total + (b * used + noise).tolist()).serialize()))
+            noise = self.flood * (chance.normal(size=_PLACES) + 1j * chance.normal(size=_PLACES))
+            out.append(_plus(total.ciphertext()[0], b * used + noise, context))
         return out
 
     @property
@@ -155,3 +174,36 @@ class Owner:
             note=f"asked under encryption, degree {_DEGREE}; the asker learns scores, {np.shape(self.weights)[1] + 1} "
             "of which reveal the weights; the owner learns no value",
         )
+
+
+def most_rows(telling: int) -> int:
+    """How many rows are answered if so many scores tell the weights and a cheating asker hides two rows in one."""
+    return max((telling - 2) // 2, 0)
+
+
+# ---- ciphertexts, by SEAL itself: TenSEAL's vectors are real, and their slots are complex ----
+
+
+def _seal() -> Any:
+    _tenseal()
+    import tenseal.sealapi
+
+    return tenseal.sealapi
+
+
+def _plus(ciphertext: Any, values: np.ndarray, context: Any) -> bytes:
+    """The ciphertext with complex values added to its slots."""
+    seal, plain = _seal(), _seal().Plaintext()
+    seal.CKKSEncoder(context).encode(values.tolist(), ciphertext.parms_id(), ciphertext.scale, plain)
+    seal.Evaluator(context).add_plain_inplace(ciphertext, plain)
+    with tempfile.TemporaryDirectory() as folder:  # SEAL reads and writes files alone
+        ciphertext.save(str(path := Path(folder) / "score"))
+        return path.read_bytes()
+
+
+def _loaded(raw: bytes, context: Any) -> Any:
+    found = _seal().Ciphertext(context)
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder) / "score").write_bytes(raw)
+        found.load(context, str(path))
+    return found

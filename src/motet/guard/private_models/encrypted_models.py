@@ -27,7 +27,15 @@ from msgspec import Meta
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.guard.private_models.encrypted import Asker, Owner
+from motet.guard.private_models.encrypted import Asker, Owner, most_rows
+from motet.guard.private_models.encrypted_scaling import (
+    in_units,
+    middles_of,
+    scaling_of,
+    spreads_of,
+    standardised,
+    units_of,
+)
 from motet.published.manifest import Feature, Manifest, Privacy
 from motet.published.pipelines import check_categories_differ, wanted_columns
 from motet.published.publish import random_rows
@@ -40,6 +48,7 @@ _ROUGH = 1e-4  # largest difference of probabilities between a model and its lin
 _LARGEST = 1 << 30  # bytes of a message
 _NONE = hashlib.sha256(b"").hexdigest()
 _Blob = Annotated[bytes, Meta(max_length=1 << 24)]
+_Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Rows = Annotated[int, Meta(ge=1, le=4096)]
 
 
@@ -49,6 +58,7 @@ class EncryptedQuestion(msgspec.Struct, forbid_unknown_fields=True):
     keys: _Blob
     rows: list[_Rows]
     columns: list[list[_Blob]]
+    model: _Hash
 
 
 class EncryptedAnswer(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +66,8 @@ class EncryptedAnswer(msgspec.Struct, forbid_unknown_fields=True):
 
     scores: list[list[_Blob]]
     rows: list[_Rows]
+    model: _Hash
+    key: _Hash  # of the asker
 
 
 def read_message(raw: bytes, kind: type[Any]) -> dict[str, Any]:
@@ -71,6 +83,16 @@ def read_message(raw: bytes, kind: type[Any]) -> dict[str, Any]:
     return found
 
 
+def identity_of(manifest: Manifest) -> str:
+    """What names a kept model and its units, so that nothing is read in other ones."""
+    return hashlib.sha256(manifest.to_json().encode()).hexdigest()
+
+
+def scores_of(manifest: Manifest) -> int:
+    """How many scores a row has: one for numbers and two classes, else one for each class."""
+    return len(manifest.classes) if len(manifest.classes) > 2 else 1
+
+
 # ---- the owner ----
 
 
@@ -82,8 +104,8 @@ class KeptModel:
     weights: Array
     bias: Array
     answered: int = 0
-    rows: int = 0  # that may be answered in all; 0: two fewer than tell the weights
-    flood: float = field(default=1e-3, repr=False)  # noise in scores
+    rows: int | None = None  # that may be answered in all; None: half of those below what tells the weights
+    flood: float = field(default=2.5e-4, repr=False)  # noise, as a share of what scores vary by
 
     @classmethod
     def of(
@@ -93,12 +115,14 @@ class KeptModel:
         *,
         client: str,
         classes: Sequence[str] = (),
-        rows: int = 0,
+        rows: int | None = None,
     ) -> KeptModel:
         """The linear form of a fitted model: logistic, linear or ridge regression, also behind scalers and encoders."""
         task: Any = "classes" if classes else "numbers"
         manifest = Manifest(client, task, _with_empty(model, features), tuple(classes), sha256=_NONE)
         weights, bias = _linear_form(model, manifest)
+        scaling = scaling_of(features, weights, bias, bool(classes))
+        manifest = replace(manifest, scaling=scaling)
         made = cls(manifest, weights, bias, rows=rows)
         family = "linear model asked under encryption"
         claim, own = made._owner().privacy, getattr(model, "privacy", None)
@@ -107,15 +131,20 @@ class KeptModel:
         made.manifest = replace(manifest, privacy=claim, family=family, made_with="motet")
         return made
 
-    def answer(self, raw: bytes) -> bytes:
-        """Encrypted scores for a question's encrypted rows; counts the rows."""
-        owner = self._owner()
+    def answer(self, raw: bytes, rows: int | None = None) -> bytes:
+        """Encrypted scores for a question's encrypted rows; counts the rows. `rows` is a limit for this call alone."""
+        owner, question = self._owner(rows), read_message(raw, EncryptedQuestion)
+        if question["model"] != (mine := identity_of(self.manifest)):
+            raise UsageError(
+                f"{self.manifest.client} does not answer: the question was made for another model, in other units\n"
+                "hint: ask with the manifest that lies beside the model, CLIENT.json"
+            )
         try:
-            found = owner.answer(read_message(raw, EncryptedQuestion))
+            found = owner.answer(question)
         except (ValueError, RuntimeError) as e:  # TenSEAL's errors are RuntimeErrors
             raise UsageError(f"{self.manifest.client} does not answer: {e}") from e
         self.answered = owner.answered
-        return msgspec.msgpack.encode(found)
+        return msgspec.msgpack.encode(found | {"model": mine})
 
     @property
     def telling(self) -> int:
@@ -128,10 +157,13 @@ class KeptModel:
     @property
     def limit(self) -> int:
         """How many rows are answered in all."""
-        return self.rows or max(self.telling - 2, 0)
+        return most_rows(self.telling) if self.rows is None else self.rows
 
-    def _owner(self) -> Owner:
-        owner = Owner(self.weights, self.bias, self.limit, self.flood, telling=self.telling)
+    def _owner(self, rows: int | None = None) -> Owner:
+        weights, bias = in_units(units_of(self.manifest), self.weights, self.bias)
+        noise = self.flood * float(np.linalg.norm(weights, axis=1).max())
+        most = self.limit if rows is None else rows
+        owner = Owner(weights, bias, most, noise, telling=self.telling)
         owner.answered = self.answered
         return owner
 
@@ -146,7 +178,7 @@ class KeptModel:
     def write(self, to: Path) -> None:
         """The owner's file, for its owner alone."""
         out = io.BytesIO()
-        count = np.array([self.answered, self.rows])
+        count = np.array([self.answered, -1 if self.rows is None else self.rows])
         np.savez(out, weights=self.weights, bias=self.bias, count=count, flood=self.flood,
                  manifest=np.frombuffer(self.manifest.to_json().encode(), np.uint8))  # fmt: skip
         write_atomically(to, out.getvalue(), private=True)
@@ -157,7 +189,8 @@ class KeptModel:
             with np.load(path, allow_pickle=False) as found:
                 answered, rows = found["count"].tolist()
                 manifest = Manifest.from_json(found["manifest"].tobytes())
-                return cls(manifest, found["weights"], found["bias"], answered, rows, float(found["flood"]))
+                limit = None if rows < 0 else rows
+                return cls(manifest, found["weights"], found["bias"], answered, limit, float(found["flood"]))
         except (OSError, ValueError, KeyError) as e:
             raise UsageError(
                 f"{path} holds no kept model: {e}\nhint: motet.KeptModel.of(…).save(folder)"
@@ -166,16 +199,17 @@ class KeptModel:
 
 def _linear_form(model: Any, manifest: Manifest) -> tuple[Array, Array]:
     """Weights and bias, found by asking the model around its defaults; refused where random rows disagree."""
-    middle = np.nan_to_num(np.array([f.default for f in manifest.features], np.float64))
-    moves = _moves(manifest, middle, wanted_columns(model))
+    middle, spread = middles_of(manifest.features), spreads_of(manifest.features)
+    moves = _moves(manifest, middle, spread, wanted_columns(model))
     base = _scores(model, middle[None], manifest)[0]
     gained = _scores(model, middle + moves, manifest) - base
     _check_text(gained, manifest, wanted_columns(model))
-    weights = np.linalg.lstsq(moves, gained, rcond=None)[0].T
+    weights = np.linalg.lstsq(moves / spread, gained, rcond=None)[0].T / spread
     bias = base - weights @ middle
-    rows = random_rows(manifest).astype(np.float64)
+    rows = _rows_around(manifest, middle, spread)
     expected, found = _predicted(model, rows, manifest), _answers(rows @ weights.T + bias, manifest)
-    off = float(np.max(np.abs(found - expected) / np.maximum(1, np.abs(expected))))
+    large = 1.0 if manifest.classes else float(np.abs(expected).max()) or 1.0
+    off = float(np.max(np.abs(found - expected))) / large
     if not off <= _ROUGH:
         raise UsageError(
             f"a {type(model).__name__} is not linear: a linear form of it is off by {off:.2g}\n"
@@ -199,6 +233,13 @@ def _with_empty(model: Any, features: Sequence[Feature]) -> tuple[Feature, ...]:
     return found
 
 
+def _rows_around(manifest: Manifest, middle: Array, spread: Array) -> Array:
+    """Random rows: flags as `random_rows` has them, numbers a few spreads from their middles."""
+    flags = np.array([f.kind == "flag" for f in manifest.features])
+    drawn = middle + spread * np.random.default_rng(0).normal(size=(64, len(middle)))
+    return np.where(flags, random_rows(manifest), drawn)
+
+
 def _check_text(gained: Array, manifest: Manifest, wanted: Sequence[str]) -> None:
     """Refuse a column of text that changes no score, whatever its category."""
     for column in [c for c in wanted if c not in manifest.names]:
@@ -213,20 +254,21 @@ def _check_text(gained: Array, manifest: Manifest, wanted: Sequence[str]) -> Non
             raise UsageError(str(e).replace("sample=frame shows how the column holds them; or ", "")) from e
 
 
-def _moves(manifest: Manifest, middle: Array, wanted: Sequence[str]) -> Array:
+def _moves(manifest: Manifest, middle: Array, spread: Array, wanted: Sequence[str]) -> Array:
     """(steps, features): a step along each feature; of a column of text, from its usual category to another, to an
     empty cell and to an unknown one."""
-    moves = np.diag(np.where(middle == 1.0, -1.0, np.maximum(1.0, np.abs(middle))))
+    flags = np.array([f.kind == "flag" for f in manifest.features])
+    moves = np.diag(np.where(flags & (middle == 1.0), -1.0, spread))
     for column in [c for c in wanted if c not in manifest.names]:
-        flags = [k for k, n in enumerate(manifest.names) if source_of(n, wanted) == column]
-        if not flags:
+        places = [k for k, n in enumerate(manifest.names) if source_of(n, wanted) == column]
+        if not places:
             raise UsageError(
                 f"the model reads the column {column!r}, which is not among the features\n"
                 "hint: feature_defaults(frame, kinds) with every column that the model reads"
             )
-        usual = max(flags, key=lambda k: middle[k])
+        usual = max(places, key=lambda k: middle[k])
         moves[usual] = 0.0
-        for k in flags:
+        for k in places:
             moves[k, usual] -= float(k != usual)
         if (
             f"{column}={EMPTY}" in manifest.names
@@ -282,12 +324,23 @@ class EncryptedModel:
     def question(self, x: Any) -> bytes:
         """Rows in the order of the manifest's features, encrypted; of a data frame, the columns of these names."""
         rows = np.asarray(encoded(x, self.manifest.names), np.float64)
-        return msgspec.msgpack.encode(self.asker.ask(rows))
+        asked = self.asker.ask(standardised(self.manifest, rows)) | {"model": identity_of(self.manifest)}
+        return msgspec.msgpack.encode(asked)
 
     def read(self, answer: bytes) -> Array:
         """Probabilities, or numbers (rows, 1)."""
+        message = read_message(answer, EncryptedAnswer)
+        if message["model"] != identity_of(self.manifest):
+            raise UsageError(
+                f"the answer is of another model than the manifest of {self.manifest.client}\n"
+                "hint: --of names the manifest that the question was made with"
+            )
         try:
-            return _answers(self.asker.read(read_message(answer, EncryptedAnswer)), self.manifest)
+            offset, unit = units_of(self.manifest).target
+            scores = self.asker.read(message)
+            if scores.shape[1] != (many := scores_of(self.manifest)):
+                raise ValueError(f"it has {scores.shape[1]} scores for each row, and this model has {many}")
+            return _answers(scores * unit + offset, self.manifest)
         except (ValueError, RuntimeError) as e:
             raise UsageError(f"the answer cannot be read: {e}\nhint: read it with the key that asked") from e
 
