@@ -121,7 +121,7 @@ class KeptModel:
         task: Any = "classes" if classes else "numbers"
         manifest = Manifest(client, task, _with_empty(model, features), tuple(classes), sha256=_NONE)
         weights, bias = _linear_form(model, manifest)
-        scaling = scaling_of(features, weights, bias, bool(classes))
+        scaling = scaling_of(manifest.features, weights, bias, bool(classes))
         manifest = replace(manifest, scaling=scaling)
         made = cls(manifest, weights, bias, rows=rows)
         family = "linear model asked under encryption"
