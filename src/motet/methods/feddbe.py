@@ -23,9 +23,9 @@ class FedDBE(MeasuredFeatures, FedAvg):
     FedAvg). Scores are head(f(x) + p), where p, the client's representation bias, is trained with the model and never
     sent. The mean of f over a minibatch is held near z, the mean over all clients, by kappa times their mean squared
     difference.
-    Differs from the paper: z is measured once, by the global model after the first round, in which there is no such
-    term; the paper's clients measure it with models that they trained alone. The mean of f is that of the minibatch
-    (the paper's momentum mu is 1).
+    Differs from the paper: z is measured once, by the clients of the first round and with the model that it leads to;
+    that round has no such term. The paper's clients measure z with models that they trained alone. The mean of f is
+    that of the minibatch (the paper's momentum mu is 1).
     """
 
     strength = "kappa"

@@ -15,6 +15,7 @@ from motet.parts.personal_parts import OwnModel
 from motet.parts.several_models import each_times, mixed, several_starts
 from motet.vec import Vec
 
+_EQUAL = 0.1  # losses of an example that differ by less share it: rounding does not choose a cluster
 _APART = (
     0.1  # share of weights whose signs differ at the start: mixtures of models that are far apart are poor
 )
@@ -26,7 +27,8 @@ class FedSoft(OwnModel, IFCA):
     Ruan & Joe-Wong 2022, "FedSoft: Soft Clustered Federated Learning with Proximal Local Updating", Algorithm 1. A
     client's model w is trained by f(w) + lam/2 sum_s u_s |w - c_s|^2, where u_s is its share of examples for which the
     model c_s has the least loss, and c_s is the mean of clients' models by u_s and numbers of examples.
-    Differs from the paper: shares are measured in every round, and w starts from the mixture of the c_s; a client
+    Differs from the paper: shares are measured in every round; an example whose losses are about the same in several
+    clusters is shared by them; w starts from the mixture of the c_s; a client
     sends its shares inside of a mean, as in IFCA. k 1 is FedProx with mu = lam.
     """
 
@@ -43,18 +45,18 @@ class FedSoft(OwnModel, IFCA):
     @verb
     def train(self, models: Tree, own: Vec, data: Data) -> tuple[Tree, Tree]:
         u = self.shares(models, data.all)
-        w = self.descend(self.near, mixed(models, u), data, given=(models, u))
+        mixture = mixed(models, u)
+        w = self.descend(self.near, mixture, data, given=mixture)
         return (each_times(w, u), u), w
 
-    def near(self, w: Vec, batch: Batch, given: tuple[list[Vec], Tensor]) -> Tensor:
-        models, u = given
-        far = torch.stack([(w - c).sq() for c in models])
-        return self.task.loss(w, batch) + self.lam / 2 * (u * far).sum()
+    def near(self, w: Vec, batch: Batch, mixture: Vec) -> Tensor:
+        """sum_s u_s |w - c_s|^2 is the squared distance to the mixture, but for a constant."""
+        return self.task.loss(w, batch) + self.lam / 2 * (w - mixture).sq()
 
     def shares(self, models: list[Vec], batch: Batch) -> Tensor:
         """u_s, at least `smooth` and 1 in all."""
         scores = [predicted(partial(self.task.predict, c), batch) for c in models]
         losses = torch.stack([self.task.per_example_loss(z, batch.y, batch.live) for z in scores], -1)
-        best = torch.nn.functional.one_hot(losses.argmin(-1), self.k).to(batch.live.dtype)
+        best = (-losses / _EQUAL).softmax(-1)  # one for the least loss, unless others are about as small
         u = (batch.live @ best / batch.live.sum()).clamp(min=self.smooth)
         return u / u.sum()
