@@ -32,7 +32,7 @@ def wanted_columns(model: Any) -> list[str]:
     """The columns of the data frame that a model was fitted on, but for those that its first step drops; none of an
     array."""
     every = fitted_columns(model)
-    first = next((part for _, part in getattr(model, "steps", ())), None)
+    first: Any = next((part for _, part in getattr(model, "steps", ())), None)
     if not every or type(first).__name__ != "ColumnTransformer":
         return every
     read = {n for _, t, columns in first.transformers_ if t != "drop" for n in _named(columns, every)}
