@@ -76,6 +76,13 @@ def test_the_area_under_a_curve_can_be_trained() -> None:
     assert one_minus_auc(method.task.predict(s["best"], x), y) < 0.02
 
 
+def test_a_quadratic_surrogate_of_a_loss_of_one_s_own_is_remarked_on() -> None:
+    own, task = f"{__name__}:one_minus_auc", linear(4, 2, "classes")
+    (said,) = Swarm(task, loss=own, rule="surrogate").remarks()
+    assert "one_minus_auc: if it is not smooth" in said and "rule=cma" in said
+    assert Swarm(task, loss=own).remarks() == [] and Swarm(task, rule="surrogate").remarks() == []
+
+
 def test_a_quantile_can_be_trained() -> None:
     x, y = torch.zeros(100, 1), torch.arange(100.0) / 10
     method = Swarm(linear(1, 1), loss=f"{__name__}:ninth_decile", stretch=150, spread=1.0, alpha=1.0)

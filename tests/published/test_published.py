@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from sklearn.pipeline import make_pipeline  # noqa: E402
 from sklearn.preprocessing import StandardScaler  # noqa: E402
 
-from motet.errors import UsageError  # noqa: E402
+from motet.errors import RunError, UsageError  # noqa: E402
 from motet.published import (  # noqa: E402
     Feature,
     Manifest,
@@ -42,7 +43,9 @@ from motet.published import (  # noqa: E402
     predict,
     publish,
 )
+from motet.published.folder import save  # noqa: E402
 from motet.published.operators import KNOWN  # noqa: E402
+from motet.runs.predict import open_model  # noqa: E402
 
 NAMES = ("age", "hours", "wage", "sex", "owner")
 KINDS = {n: "flag" if n in ("sex", "owner") else "number" for n in NAMES}
@@ -444,3 +447,39 @@ def test_side_by_side_models_run_in_children_of_their_own_and_one_after_another_
                 assert one is not two
     with borrowed(limits) as again:
         assert again is one
+
+
+def one_line_of_onnx(tmp_path: Path, **options: Any) -> tuple[Path, Any]:
+    from skl2onnx import to_onnx
+
+    model = ensemble.RandomForestClassifier(3, random_state=0).fit(X, TWO)
+    path = tmp_path / "own.onnx"
+    made = to_onnx(model, X[:1].astype(np.float32), target_opset=18, options={id(model): options})
+    path.write_bytes(made.SerializeToString())
+    return path, model
+
+
+def test_refusals_say_what_is_wrong_and_what_would_help(tmp_path: Path) -> None:
+    def refused(model: Any, **more: Any) -> str:
+        about: Any = {"client": "a", "task": "classes", "classes": ("no", "yes"), **more}
+        with pytest.raises(UsageError) as e:
+            publish(model, FEATURES, **about)
+        return str(e.value)
+
+    zipped, _ = one_line_of_onnx(tmp_path, zipmap=True)
+    assert "ZipMap" in (said := refused(zipped)) and "options={'zipmap': False}" in said
+    plain, _ = one_line_of_onnx(tmp_path, zipmap=False)
+    other = ensemble.RandomForestClassifier(3, random_state=5).fit(X, 1 - TWO)
+    assert "than the model given as maker" in refused(plain, maker=other)
+    assert "it is not fitted yet\nhint: model.fit" in refused(ensemble.RandomForestClassifier())
+    assert "did you mean 'classes'?" in refused(linear_model.LogisticRegression(), task="class")
+    ridge = linear_model.RidgeClassifier().fit(X, TWO)
+    assert "no predict_proba)\nhint: LogisticRegression has them" in refused(ridge)
+    with pytest.raises(UsageError, match="hint: did you mean 'number'"):
+        defaults(X, dict.fromkeys(NAMES, "numeric"))  # type: ignore[arg-type]
+
+
+def test_motet_predict_says_that_a_published_model_is_one(tmp_path: Path) -> None:
+    made = publish(linear_model.Ridge().fit(X, X[:, 0]), FEATURES, client="a", task="numbers")
+    with pytest.raises(RunError, match="is a published model(.|\n)*predict_published"):
+        open_model(save(made, tmp_path))

@@ -67,6 +67,14 @@ class Swarm(SearchesByLosses):
     clip: NotNegative = 0.0  # largest loss of an example; 0 = any; noise needs it
     trail: Annotated[int, ">= 0"] = 0  # record the best particles every so many epochs; 0 = never
 
+    def remarks(self) -> list[str]:
+        if self.rule != "surrogate" or ":" not in str(self.loss):
+            return []
+        said = f"rule=surrogate fits a quadratic function to the losses of {self.loss}"
+        return [
+            f"{said}: if it is not smooth, as 1 - AUC is not, this is slow and finds little; rule=cma does not need it"
+        ]
+
     def start(self, turn: Turn) -> Tree | Talk:
         self.check()
         w0 = losses.initial_particle(self.task, self.per_class)  # (classes or 1, numbers)

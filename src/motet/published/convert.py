@@ -60,7 +60,11 @@ def convert(
 
         return to_onnx(model, many, task), _with("torch")
     if classes and not hasattr(model, "predict_proba"):
-        raise ValueError("it predicts classes without probabilities (it has no predict_proba)")
+        raise ValueError(
+            "it predicts classes without probabilities (it has no predict_proba)"
+            "\nhint: LogisticRegression has them; CalibratedClassifierCV gives them to other models"
+        )
+    _check_fitted(model)
     model = chosen(model)
     predictor = partial(_predictor, task=task, classes=classes)
     with warnings.catch_warnings():
@@ -68,6 +72,19 @@ def convert(
         if by_steps(model, [f.name for f in features]):
             return pipeline_to_onnx(model, features, values, predictor)
         return predictor(model, many)
+
+
+def _check_fitted(model: Any) -> None:
+    """Refuse a model of scikit-learn that has learned nothing yet."""
+    if not hasattr(model, "__sklearn_tags__"):
+        return
+    from sklearn.exceptions import NotFittedError
+    from sklearn.utils.validation import check_is_fitted
+
+    try:
+        check_is_fitted(model)
+    except NotFittedError as e:
+        raise ValueError("it is not fitted yet\nhint: model.fit(x, y) before motet.publish(model, …)") from e
 
 
 def chosen(model: Any) -> Any:

@@ -18,6 +18,7 @@ import numpy as np
 from motet.errors import UsageError
 from motet.published.manifest import Feature, Kind
 from motet.published.text_columns import RARE, Declared, declared_flags, encoded, source_of
+from motet.text import nearest
 
 Mechanism = Literal["plain", "noise", "dp"]
 
@@ -74,7 +75,7 @@ def _check_kinds(kinds: Mapping[str, Declared], public: bool) -> None:
             raise UsageError(
                 f"column {name!r} is declared as {kind!r}; "
                 "expected 'number', 'flag', 'category' or names of categories\n"
-                f"hint: kinds={{{name!r}: 'category'}}, or {{{name!r}: ('first', 'second')}}"
+                f"hint: {nearest(kind, ['number', 'flag', 'category'])}; or {{{name!r}: ('first', 'second')}}"
             )
     if public:
         _check_public(kinds)

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from motet.published.text_columns import (
     text_of,
     with_empty,
 )
+from motet.text import nearest
 
 _ROUGH = 1e-4  # largest difference between a published model and the original; relative above 1
 
@@ -60,6 +61,10 @@ def publish(
     Models that contain training rows are refused unless `rows_may_leave`. Converters have faults, so the published
     model must predict the rows of `sample` as the original does (random rows without one); no row of it leaves.
     """
+    if task not in get_args(TaskKind):
+        raise UsageError(
+            f"task is {task!r}; expected 'classes' or 'numbers'\nhint: {nearest(task, get_args(TaskKind))}"
+        )
     if not rows_may_leave:
         _check_rows_stay(model, client)
     values = _values(model, sample)
@@ -78,7 +83,7 @@ def publish(
         made_with=made_with,
     )
     made = _checked(Published(manifest, raw))
-    _same(model if maker is None else maker, made, sample, values)
+    _same(model if maker is None else maker, made, sample, values, given=maker is not None)
     return made
 
 
@@ -167,7 +172,7 @@ def _compared(model: Any, made: Published, sample: Any, values: Values) -> tuple
     return (decoded(x, names, wanted, values) if wanted else x), x
 
 
-def _same(model: Any, made: Published, sample: Any, values: Values) -> None:
+def _same(model: Any, made: Published, sample: Any, values: Values, *, given: bool = False) -> None:
     """Refuse a published model that predicts otherwise than the model that it was made of, where that is there."""
     if as_onnx(model) is not None:
         return
@@ -179,6 +184,11 @@ def _same(model: Any, made: Published, sample: Any, values: Values) -> None:
     away = session.run(None, {session.get_inputs()[0].name: x})[0]
     home = at_home(model, rows, made.manifest.task, made.manifest.classes)
     off = float(np.max(np.abs(away - home) / np.maximum(1, np.abs(home)), initial=0))
+    if not off <= _ROUGH and given:
+        raise UsageError(
+            f"the ONNX file answers otherwise than the model given as maker: off by {off:.2g}"
+            "\nhint: maker=… is the very model that the file was made of, with features in the same order"
+        )
     if not off <= _ROUGH:
         raise UsageError(
             f"a published {made.manifest.family} would predict differently from the model: off by {off:.2g}"
@@ -194,7 +204,14 @@ def _checked(made: Published) -> Published:
     try:
         refuse(made)
     except ModelRefused as e:
+        zipped = "ZipMap" in e.reason
+        hint = (
+            "skl2onnx.to_onnx(…, options={'zipmap': False}) leaves it out"
+            if zipped
+            else "publish another kind of model"
+        )
+        article = "an" if made.manifest.family[:1] in "AEIO" else "a"
         raise UsageError(
-            f"a {made.manifest.family} cannot be published: {e.reason}\nhint: publish another kind of model"
+            f"{article} {made.manifest.family} cannot be published: {e.reason}\nhint: {hint}"
         ) from e
     return made

@@ -98,7 +98,9 @@ def _column(frame: Any, name: str, every: Sequence[str]) -> np.ndarray[Any, Any]
         source = source_of(name, map(str, frame.columns))
         if source is None:
             hint = ", ".join(map(str, frame.columns))
-            raise UsageError(f"the data frame has no column {name!r}\nhint: its columns are {hint}")
+            raise UsageError(
+                f"the data frame has no column {name.partition('=')[0]!r}\nhint: its columns are {hint}"
+            )
         return np.asarray(_texts(frame[source], source, every) == name[len(source) + 1 :], float)
     if is_text(frame[name]):
         _check_no_dates(frame, name)
@@ -163,8 +165,8 @@ def _numbers(frame: Any, flags: Sequence[str]) -> Any:
 
 def _warn_of_strange_columns(frame: Any, found: Any, flags: Sequence[str]) -> None:
     """Say which columns hold no category that a model knows, in any row: they are written otherwise, perhaps."""
-    sources = {source_of(f, map(str, frame.columns)) for f in flags}
-    for column in (c for c in sources if c is not None):
+    sources = [source_of(f, map(str, frame.columns)) for f in flags]
+    for column in sorted({c for c in sources if c is not None}):
         known = [f for f in flags if f.startswith(f"{column}=") and f != f"{column}={EMPTY}"]
         there = frame[column].dropna()
         if known and len(there) and not found[known].to_numpy().any():

@@ -36,7 +36,8 @@ _ROUGH = 1e-5  # largest difference of probabilities; of numbers, relative above
 def export(folder: Path, client: str, form: str, to: Path | None = None, trust: Consent = False) -> Path:
     """Write a client's model to a file. ONNX needs the network, which may be code that the folder names."""
     source = model_file(folder, client)
-    to = to or Path(f"{source.stem}.{form}")
+    plain = client.isprintable() and not {*client} & {*'/\\:*?"<>|'} and not client.startswith(".")
+    to = to or Path(f"{client if plain else source.stem}.{form}")
     if form == "safetensors":
         copy_model(source, to)
     else:
@@ -66,7 +67,8 @@ def model_file(folder: Path, client: str) -> Path:
                 f"the personal model of {client} is at the site {client}: personal models never come here.\n"
                 f"hint: at the site: motet predict --model KIT/kept/models/{folder.resolve().name}.safetensors new.csv"
             )
-        raise RunError(unknown("client", client, [*names, "global"]))
+        there = [*names, "global"] if stored(model_path(folder, "")) else names
+        raise RunError(unknown("client", client, there))
     return path
 
 

@@ -148,6 +148,11 @@ def open_model(path: Path, *, trust: Consent = False) -> Model:
             f"there is no model {path}.\nhint: models lie in a run's folder models/, or in that of a site"
         )
     reader = {".onnx": read_onnx, ".motet": read_trees}.get(path.suffix, read_weights)
+    if path.suffix == ".onnx" and is_published(path):
+        raise RunError(
+            f"{path} is a published model, and not one that a run or motet export wrote.\n"
+            "hint: models, _ = motet.load_published(folder); motet.predict_published(models, frame)"
+        )
     facts, trees = reader(path)
     wanted = ("kind", "classes", "columns", "shape", "inputs", "target", "net", "seed")
     if absent := [k for k in wanted if k not in facts]:
@@ -156,6 +161,12 @@ def open_model(path: Path, *, trust: Consent = False) -> Model:
         return Model(facts, onnx_scores(trees[0]), standardise=False)
     require_trust([network_facts(facts), facts.get("method")], path, trust)
     return Model(facts, predictor(path, facts, trees))
+
+
+def is_published(path: Path) -> bool:
+    """Whether a manifest of a published model lies beside an ONNX file."""
+    manifest = path.with_name(path.name.removesuffix(".onnx") + ".json")
+    return manifest.is_file() and b'"sha256"' in manifest.read_bytes()[: 1 << 20]
 
 
 def read_weights(path: Path) -> tuple[dict[str, Any], Sequence[Tree]]:
