@@ -190,6 +190,16 @@ def test_a_model_that_changed_in_the_outbox_is_another_run(tmp_path: Path) -> No
     assert "outbox: client-1.onnx is gone" in changes(facts, recipe, pieces_of(recipe))
 
 
+def test_a_client_called_as_one_s_own_model_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    frame = hospital_rows().replace({"site": {"west": "private"}})
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    words = [f"data={tmp_path / 'people.csv'}", "data.target=outcome", "data.client=site", "train.rounds=1"]
+    with pytest.raises(UsageError, match="a client is called 'private'(.|\n)*hint: rename"):
+        run(read(words=[*words, "method=stacking"]), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+    assert run(read(words=[*words, "method=local"]), tmp_path / "l").facts["status"] == "done"
+
+
 def hospital_rows() -> Any:
     rng = np.random.default_rng(0)
     rows = pd.DataFrame(

@@ -37,7 +37,14 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import check_public_of, models_of_client, remarks, terms_by_client, wishes
+from motet.stacking.client_choices import (
+    check_names,
+    check_public_of,
+    models_of_client,
+    remarks,
+    terms_by_client,
+    wishes,
+)
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -93,6 +100,7 @@ class Stacking(Method):
         return remarks(self.outbox, self.terms)
 
     def start(self, turn: Turn) -> Tree:
+        check_names(turn.clients)
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:

@@ -9,7 +9,7 @@ Knows words, folders and rows. Does not know servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from motet.published import ModelRefused, Published
 from motet.published.folder import load
 from motet.published.outbox import Terms, defaults_stand_for, in_terms, is_pickle, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice
+from motet.stacking.contribution import OWN
 from motet.stacking.public_models import public_models
 from motet.stacking.stack import StackRows
 from motet.text import unknown
@@ -31,7 +32,18 @@ _HINT = "hint: motet.save_published writes CLIENT.onnx and CLIENT.json of a mode
 
 def terms_by_client(federated: Any) -> dict[str, Terms]:
     """How a run has each client's columns, classes and targets, so that models speak of them in the table's units."""
-    return {c: terms_of(federated, c) for c in (*federated.clients_data, *federated.unseen)}
+    names = (*federated.clients_data, *federated.unseen)
+    check_names(names)
+    return {c: terms_of(federated, c) for c in names}
+
+
+def check_names(clients: Iterable[str]) -> None:
+    """Refuse a client that is called as every client's own model is."""
+    if OWN in clients:
+        raise UsageError(
+            f"a client is called {OWN!r}, as each client's own model is in its stack; expected another name\n"
+            "hint: rename the client in the table, or its file"
+        )
 
 
 def wishes(

@@ -111,11 +111,12 @@ def key_places(party: str) -> dict[str, tuple[str, str]]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    wrong = [s for s in names if not _NAME.fullmatch(s) or s in ("server", "authority", "owner")]
+    # a stack calls a client's own model "private"
+    wrong = [s for s in names if not _NAME.fullmatch(s) or s in ("server", "authority", "owner", "private")]
     if wrong:
         raise FederationError(
             f"{', '.join(map(repr, wrong))} cannot be a name here; expected a letter, then letters, digits "
-            "or _ (31 at most), and not server, owner or authority\nhint: --sites north,south,east"
+            "or _ (31 at most), and not server, owner, authority or private\nhint: --sites north,south,east"
         )
     if len(set(names)) < len(names):
         raise FederationError(f"names are {', '.join(names)}; expected different names\nhint: --sites a,b,c")
