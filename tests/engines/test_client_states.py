@@ -9,6 +9,8 @@ import pytest
 
 from motet.engines import client_state
 from motet.engines.client_state import ClientStates
+from motet.engines.give_back import give_back
+from motet.wire import pack
 
 CLIENTS = [f"c{i}" for i in range(7)]
 
@@ -66,3 +68,25 @@ def test_whoever_writes_checksums_learns_which_rounds_changed() -> None:
     changed = {number for (number,) in states.database.execute("SELECT round FROM changed_keeps")}
     assert changed == {4, 9, 11}
     assert rows(states) == [("a", 9), ("a", 11)]
+
+
+def test_memory_is_given_back_once_in_a_while_as_states_go_to_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int] = []
+    tree = b"x" * 100
+    monkeypatch.setattr(client_state, "EVERY", 2.5 * len(pack(tree)))
+    monkeypatch.setattr(client_state, "give_back", lambda: given.append(states.stored))
+    states = ClientStates(on_disk=True)
+    for number in range(6):
+        states.begin(number)
+        states.put("a", tree)
+    assert given == [0, 0]
+    ClientStates().put("a", b"x" * 300)
+    assert len(given) == 2
+
+
+def test_giving_memory_back_changes_nothing_that_is_in_use() -> None:
+    held = [bytes([i]) * 100_000 for i in range(50)]
+    give_back()
+    assert all(v == bytes([i]) * 100_000 for i, v in enumerate(held))

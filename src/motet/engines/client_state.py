@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from motet.checksums import checksum
 from motet.core import Client, Tree
+from motet.engines.give_back import EVERY, give_back
 from motet.errors import Damaged
 from motet.text import round_name
 from motet.wire import WireError, pack, unpack
@@ -48,6 +49,7 @@ class ClientStates:
         self.fresh: set[tuple[Client, int]] = set()
         for statement in (TABLE, INDEX, CHANGED, *_WATCH):
             self.database.execute(statement)
+        self.stored = 0  # on disk: bytes since memory was last given back
         self.several: set[Client] = set()  # on disk: clients with more than one version
         if not on_disk:
             for row in self.database.execute(f"SELECT {COLUMNS} FROM keeps"):
@@ -109,8 +111,13 @@ class ClientStates:
             return
         for some in _batches(clients):
             self._forget_on_disk(some)
-        rows = (row_of(c, self.round, tree) for c, tree in zip(clients, trees, strict=True))
-        self.database.executemany(_PUT, rows)
+        for client, tree in zip(clients, trees, strict=True):
+            row = row_of(client, self.round, tree)
+            self.database.execute(_PUT, row)
+            self.stored += len(row[3])
+        if self.stored > EVERY:
+            self.stored = 0
+            give_back()
 
     def begin(self, number: int) -> None:
         self.round = number
