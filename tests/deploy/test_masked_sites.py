@@ -469,3 +469,44 @@ def test_a_compressed_reply_that_is_none_excludes_its_site(tmp_path: Path) -> No
 def test_masks_and_clipping_go_together(tmp_path: Path) -> None:
     fed = Federation(tmp_path, recipe(clip=0.05))
     assert gap(fed.go(), on_the_loop(fed.method, 2, Chain((Clip(0.05),)))) < 1e-5
+
+
+# ---- kits ----
+
+
+def test_a_site_that_joins_without_a_policy_demands_masks(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="kits need the extra motet[flare]")
+    from motet.deploy.demo import free_port
+    from motet.deploy.flare.all_kits import create
+    from motet.deploy.flare.kits import open_kit
+    from motet.deploy.site.config import read_policy, write_source
+    from motet.deploy.site.table import SiteTable
+
+    create("care", "localhost", ["a"], tmp_path / "care", free_port())
+    kit = open_kit(tmp_path / "care" / "a")
+    write_source(kit, SiteTable("a", tmp_path / "a.csv", "y"))
+    assert read_policy(kit).masks == "required" and Policy().masks == "allowed"
+
+
+def test_keys_count_if_the_federations_root_vouches_for_their_site(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="kits need the extra motet[flare]")
+    from motet.deploy.demo import free_port
+    from motet.deploy.flare.all_kits import create
+    from motet.deploy.site.site_identity import certified_identity
+
+    for place in ("care", "other"):
+        create(place, "localhost", ["a", "b"], tmp_path / place, free_port())
+    a, b = (certified_identity(tmp_path / "care" / s / "startup") for s in ("a", "b"))
+    foreign = certified_identity(tmp_path / "other" / "b" / "startup")
+    member = Member("b", bytes(32), b.sign, b.verify, certificate=b.certificate)
+    note = member.keys()
+    text = note.signed(bytes(32))
+    assert a.verify(note, text, note.signature)
+    assert not a.verify(note, text + b"!", note.signature)
+    assert not a.verify(changed(note, client="a"), text, note.signature)  # another name
+    assert not a.verify(
+        changed(note, certificate=a.certificate), text, note.signature
+    )  # another's certificate
+    assert not a.verify(changed(note, certificate=b"none"), text, note.signature)
+    stranger = Member("b", bytes(32), foreign.sign, foreign.verify, certificate=foreign.certificate).keys()
+    assert not a.verify(stranger, stranger.signed(bytes(32)), stranger.signature)  # another root

@@ -25,8 +25,11 @@ from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
+from motet.deploy.site.ledger import SCORING_JOBS, Ledger, name_of_ask
+from motet.deploy.site.offered_guards import clip_of, guard_in, unmasked
 from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
 from motet.deploy.site.row_shares import is_pass, is_rate, settings_of, share_of_row, with_even_batches
+from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.storage import EncryptedStateError
 from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
@@ -34,7 +37,6 @@ from motet.guard.masks.refused import MaskRefused
 from motet.nets import NetError
 from motet.runs.identity import source_digest, versions
 from motet.runs.recipe import RecipeError
-from motet.runs.sections import GuardSettings
 from motet.text import round_name
 from motet.wire import WireError
 
@@ -174,6 +176,24 @@ class Contract:
             for part in (p for p in parts if 0 < self.rows[p] < self.least_rows):
                 yield Objection("rows", few(self.rows[part], f"{part} rows", self.least_rows))
 
+    def check_budget(self, letter: Letter, digest: str, ledger: Ledger, policy: Policy) -> None:
+        """Refuse what comes too often. The same letter once more tells nothing new, and does not count."""
+        ask = name_of_ask(letter.job, letter.verb)
+        rule, known = self.rule(ask), ledger.asks[letter.run, letter.round, ask]
+        if rule is None or digest in known:
+            return
+        if len(known) >= rule.per_round or ledger.in_all[letter.run, ask] >= rule.in_all:
+            raise RefusedByPolicy(
+                f"{ask} may come {rule.per_round} times in a round and {rule.in_all} in all, and did", "asks"
+            )
+        if letter.job in SCORING_JOBS:
+            check_scorings(ledger, letter, policy)
+        one_more = (letter.run, letter.round) not in ledger.rounds
+        if letter.job == "verb" and one_more and len(ledger.rounds) >= policy.rounds:
+            raise RefusedByPolicy(
+                f"this site's policy has rounds = {policy.rounds}, and they are used up", "rounds"
+            )
+
     def same_run(self, other: Contract) -> Objection | None:
         """Why another contract cannot take the place of this one in a run that has begun."""
         for name in ("recipe", "rounds", "layout"):
@@ -211,17 +231,6 @@ def derive(
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
         tuple(sorted(sites)), guard.masked, max(policy.min_in_sum, guard.min_in_sum), clip_of(guard, policy),
     )  # fmt: skip
-
-
-def guard_in(recipe: Tree) -> GuardSettings:
-    """The guards that a letter's recipe names."""
-    given = recipe.get("guard", {}) if isinstance(recipe, Mapping) else {}
-    return GuardSettings(**given) if isinstance(given, dict) else GuardSettings()
-
-
-def clip_of(guard: GuardSettings, policy: Policy) -> float:
-    """The longest update that leaves: the shorter limit of recipe and policy; 0: any."""
-    return min((c for c in (guard.clip, policy.clip) if c), default=0.0)
 
 
 def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy) -> Iterator[AskRule]:
@@ -291,20 +300,11 @@ def objections(
         wrong.append(
             Objection("losses", f"{text}, and this site's policy has losses = {policy.losses:,}; {hint}")
         )
-    return wrong + unbounded(method, contract.weight) + unmasked(contract, needs, policy)
-
-
-def unmasked(contract: Contract, needs: Sequence[Need], policy: Policy) -> list[Objection]:
-    """Why the means of a run may not be as they are offered."""
-    averaged = any(n.learn == "average" for n in needs)
-    if averaged and policy.masks == "required" and not contract.masked:
-        text = "this site's policy has masks = \"required\", and the run's means are not masked"
-        few = "\nhint: guard.masked=true; a federation of two sites cannot mask: its owners write masks = "
-        return [Objection("masks", f'{text}{few}"allowed"')]
-    if contract.masked and averaged and 0 < len(contract.sites) < contract.min_in_sum:
-        text = f"the run has {len(contract.sites)} sites, and a masked sum needs {contract.min_in_sum} (min_in_sum)"
-        return [Objection("masks", text)]
-    return []
+    return (
+        wrong
+        + unbounded(method, contract.weight)
+        + unmasked(contract.masked, contract.sites, contract.min_in_sum, needs, policy)
+    )
 
 
 def numbers_sent(needs: Sequence[Need], method: Method, rounds: int) -> int:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from motet.client import seed_of
 from motet.client.visit import Visit
 from motet.core import Method, Tree
-from motet.deploy.site.contract import Contract, guard_in
+from motet.deploy.site.contract import Contract
+from motet.deploy.site.offered_guards import guard_in
 from motet.engines.letters import Letter
 from motet.guard.pairs.chain import Leaving
 from motet.runs.build import chain_of

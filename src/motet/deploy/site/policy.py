@@ -256,7 +256,12 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
 
 def recipe_to_try(policy: Policy, path: str | None, method: str | None) -> Recipe:
     """The recipe of a dry run. As in a letter, code of it is imported only if the policy trusts it."""
-    settings = recipes.merged(recipes.parsed(path), {"method": method} if method else {})
+    more: dict[str, Any] = {"method": method} if method else {}
+    if (
+        path is None and policy.masks == "required"
+    ):  # a method with its usual settings, and as this site demands
+        more["guard"] = {"masked": True}
+    settings = recipes.merged(recipes.parsed(path), more)
     trust_names(names_in(policy.trusted))
     try:
         require_trust(settings, path or "--method", False)

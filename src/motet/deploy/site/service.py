@@ -49,9 +49,9 @@ from motet.deploy.site.disclosure import (
 )
 from motet.deploy.site.guarding import left_through_guards
 from motet.deploy.site.ledger import Ledger, LedgerLine
-from motet.deploy.site.letter_budget import check_budget, numbers_left
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.masking import SiteSums
+from motet.deploy.site.measured_numbers import numbers_left
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
@@ -223,15 +223,12 @@ class SiteService:
             raise RefusedByPolicy(f"run {letter.run!r} was offered with another layout of columns", "layout")
         return contract
 
-    def within_budget(self, letter: Letter, contract: Contract) -> None:
-        check_budget(letter, self.line.letter, contract, self.ledger, self.policy)
-
     def run_verb(self, letter: Letter) -> bytes:
         """A verb: its reply leaves, and what it keeps stays here."""
         contract, states = self.agreed(letter), self.states(letter)
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
-            return self.sent_again(self.sums.leaving(letter, self.line.letter, bytes(known["reply"])))
-        self.within_budget(letter, contract)
+            return self.sent_again(self.leaving(letter, bytes(known["reply"])))
+        contract.check_budget(letter, self.line.letter, self.ledger, self.policy)
         letter, method, own = self.with_files(letter), self.method(letter), None
         if method.has_public_models:
             own = self.publications.of(self.rows.of(letter.run), contract.layout)
@@ -243,14 +240,14 @@ class SiteService:
             tree, after = visit.perform(verb, letter.send, keep)
         if fine := all_finite(tree):
             tree = self.protected(letter, method, contract, tree)
-            tree, guard = left_through_guards(letter, method, contract, visit, tree, guard)
+            if contract.clip or "guard" in letter.recipe:
+                tree, guard = left_through_guards(letter, method, contract, visit, tree, guard)
         if own:
             self.line = replace(self.line, model=own.said.what, epsilon=own.said.epsilon)
-        answer = self.weighted(letter, tree) if fine else Reply(spoilt=True)
-        reply = answer.pack()
+        reply = (self.weighted(letter, tree) if fine else Reply(spoilt=True)).pack()
         if own and sha256(reply).hexdigest() not in self.ledger.budgets:
             own.check_new()
-        leaving = self.sent(letter, self.sums.leaving(letter, self.line.letter, reply))
+        out = self.sent(letter, self.leaving(letter, reply))
         content = {
             "digest": self.line.letter,
             "keep": after if fine else keep,
@@ -259,7 +256,7 @@ class SiteService:
         }
         states.put(letter.label, pack(content))
         states.forget(outdated(states.labels(), letter))
-        return leaving
+        return out
 
     def protected(self, letter: Letter, method: Method, contract: Contract, tree: Tree) -> Tree:
         """A reply of losses or of a sketch with this site's noise, as far as such numbers are left."""
@@ -272,15 +269,18 @@ class SiteService:
         draw = laplace_noise(self.secret, self.line.letter, contract.noise)
         return method.noised(letter.verb, letter.send, tree, draw)
 
+    def leaving(self, letter: Letter, reply: bytes) -> bytes:
+        """A reply as it leaves: in a masked sum, masked."""
+        return self.sums.leaving(letter, self.line.letter, reply) if letter.masked else reply
+
     def mask_step(self, letter: Letter) -> bytes:
-        """A step of a masked sum. The last one is written down with whose replies are in the sum."""
         tree, written = self.sums.step(letter, self.agreed(letter))
-        self.line = replace(self.line, **written)
+        self.line = replace(self.line, **written)  # of the last step: whose replies are in the sum
         return self.sent(letter, Reply(tree))
 
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
-        self.within_budget(letter, self.agreed(letter))
+        self.agreed(letter).check_budget(letter, self.line.letter, self.ledger, self.policy)
         letter, method = self.with_files(letter), self.method(letter)
         made: Verb = partial(predictions, method)
         if letter.job == "evaluate_trained":
@@ -304,7 +304,7 @@ class SiteService:
 
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
-        self.within_budget(letter, self.agreed(letter))
+        self.agreed(letter).check_budget(letter, self.line.letter, self.ledger, self.policy)
         letter, method = self.with_files(letter), self.method(letter)
         letter = replace(letter, part="test")
         model: PersonalModel = self.tested(letter, method, partial(PersonalModel.of, method))
@@ -315,7 +315,7 @@ class SiteService:
 
     def store_files(self, letter: Letter) -> bytes:
         """Files that the last letter of this run named and that were not here."""
-        self.within_budget(letter, self.agreed(letter))
+        self.agreed(letter).check_budget(letter, self.line.letter, self.ledger, self.policy)
         with self.limits():
             stored = self.files.put_all(letter.send, self.awaited.get(letter.run, ()))
         return self.sent(letter, Reply({"stored": stored}))
