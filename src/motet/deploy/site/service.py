@@ -227,7 +227,7 @@ class SiteService:
         """A verb: its reply leaves, and what it keeps stays here."""
         contract, states = self.agreed(letter), self.states(letter)
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
-            return self.sent_again(self.leaving(letter, bytes(known["reply"])))
+            return self.sent_again(self.sums.leaving(letter, self.line.letter, bytes(known["reply"])))
         contract.check_budget(letter, self.line.letter, self.ledger, self.policy)
         letter, method, own = self.with_files(letter), self.method(letter), None
         if method.has_public_models:
@@ -247,14 +247,9 @@ class SiteService:
         reply = (self.weighted(letter, tree) if fine else Reply(spoilt=True)).pack()
         if own and sha256(reply).hexdigest() not in self.ledger.budgets:
             own.check_new()
-        out = self.sent(letter, self.leaving(letter, reply))
-        content = {
-            "digest": self.line.letter,
-            "keep": after if fine else keep,
-            "guard": guard,
-            "reply": reply,
-        }
-        states.put(letter.label, pack(content))
+        out = self.sent(letter, self.sums.leaving(letter, self.line.letter, reply))
+        content = {"keep": after if fine else keep, "guard": guard, "reply": reply}
+        states.put(letter.label, pack(content | {"digest": self.line.letter}))
         states.forget(outdated(states.labels(), letter))
         return out
 
@@ -268,10 +263,6 @@ class SiteService:
             return tree
         draw = laplace_noise(self.secret, self.line.letter, contract.noise)
         return method.noised(letter.verb, letter.send, tree, draw)
-
-    def leaving(self, letter: Letter, reply: bytes) -> bytes:
-        """A reply as it leaves: in a masked sum, masked."""
-        return self.sums.leaving(letter, self.line.letter, reply) if letter.masked else reply
 
     def mask_step(self, letter: Letter) -> bytes:
         tree, written = self.sums.step(letter, self.agreed(letter))
@@ -317,8 +308,8 @@ class SiteService:
         """Files that the last letter of this run named and that were not here."""
         self.agreed(letter).check_budget(letter, self.line.letter, self.ledger, self.policy)
         with self.limits():
-            stored = self.files.put_all(letter.send, self.awaited.get(letter.run, ()))
-        return self.sent(letter, Reply({"stored": stored}))
+            many = self.files.put_all(letter.send, self.awaited.get(letter.run, ()))
+        return self.sent(letter, Reply({"stored": many}))
 
     def with_files(self, letter: Letter) -> Letter:
         """The letter with files in place of their names; those that are not here are asked for."""
