@@ -151,7 +151,9 @@ def test_a_policy_with_an_unknown_family_is_refused_with_what_there_is() -> None
 # A ledger that lost lines.
 
 
-def test_a_model_that_could_not_be_written_down_counts_and_is_checked_before_it_leaves(tmp_path: Path) -> None:
+def test_a_model_that_could_not_be_written_down_counts_and_is_checked_before_it_leaves(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("opacus")
     service = site(tmp_path, replace(OPEN, epsilon=1.0))
     write = service.ledger.write

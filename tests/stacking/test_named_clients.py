@@ -121,7 +121,12 @@ EVERYONE = ("a", "b", "c", "d", "e", "liar")
 
 def honest(me: str, of_liar: float = 0.5) -> dict[str, Any]:
     skill = {c: 0.9 for c in EVERYONE if c not in (me, "liar")} | {"private": 0.9, "liar": of_liar}
-    return {"trust": {}, "refused": {}, "skill": skill if me != "liar" else skill | {"liar": 0.0}, "alike": []}
+    return {
+        "trust": {},
+        "refused": {},
+        "skill": skill if me != "liar" else skill | {"liar": 0.0},
+        "alike": [],
+    }
 
 
 def named_if(lie: dict[str, Any], of_liar: float = 0.5) -> dict[str, str]:

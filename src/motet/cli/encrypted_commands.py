@@ -48,6 +48,7 @@ def do_ask(args: Any) -> None:
 
     from motet.data.table_files import read
     from motet.guard.private_models.encrypted_models import EncryptedModel, public_manifest
+    from motet.guard.private_models.encrypted_scaling import standardised
     from motet.published.runner import columns
     from motet.published.text_columns import as_models_read
 
@@ -56,6 +57,7 @@ def do_ask(args: Any) -> None:
     rows = columns(manifest, x, names, np.float64)
     empty, lacking = int(np.isnan(rows).sum()), [n for n in manifest.names if n not in names]
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
+    standardised(manifest, rows)  # what cannot be asked is refused before a key is made
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
     Path(args.to).write_bytes(question := model.question(rows))
     notes = [f"{empty} empty cells"] if empty else []

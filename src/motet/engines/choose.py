@@ -30,6 +30,11 @@ from motet.errors import UsageError
 _WORTH = 40_000  # batched steps from which compiling (some twenty seconds, once) pays for itself
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 
+_NOTHING = (
+    "; not compiled, though engine.compile=yes: it compiles batched steps of the engine vmap, or asks that can be "
+    "fused, and here are neither"
+)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -85,7 +90,7 @@ def choose(
         )
         return Choice("loop", 0, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
     if name != "vmap":
-        return Choice(name, why=why)
+        return Choice(name, why=why + (_NOTHING if compiled == "yes" else ""))
     chunk = chunk or chunk_for(task, clients_data, CPU, 0)
     yes, reason = (
         worth(steps(chunk)) if compiled == "auto" else (compiled == "yes", f"engine.compile={compiled}")

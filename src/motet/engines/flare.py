@@ -18,7 +18,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-
 from motet.client.visit import name_of
 from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.awaited_replies import EVERY, Outcome, gather

@@ -123,7 +123,8 @@ def source_of(flag: str, columns: Iterable[str]) -> str | None:
 def with_flags(frame: Any, known: Mapping[str, Sequence[str]]) -> Any:
     """A data frame of numbers: columns of text become flags of their `known` categories."""
     flags = [f"{column}={category}" for column, some in known.items() for category in some]
-    return _numbers(frame, flags)
+    found = _numbers(frame, flags)
+    return found.drop(columns=[n for n in known if n in found.columns])  # all missing, it looks like numbers
 
 
 def as_models_read(frame: Any, features: Iterable[str]) -> tuple[np.ndarray[Any, Any], list[str]]:

@@ -159,7 +159,9 @@ class Publications:
         spent = sum(self.ledger.budgets.values())
         outbox = self.folder.parent / OUTBOX_FOLDER
         before, stored = self.folder if trial else None, self.stored()
-        return SitePublisher(self.policy, federated, rows, outbox, place, self.key, spent, stored, before=before)
+        return SitePublisher(
+            self.policy, federated, rows, outbox, place, self.key, spent, stored, before=before
+        )
 
     def stored(self) -> dict[str, float]:
         """The budget of each stored publication, by its label."""
@@ -204,9 +206,7 @@ def budget_objections(policy: Policy, epsilon: float | None, spent: float) -> li
     if not epsilon:
         claim = "without a privacy budget" if epsilon is None else "that claims epsilon 0"
         hint = 'hint: publish = "dp-linear epsilon=…"; an own model states its budget: motet.publish(…, privacy=…)'
-        return [
-            Objection("publish", f"a model {claim} would be published, and {has}\n{hint}")
-        ]
+        return [Objection("publish", f"a model {claim} would be published, and {has}\n{hint}")]
     if spent + epsilon <= policy.epsilon * (1 + 1e-9):
         return []
     before = f" after epsilon {spent:g} of earlier models" if spent else ""

@@ -57,7 +57,9 @@ class StoredFiles:
                 f"a letter brings {len(files)} files, and at most {_AT_ONCE} are taken", "limits"
             )
         if strange := [name for name in files if name not in awaited]:
-            raise RefusedByPolicy(f"a letter brings the file {strange[0][:12]!r}, which was not asked for", "letter")
+            raise RefusedByPolicy(
+                f"a letter brings the file {strange[0][:12]!r}, which was not asked for", "letter"
+            )
         for name, content in files.items():
             self.check_file(name, content)
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
