@@ -65,7 +65,13 @@ def test_newcomers_get_kits_of_the_same_authority_and_old_kits_stay_as_they_are(
 
 
 @pytest.mark.parametrize(
-    ("sites", "word"), [(["a", "a"], "different names"), (["north-1"], "north-1"), (["server"], "server")]
+    ("sites", "word"),
+    [
+        (["a", "a"], "different names"),
+        (["north-1"], "north-1"),
+        (["server"], "server"),
+        (["private"], "private"),
+    ],
 )
 def test_names_that_cannot_be_are_refused(sites: list[str], word: str, tmp_path: Path) -> None:
     with pytest.raises(FederationError, match=word):

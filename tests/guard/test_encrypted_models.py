@@ -329,3 +329,29 @@ def test_units_of_a_kept_model_say_little_and_published_manifests_say_none() -> 
     assert np.all(powers == powers.round()) and said.target[0] == 0.0
     assert said.middle == tuple(f.default for f in own.manifest.features)
     assert "spread" not in replace(own.manifest, scaling=None).to_json()
+
+
+@pytest.mark.parametrize("cell", ["inf", "1e30", None])
+def test_the_command_refuses_rows_that_cannot_be_asked_before_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, cell: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept()[0].save("kept")
+    row = f"{cell},nurse,38\n" if cell else ""
+    Path("new.csv").write_text(f"age,job,hours\n{row}")
+    assert main(["encrypted", "ask", "new.csv", "--of", "kept/clinic.json", "--key", "mine.key"]) == 2
+    assert "hint: " in capsys.readouterr().err and {p.name for p in tmp_path.iterdir()} == {"kept", "new.csv"}
+
+
+def test_the_command_refuses_an_answer_of_another_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for classes in (2, 3):
+        kept(classes)[0].save(f"kept-{classes}")
+    patients(1)[0].to_csv("new.csv", index=False)
+    key = ["--key", "mine.key"]
+    assert main(["encrypted", "ask", "new.csv", "--of", "kept-2/clinic.json", *key]) == 0
+    assert main(["encrypted", "answer", "question.bin", "--model", "kept-2/clinic.linear"]) == 0
+    assert main(["encrypted", "read", "answer.bin", "--of", "kept-3/clinic.json", *key]) == 2
+    assert "of another model" in capsys.readouterr().err

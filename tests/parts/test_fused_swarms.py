@@ -151,6 +151,15 @@ def test_a_swarm_runs_on_the_loop_and_says_whether_it_is_compiled(monkeypatch: p
     assert not choose("auto", task, lines(), lambda _: 10, compiled="no", method=method, rounds=1000).compiled
 
 
+def test_a_run_that_cannot_be_compiled_says_so_where_compiling_was_asked_for() -> None:
+    method = Swarm(linear(4, 1), rule="cma")
+    assert not method.fused_asks()
+    choice = choose("loop", method.task, lines(), lambda _: 1, compiled="yes", method=method)
+    assert not choice.compiled and "not compiled, though engine.compile=yes" in choice.why
+    usual = choose("loop", method.task, lines(), lambda _: 1, compiled="auto", method=method)
+    assert "compile" not in usual.why
+
+
 def test_a_compiled_run_is_not_continued_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("motet.engines.choose.find_spec", lambda name: None)
     method = Swarm(linear(4, 1))

@@ -146,6 +146,26 @@ def test_xgboost_and_lightgbm_stand_behind_an_encoder(library: str, encoder: Any
     np.testing.assert_allclose(answered["north"], model.predict_proba(NEW), atol=1e-5)
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+def test_xgboost_behind_sparse_rows_is_refused_for_their_zeros(sparse: bool) -> None:
+    xgboost = pytest.importorskip("xgboost")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"age": rng.normal(50, 9, 300), "job": rng.choice([f"job {k}" for k in range(8)], 300)}
+    )
+    y = ((frame["age"] > 50) ^ (frame["job"] == "job 1")).astype(int)
+    text = make_column_transformer((OneHotEncoder(sparse_output=sparse), ["job"]), remainder="passthrough")
+    model = make_pipeline(text, xgboost.XGBClassifier(n_estimators=10)).fit(frame, y)
+    features = defaults(frame, {"age": "number", "job": "category"})
+    about: Any = {"client": "north", "task": "classes", "classes": ("0", "1"), "sample": frame}
+    if not sparse:
+        answered, _ = predict([publish(model, features, **about)], frame)
+        np.testing.assert_allclose(answered["north"], model.predict_proba(frame), atol=1e-5)
+        return
+    with pytest.raises(UsageError, match="zeros XGBoost takes for missing values(.|\n)*sparse_output=False"):
+        publish(model, features, **about)
+
+
 def test_numbers_are_predicted_from_text_too_and_without_a_sample() -> None:
     model = make_pipeline(columns(ONE_HOT), GradientBoostingRegressor(n_estimators=5)).fit(
         FRAME, FRAME["hours"]

@@ -14,6 +14,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from motet.errors import UsageError
 from motet.published import Feature, defaults, publish
 from motet.stacking.estimators import StackedClassifier, StackedRegressor, gains
 
@@ -244,3 +245,12 @@ def test_whole_numbers_are_the_same_classes_with_and_without_a_decimal_point() -
     shared = publish(model, defaults(frame, {"age": "number", "job": "category"}), **about)
     stack = StackedClassifier([shared], random_state=0).fit(frame, (y == "ill").astype(float))
     assert "clinic" in stack.importances_
+
+
+def test_a_text_column_without_any_value_is_of_no_category_and_numbers_as_text_are_refused() -> None:
+    frame, y = patients()
+    stack = StackedClassifier([], random_state=0).fit(frame, y)
+    empty = stack.predict_proba(frame.assign(job=np.nan))
+    np.testing.assert_array_equal(empty, stack.predict_proba(frame.assign(job="never seen")))
+    with pytest.raises(UsageError, match="column 'age' holds text, and fit saw numbers(.|\n)*hint: "):
+        stack.predict(frame.assign(age=frame["age"].astype(str)))

@@ -49,6 +49,7 @@ def do_ask(args: Any) -> None:
 
     from motet.data.table_files import read
     from motet.guard.private_models.encrypted_models import EncryptedModel, public_manifest
+    from motet.guard.private_models.encrypted_scaling import standardised
     from motet.published.runner import columns
     from motet.published.text_columns import as_models_read
 
@@ -57,6 +58,7 @@ def do_ask(args: Any) -> None:
     rows = columns(manifest, x, names, np.float64)
     notes = question_notes(frame, manifest.names, rows)
     rows = np.where(np.isnan(rows), [f.default for f in manifest.features], rows)
+    standardised(manifest, rows)  # what cannot be asked is refused before a key is made
     model = EncryptedModel(manifest, key=_key(Path(args.key)))
     Path(args.to).write_bytes(question := model.question(rows))
     for what in notes:

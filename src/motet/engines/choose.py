@@ -41,6 +41,11 @@ _WORTH_ONE_BY_ONE = (
 )
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 
+_NOTHING = (
+    "; not compiled, though engine.compile=yes: it compiles batched steps of the engine vmap, or asks that can be "
+    "fused, and here are neither"
+)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -115,7 +120,7 @@ def choose(
         )
         return Choice("loop", 0, yes, f"{why}; {'compiled' if yes else 'not compiled'}: {reason}")
     if name != "vmap":
-        return Choice(name, why=why)
+        return Choice(name, why=why + (_NOTHING if compiled == "yes" else ""))
     chunk = chunk or chunk_for(task, clients_data, CPU, 0)
     yes, reason = (
         worth(steps(chunk), partial(why_not_one_by_one, task, clients_data, method))

@@ -192,8 +192,21 @@ def _same(model: Any, made: Published, sample: Any, values: Values, *, given: bo
     if not off <= _ROUGH:
         raise UsageError(
             f"a published {made.manifest.family} would predict differently from the model: off by {off:.2g}"
-            "\nhint: a fault of the converter; publish another kind of model"
+            f"\nhint: {_why_different(model)}"
         )
+
+
+def _why_different(model: Any) -> str:
+    """XGBoost takes the zeros of sparse rows for missing values, and published models read rows that are not sparse."""
+    *before, last = steps(model)
+    inside = [m for part in before for m in (part, *part.get_params(deep=True).values())]
+    sparse = any(getattr(m, "sparse_output_", False) or getattr(m, "sparse_output", False) for m in inside)
+    if sparse and type(last).__module__.partition(".")[0] == "xgboost":
+        return (
+            "the encoder makes sparse rows, whose zeros XGBoost takes for missing values; fit it behind "
+            "OneHotEncoder(sparse_output=False)"
+        )
+    return "a fault of the converter; publish another kind of model"
 
 
 def _checked(made: Published) -> Published:

@@ -142,7 +142,8 @@ def with_empty(features: Sequence[Feature], columns: Iterable[str]) -> tuple[Fea
 def with_flags(frame: Any, known: Mapping[str, Sequence[str]]) -> Any:
     """A data frame of numbers: columns of text become flags of their `known` categories."""
     flags = [f"{column}={category}" for column, some in known.items() for category in some]
-    return _numbers(frame, flags)
+    found = _numbers(frame, flags)
+    return found.drop(columns=[n for n in known if n in found.columns])  # all missing, it looks like numbers
 
 
 def as_models_read(frame: Any, features: Iterable[str]) -> tuple[np.ndarray[Any, Any], list[str]]:

@@ -22,7 +22,7 @@ from motet.data.left_out import NoSuchClient
 from motet.errors import RunError
 from motet.runs.build import Resolved, resolve
 from motet.runs.compare_runs import changed_files
-from motet.runs.identity import changed_code, changed_models, changed_versions
+from motet.runs.identity import changed_code, changed_outbox, changed_versions
 from motet.runs.recipe import Recipe, Settings
 from motet.runs.run import Run, delete_run, run
 from motet.runs.run_folder import locked, writable
@@ -131,7 +131,7 @@ def other_reasons(facts: Mapping[str, Any], resolved: Resolved) -> list[str]:
     if not before or not facts.get("asked"):
         return ["the old run is of an earlier version: what it chose by itself, with the client, stays"]
     found = changed_code(before["code"], resolved.pieces["code"], facts.get("versions", {}))
-    found += changed_models(before.get("outbox", {}), resolved.pieces.get("outbox", {}))
+    found += changed_outbox(before.get("outbox", {}), resolved.pieces.get("outbox", {}))
     return found + changed_versions(before, resolved.pieces)
 
 

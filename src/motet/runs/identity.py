@@ -164,7 +164,7 @@ def changes(facts: Mapping[str, Any], recipe: Recipe, pieces: Pieces) -> list[st
     if before["data"] != pieces["data"]:
         found.append(f"data: the rows of {recipe['data']['name']}, or weights to start from, changed")
     found += changed_code(before["code"], pieces["code"], facts.get("versions", {}))
-    found += changed_models(before.get("outbox", {}), pieces.get("outbox", {}))
+    found += changed_outbox(before.get("outbox", {}), pieces.get("outbox", {}))
     found += changed_versions(before, pieces)
     return found or ([] if whole(before) == whole(pieces) else ["settings: they differ"])
 
@@ -212,7 +212,7 @@ def changed_versions(before: Pieces, now: Pieces) -> list[str]:
     return [f"{n}: it is {b}, and was {a}" for n, (a, b) in pairs.items() if a != b]
 
 
-def changed_models(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def changed_outbox(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Which models and manifests in method.outbox differ."""
     names = sorted(k for k in {**before, **now} if before.get(k) != now.get(k))
     said = {k: "changed" if k in before and k in now else "is new" if k in now else "is gone" for k in names}

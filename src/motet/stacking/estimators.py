@@ -18,6 +18,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from motet.errors import UsageError
 from motet.published import Published
 from motet.published.text_columns import categories_of, is_text, with_flags
 from motet.stacking.contribution import OWN
@@ -71,11 +72,19 @@ class _Stacked(BaseEstimator):  # type: ignore[misc]
 
     def _numbers(self, X: Any, *, learn: bool = False) -> Any:
         """Rows of numbers: columns of text become flags `column=category`, of the categories that `fit` saw."""
-        if not hasattr(X, "columns") or not any(is_text(X[n]) for n in X.columns):
+        if not hasattr(X, "columns"):
             return X
         if learn:
             self.categories_ = categories_of(X)
-        return with_flags(X, getattr(self, "categories_", {}))
+        known = getattr(self, "categories_", {})
+        texts = [n for n in X.columns if is_text(X[n])]
+        seen = {*getattr(self, "feature_names_in_", ())} if not learn else set()
+        if strange := [n for n in texts if n in seen and n not in known]:
+            raise UsageError(
+                f"column {strange[0]!r} holds text, and fit saw numbers in it\n"
+                f"hint: frame[{strange[0]!r}].astype(float)"
+            )
+        return with_flags(X, known) if texts or known else X
 
     def _rows(self, x: Array, y: Array) -> StackRows:
         kinds = dict.fromkeys(self._names() or [f"x{k}" for k in range(x.shape[1])], "number")

@@ -85,6 +85,11 @@ def in_units(scaling: Scaling, weights: Array, bias: Array) -> tuple[Array, Arra
 def standardised(manifest: Manifest, rows: Array) -> Array:
     """Rows as they are encrypted; one that is not finite or out of reach is refused."""
     units = units_of(manifest)
+    if not len(rows) or rows.shape[1] != len(units.middle):
+        raise UsageError(
+            f"the rows have the shape {rows.shape}; expected at least one row of {len(units.middle)} columns\n"
+            f"hint: the model of {manifest.client} reads {', '.join(manifest.names[:5])}"
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         found: Array = (rows - np.array(units.middle)) / np.array(units.spread)
     bad = ~(np.abs(found) <= REACH)
