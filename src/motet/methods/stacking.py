@@ -37,14 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import (
-    check_names,
-    check_public_of,
-    models_of_client,
-    remarks,
-    terms_by_client,
-    wishes,
-)
+from motet.stacking.client_choices import check_names, models_of_client, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -83,21 +76,15 @@ class Stacking(Method):
     epsilon: Positive = 1.0  # privacy budget of a dp model, the defaults of its columns included
     versions: Count = 1  # of a dp model, each with four times the budget: more for who contributes more
     own: Any = field(default=None, metadata=NOT_A_SETTING)  # what an organisation chose, and its store
-    terms: Any = field(
-        default=None, metadata=NOT_A_SETTING
-    )  # in a simulation: each client's units and classes
+    terms: Any = field(default=None, metadata=NOT_A_SETTING)  # in a simulation: clients' units, classes
 
     def at_site(self, own: Any) -> Stacking:
         return replace(self, own=own)
 
     def in_simulation(self, federated: Any) -> Stacking:
-        check_public_of(self.public_of, federated)
-        return replace(self, terms=terms_by_client(federated))
+        return replace(self, terms=terms_by_client(federated, self.public_of))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
-
-    def remarks(self) -> list[str]:
-        return remarks(self.outbox, self.terms)
 
     def start(self, turn: Turn) -> Tree:
         check_names(turn.clients)
@@ -140,9 +127,7 @@ class Stacking(Method):
     def metrics(self, s: Tree) -> dict[str, float]:
         return contribution.metrics(s)
 
-    def record(self, reported: Tree, last: Tree) -> dict[str, Any]:
-        return self.summary(reported | {"history": last["history"]})
-
+    remarks, record = what_people_see.remarks, what_people_see.record
     summary, described = what_people_see.summary, what_people_see.described
     one_graph, variant_model = what_people_see.one_graph, what_people_see.variant_model
 
@@ -161,8 +146,7 @@ class Stacking(Method):
     def stack(self, served: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         data = client_stack.of_first_stack(keep, data)
         stack, findings = self.build(served, data)
-        kept = client_stack.with_seed(client_stack.to_tree(stack, served), data)
-        return {"trust": stack.importances, **findings}, kept
+        return {"trust": stack.importances, **findings}, client_stack.to_tree(stack, served, data)
 
     def build(self, served: Tree, data: Data) -> tuple[Stack, Findings]:
         """A stack of the private model and the served models that may run, and what was found out about these."""
@@ -173,8 +157,9 @@ class Stacking(Method):
     def personal(self, served: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         """The kept stack; a client that has none, or whose served models have changed, builds one first."""
         if not client_stack.is_current(keep, served):
-            again = client_stack.of_first_stack(keep, data)
-            keep = client_stack.to_tree(self.build(served, again)[0], served)
+            keep = client_stack.to_tree(
+                self.build(served, client_stack.of_first_stack(keep, data))[0], served
+            )
         return partial(self.answer, client_stack.predictor(keep, served, [c.here for c in data.columns]))
 
     @verb(solo=True)

@@ -59,8 +59,8 @@ def pipeline_to_onnx(
     steps = [part for _, part in getattr(model, "steps", [("", model)]) if part not in (None, "passthrough")]
     *before, predictor = steps
     at, width = columns.transformed(before[0], columns.wanted) if before else columns.numbers(columns.wanted)
-    if columns.untold:
-        raise TellsEmptyCells(columns.untold)
+    if columns.unflagged:
+        raise TellsEmptyCells(columns.unflagged)
     for step in before[1:]:
         at, width = converted_step(graph, step, at, width)
     made, used = convert(predictor, width)
@@ -101,7 +101,7 @@ class Columns:
     ) -> None:
         self.graph, self.features, self.wanted, self.values = graph, features, list(wanted), values
         self.at = {f.name: k for k, f in enumerate(features)}
-        self.untold: list[str] = []  # columns whose empty cells need a flag
+        self.unflagged: list[str] = []  # columns whose empty cells need a flag
         self.flags: dict[str, list[int]] = {c: [] for c in wanted if c not in self.at}
         for k, f in enumerate(features):
             if (source := source_of(f.name, self.flags)) is not None:
@@ -177,9 +177,9 @@ class Columns:
         unknown = None if unknown is None or np.isnan(unknown).any() else unknown
         if unknown is None:
             unknown = usual if empty is None or np.isnan(empty).any() else empty
-        told = any(self._is_empty(k) for k in self.flags[column])
-        if empty is not None and not told and not np.array_equal(empty, unknown):
-            self.untold.append(column)
+        flagged = any(self._is_empty(k) for k in self.flags[column])
+        if empty is not None and not flagged and not np.array_equal(empty, unknown):
+            self.unflagged.append(column)
         return unknown
 
     def _is_empty(self, flag: int) -> bool:

@@ -61,18 +61,9 @@ def publish(
     Models that contain training rows are refused unless `rows_may_leave`. Converters have faults, so the published
     model must predict the rows of `sample` as the original does (random rows without one); no row of it leaves.
     """
-    if task not in get_args(TaskKind):
-        raise UsageError(
-            f"task is {task!r}; expected 'classes' or 'numbers'\nhint: {nearest(task, get_args(TaskKind))}"
-        )
-    if not rows_may_leave:
-        _check_rows_stay(model, client)
+    _check_asked(model, client, task, rows_may_leave)
     values = _values(model, sample)
-    try:
-        onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
-    except TellsEmptyCells as e:
-        features = with_empty(features, e.columns)
-        onnx_model, made_with = _converted(model, features, task, tuple(classes), values)
+    features, (onnx_model, made_with) = _with_features(model, features, task, tuple(classes), values)
     raw = onnx_model.SerializeToString(deterministic=True)
     manifest = Manifest(
         *(client, task, tuple(features), tuple(classes), privacy or Privacy()),
@@ -102,6 +93,25 @@ def _by_text(column: Any) -> dict[str, Any]:
 
 def _family(model: Any) -> str:
     return "ONNX model" if as_onnx(model) is not None else type(steps(model)[-1]).__name__
+
+
+def _check_asked(model: Any, client: str, task: str, rows_may_leave: bool) -> None:
+    if not rows_may_leave:
+        _check_rows_stay(model, client)
+    if task not in get_args(TaskKind):
+        near = nearest(task, get_args(TaskKind))
+        raise UsageError(f"task is {task!r}; expected 'classes' or 'numbers'\nhint: {near}")
+
+
+def _with_features(
+    model: Any, features: Sequence[Feature], task: TaskKind, classes: tuple[str, ...], values: Values
+) -> tuple[Sequence[Feature], tuple[Any, str]]:
+    """The converted model with the features that it reads: flags of empty cells are added where it needs them."""
+    try:
+        return features, _converted(model, features, task, classes, values)
+    except TellsEmptyCells as e:
+        features = with_empty(features, e.columns)
+        return features, _converted(model, features, task, classes, values)
 
 
 def _converted(

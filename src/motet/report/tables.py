@@ -84,19 +84,18 @@ def _metrics(run: ReportedRun) -> dict[str, float]:
 
 def _group_sizes(run: ReportedRun) -> list[int]:
     """How many clients each group has, largest first; empty for methods without groups."""
-    found = (run.facts.get("record") or {}).get("groups") or {}
-    return sorted(Counter(found.values()).values(), reverse=True)
+    found = Counter(((run.facts.get("record") or {}).get("groups") or {}).values())
+    return sorted(found.values(), reverse=True)
 
 
 def _traffic(run: ReportedRun) -> dict[str, float]:
     """Bytes per client and round, and in all; training on all rows in one place sends no models."""
     if run.method == POOLED:
         return dict.fromkeys(("up", "down", "total_up", "total_down", "rounds_sent"), NOTHING)
-    asked = int(run.rounds["cohort"].sum())
-    total = {way: int(run.rounds[way].sum()) for way in ("up", "down")}
-    each = {way: many / asked if asked else 0.0 for way, many in total.items()}
-    sent = float((run.rounds["cohort"] > 0).sum())  # stacks ask nobody where nothing has changed
-    return each | {f"total_{way}": float(many) for way, many in total.items()} | {"rounds_sent": sent}
+    cohort, ways = run.rounds["cohort"], ("up", "down")
+    total = {f"total_{way}": float(run.rounds[way].sum()) for way in ways}
+    each = {way: total[f"total_{way}"] / max(int(cohort.sum()), 1) for way in ways}
+    return each | total | {"rounds_sent": float((cohort > 0).sum())}
 
 
 def _side(run: ReportedRun, side: str) -> dict[str, float]:

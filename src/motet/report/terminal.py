@@ -391,12 +391,7 @@ def _cost(summary: dict[str, Any]) -> str:
     if summary["up"] is None:
         return time
     up, down = number(summary["up"] / 1024), number(summary["down"] / 1024)
-    sent = summary.get("rounds_sent")
-    per = "and round"
+    sent, per = summary.get("rounds_sent"), "and round"
     if sent is not None and sent < summary["rounds"]:
-        per = (
-            "in the one round that sent anything"
-            if sent == 1
-            else f"in each of {sent:.0f} rounds that sent anything"
-        )
+        per = f"in {'the one round' if sent == 1 else f'each of {sent:.0f} rounds'} that sent anything"
     return f"{time}; {up} KiB up and {down} KiB down per client {per}"

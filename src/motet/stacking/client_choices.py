@@ -30,10 +30,11 @@ Tree = Any
 _HINT = "hint: motet.save_published writes CLIENT.onnx and CLIENT.json of a model that motet.publish made"
 
 
-def terms_by_client(federated: Any) -> dict[str, Terms]:
+def terms_by_client(federated: Any, public_of: Sequence[str] = ()) -> dict[str, Terms]:
     """How a run has each client's columns, classes and targets, so that models speak of them in the table's units."""
     names = (*federated.clients_data, *federated.unseen)
     check_names(names)
+    check_public_of(public_of, federated)
     return {c: terms_of(federated, c) for c in names}
 
 

@@ -110,17 +110,14 @@ def _onnx_stack(
     return replace(stack, meta=published(stack.meta, rows, "meta", features), importances=shares)
 
 
-def to_tree(stack: Stack, models: Catalogue) -> Tree:
-    """What a client keeps of its stack: its own two models, and the checksums of the others' models."""
+def to_tree(stack: Stack, models: Catalogue, data: Data | None = None) -> Tree:
+    """What a client keeps of its stack: its own two models, the checksums of the others' models, and the seed of the
+    `data` that it was made of."""
     owners = {owner: checksum(models[owner]) for owner in stack.owners}
     meta = stack.meta.tree() if stack.meta else ()
     about = {"variant": stack.variant, "shares": dict(stack.importances), "step": stack.step}
-    return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about}
-
-
-def with_seed(tree: Tree, data: Data) -> Tree:
-    """What is kept, with the seed by which it was made."""
-    return tree | {_SEED: data.seed}
+    seed = {} if data is None else {_SEED: data.seed}
+    return {"private": stack.private.tree(), "meta": meta, _OWNERS: owners, **about, **seed}
 
 
 def of_first_stack(keep: Tree, data: Data) -> Data:

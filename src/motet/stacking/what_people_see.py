@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from motet.client import Data
-from motet.stacking import client_stack, contribution
+from motet.stacking import client_choices, client_stack, contribution
 from motet.stacking.catalogue import Tree, announced
 from motet.stacking.families import library_of
 
@@ -27,6 +27,15 @@ def summary(method: Any, state: Tree) -> dict[str, Any]:
         "served": contribution.policies_in_use(trust, served, method.threshold, method.versions),
         "made_with": library_of(method.private, method.meta),
     }
+
+
+def record(method: Any, reported: Tree, last: Tree) -> dict[str, Any]:
+    """The summary of the reported state, with the history of all rounds that ran."""
+    return summary(method, reported | {"history": last["history"]})
+
+
+def remarks(method: Any) -> list[str]:
+    return client_choices.remarks(method.outbox, method.terms)
 
 
 def described(method: Any, own: Sequence[Tree]) -> dict[str, Any]:
