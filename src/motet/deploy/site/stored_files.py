@@ -1,7 +1,8 @@
 """Files that a site was sent, such as the published models of others: each is stored once, encrypted, by its sha256.
 
 The store has a largest size and a largest number of files. Files that no letter has named for longest are forgotten
-first; one that is gone, or damaged, is asked for again. Only what was asked for is taken. Knows files, hashes and a key. Does not know what is in a file, nor letters.
+first; one that is gone, or damaged, is asked for again. Only what was asked for is taken.
+Knows files, hashes and a key. Does not know what is in a file, nor letters.
 """
 
 from __future__ import annotations
