@@ -32,7 +32,7 @@ GiveOrder = Callable[[ShardName, int], Order]
 
 
 @dataclass(eq=False)
-class Member:
+class CrewMember:
     """An actor, and what it has."""
 
     number: int
@@ -48,15 +48,15 @@ class Shard:
 
     rows: Callable[[], Packed]
     load: int  # rows
-    home: Member
+    home: CrewMember
 
 
 @dataclass
 class UnderWay:
     """Orders that are under way for one job."""
 
-    todo: dict[Member, deque[int]]
-    flights: dict[Ref, tuple[Member, list[int]]] = field(default_factory=dict)
+    todo: dict[CrewMember, deque[int]]
+    flights: dict[Ref, tuple[CrewMember, list[int]]] = field(default_factory=dict)
     found: dict[int, Result] = field(default_factory=dict)
 
 
@@ -68,8 +68,8 @@ class Crew:
         self.wanted, self.numbers = actors, itertools.count()
         self.shards: dict[ShardName, Shard] = {}
         self.methods: dict[int, tuple[Method, Ref]] = {}
-        self.members: list[Member] = []
-        self.coming: list[Member] = []  # that are not ready yet
+        self.members: list[CrewMember] = []
+        self.coming: list[CrewMember] = []  # that are not ready yet
         self.lost = 0  # actors so far
         self.loading: list[Ref] = []
         self.why = ""  # the last one was lost that was not ready yet
@@ -81,7 +81,7 @@ class Crew:
     def start_missing(self) -> None:
         while len(self.members) + len(self.coming) < self.wanted:
             handle = self.cluster.start(RayActor, self.inner, cpus=self.cpus)
-            self.coming.append(Member(next(self.numbers), handle, handle.where.remote()))
+            self.coming.append(CrewMember(next(self.numbers), handle, handle.where.remote()))
 
     def await_first(self) -> None:
         """Wait for one actor, and for the others not much longer."""
@@ -116,7 +116,7 @@ class Crew:
             self.members.append(member)
             self.relieve(member)
 
-    def relieve(self, newcomer: Member) -> None:
+    def relieve(self, newcomer: CrewMember) -> None:
         """Give a new actor its share of the shards that others hold."""
         share = sum(s.load for s in self.shards.values()) / len(self.members)
         for name in sorted(self.shards, key=lambda n: self.shards[n].load):
@@ -124,7 +124,7 @@ class Crew:
             if self.load(newcomer) + self.shards[name].load <= share < others:
                 self.move(name, newcomer)
 
-    def load(self, member: Member) -> int:
+    def load(self, member: CrewMember) -> int:
         return sum(self.shards[name].load for name in member.shards)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class Crew:
         self.shards[name] = Shard(rows, load, home)
         self.move(name, home)
 
-    def move(self, name: ShardName, to: Member) -> None:
+    def move(self, name: ShardName, to: CrewMember) -> None:
         shard = self.shards[name]
         shard.home.shards.discard(name)
         shard.home = to
@@ -228,13 +228,13 @@ class Crew:
                 raise answer
             asked.found |= dict(zip(places, answer, strict=True))
 
-    def again(self, asked: UnderWay, gone: Member, shards: Sequence[ShardName]) -> None:
+    def again(self, asked: UnderWay, gone: CrewMember, shards: Sequence[ShardName]) -> None:
         """Queue all that a lost actor had to do at the actors that hold its shards now."""
         mine = [ref for ref, (member, _) in asked.flights.items() if member is gone]
         places = [p for ref in mine for p in asked.flights.pop(ref)[1]] + list(asked.todo.pop(gone, ()))
         self.queue(asked, shards, sorted(places))
 
-    def lose(self, gone: Member, why: str) -> None:
+    def lose(self, gone: CrewMember, why: str) -> None:
         """Move the shards of a lost actor to the others, and start another one in its place."""
         self.lost += 1
         self.cluster.kill(gone.handle)  # it may be one that does not answer, and would go on

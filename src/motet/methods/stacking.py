@@ -37,7 +37,7 @@ from motet.stacking.catalogue import (
     reasons,
     seen,
 )
-from motet.stacking.client_choices import check_names, models_of_client, terms_by_client, wishes
+from motet.stacking.client_choices import models_of_client, terms_by_client, wishes
 from motet.stacking.contribution import How
 from motet.stacking.stack import Stack, StackSettings, Variant
 from motet.stacking.validation_findings import Findings
@@ -87,7 +87,6 @@ class Stacking(Method):
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
 
     def start(self, turn: Turn) -> Tree:
-        check_names(turn.clients)
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:

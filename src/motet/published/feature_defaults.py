@@ -53,18 +53,20 @@ def defaults(
     if mechanism == "dp":
         from motet.published.private_medians import private_middles
 
-        middles: Sequence[float] = private_middles(
-            columns, epsilon, bounds or {}, seed if simulated else None
-        )
+        source = seed if simulated else None
+        middles: Sequence[float] = private_middles(columns, epsilon, bounds or {}, source)
     else:
-        rng = np.random.default_rng(seed)
-        spread = epsilon if mechanism == "noise" else 0.0
-        middles = [_middle(kind, c, spread, rng) for _, kind, c in columns]
+        middles = _plain_middles(columns, epsilon if mechanism == "noise" else 0.0, seed)
         middles = _one_category(list(flags), [n for n in kinds if n not in flags], x, middles)
     return tuple(
         Feature(name, kind, float(m), _spread(kind, c, float(m)) if mechanism == "plain" else None)
         for (name, kind, c), m in zip(columns, middles, strict=True)
     )
+
+
+def _plain_middles(columns: Sequence[tuple[str, Any, Any]], spread: float, seed: int) -> list[float]:
+    rng = np.random.default_rng(seed)
+    return [_middle(kind, c, spread, rng) for _, kind, c in columns]
 
 
 def _check_kinds(kinds: Mapping[str, Declared], public: bool) -> None:

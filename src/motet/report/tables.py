@@ -300,9 +300,8 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:
     """What runs say of themselves: once where all say it, else with their names."""
     said: dict[str, list[str]] = {}
-    for run in runs:
-        for note in run.notes:
-            said.setdefault(note, []).append(f"{run.label}, seed {run.seed}")
+    for run, note in ((run, note) for run in runs for note in run.notes):
+        said.setdefault(note, []).append(f"{run.label}, seed {run.seed}")
     return [note if len(who) == len(runs) else f"{'; '.join(who)}: {note}" for note, who in said.items()]
 
 
@@ -379,9 +378,8 @@ def long(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     parts = [pd.DataFrame({name: [] for name in names})]
     for run in _sound(runs):
         wide = run.test.drop(columns=["seen", "score"])
-        rows = wide.melt(["side", "client", "n"], var_name="metric", value_name="value").dropna(
-            subset="value"
-        )
+        rows = wide.melt(["side", "client", "n"], var_name="metric", value_name="value")
+        rows = rows.dropna(subset="value")
         parts.append(rows.assign(split=run.split, seed=run.seed, method=run.method, label=run.label)[names])
     return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 

@@ -51,6 +51,7 @@ def wishes(
     public_of: Sequence[str], outbox: str, clients: Sequence[str], terms: Mapping[str, Terms] | None = None
 ) -> dict[str, Tree]:
     """What each client is told of what it is to publish: nothing, words, or a model of its own."""
+    check_names(clients)
     words = dict(said(line) for line in public_of)
     found: dict[str, Tree] = {c: words.get(c, ()) for c in clients}
     if not outbox:
