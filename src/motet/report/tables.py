@@ -300,7 +300,7 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:
     """What runs say of themselves: once where all say it, else with their names."""
     said: dict[str, list[str]] = {}
-    for run, note in ((run, note) for run in runs for note in run.notes):
+    for run, note in ((one, note) for one in runs for note in one.notes):
         said.setdefault(note, []).append(f"{run.label}, seed {run.seed}")
     return [note if len(who) == len(runs) else f"{'; '.join(who)}: {note}" for note, who in said.items()]
 
