@@ -80,7 +80,7 @@ def onnx_of_another_model(outbox: Path) -> None:
     x, y = rows()
     one, two = (LogisticRegression(C=c).fit(x, y) for c in (1.0, 1e-4))
     put(outbox, two)
-    with pytest.raises(UsageError, match="would predict differently(.|\n)*hint: "):
+    with pytest.raises(UsageError, match="given as maker(.|\n)*hint: "):
         put(outbox / "never", (outbox / f"{BAD}.onnx").read_bytes(), maker=one)
     save_other(outbox, one)
 

@@ -111,7 +111,7 @@ def test_an_onnx_file_is_published_as_its_maker_answers_and_refused_if_it_answer
     file = onnx_of(model, tmp_path / "mine.onnx")
     assert made(file, maker=model).manifest.family == "LogisticRegression"
     assert made(str(file)).manifest.family == "ONNX model"
-    with pytest.raises(UsageError, match="predict differently"):
+    with pytest.raises(UsageError, match="given as maker"):
         made(file, maker=other)
 
 
