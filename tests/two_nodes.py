@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from motet.engines.ray_cluster import Cluster, connect
-from motet.engines.ray_crew import Crew, Member
+from motet.engines.ray_crew import Crew, CrewMember
 from motet.engines.ray_work import Inner
 
 _NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
@@ -45,7 +45,7 @@ class TwoNodes:
         """As if its plug was pulled."""
         self.machines.remove_node(self.nodes.pop(place), allow_graceful=False)
 
-    def kill_actor(self, member: Member) -> None:
+    def kill_actor(self, member: CrewMember) -> None:
         os.kill(self.cluster.get(member.ready), signal.SIGKILL)
 
     def end(self) -> None:

@@ -69,6 +69,9 @@ WAYS: dict[str, dict[str, Any]] = (
 )  # labels of tests: a method, and settings that make it another test
 AT_ONCE = {"optimiser": "adamw", "decay": 0.01, "steps": 4, "schedule": RateSchedule("cosine", 1, ROUNDS)}
 QUICK: dict[str, dict[str, Any]] = {"stacking": {"trees": 3}}  # settings that save time and change no path
+# methods with an operation that no C++ is generated for (means, variances, norms, second derivatives): all clients take
+# each step together
+TOGETHER = {"feddbe", "fedcp", "fedproto", "gpfl", "moon", "perfedavg"}
 Clients = Mapping[str, ClientData]
 
 
@@ -323,7 +326,7 @@ def trained_otherwise(method: Method) -> Method | None:
 def test_steps_compiled_client_by_client_agree_with_the_loop_and_with_themselves(
     method: Method, clients_data: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No step of a method takes the other path, and the number of threads changes no bit."""
+    """No step of a method takes the other path but those of TOGETHER, and the number of threads changes no bit."""
     ways: list[bool] = []
 
     def noted(*given: Any) -> Any:
@@ -337,7 +340,7 @@ def test_steps_compiled_client_by_client_agree_with_the_loop_and_with_themselves
         found.append(outcome(method, engine, go(method, engine)))
     assert gap(expected, found[0]) < 2e-5
     assert gap(found[0], found[1]) == 0
-    assert all(ways)
+    assert all(ways) != (type(method).__name__.lower() in TOGETHER)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from motet.engines.flare import Flare
 from motet.engines.letters import Letter
 
 HOME = str(Path(motet.__file__).parent) + "/"
-MOST = 31
+MOST = 34
 
 
 def files_of_a_letter(folder: Path) -> list[str]:

@@ -313,6 +313,7 @@ def test_every_clause_has_a_sentence_and_other_words_are_shown_cut() -> None:
         "weight",
         "limits",
         "files",
+        "masks",
         "state",
         "reset",
         "data",

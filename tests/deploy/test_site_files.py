@@ -29,7 +29,7 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Kit:
 
 def test_a_site_that_joined_has_a_policy(joined: Kit) -> None:
     file = joined.folder / "policy.toml"
-    assert Policy.read(file) == Policy() and file.stat().st_mode & 0o077 == 0
+    assert Policy.read(file) == Policy(masks="required") and file.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("how", ["deleted", "a link to nowhere", "a folder"])

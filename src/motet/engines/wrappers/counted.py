@@ -52,7 +52,7 @@ class Counted(Wrapper):
         letter = self.size(ask.send) if ask.each is None and not self.has_files else 0
         reply = self.size(answer) if ask.learn == "mean" else 0
         verb, learn = name_of(ask.verb), LEARN[ask.learn]
-        if letter and ask.learn == "mean":
+        if letter and ask.learn == "mean" and not self.left:
             self.meter.count_all(ask.to, verb, learn, reply, letter)
             return answer
         for c in ask.to:

@@ -71,7 +71,7 @@ def tails(all_: int, marked: int, drawn: int) -> list[float]:
     """How likely at least 0, 1, 2, … of those that are drawn are marked.
 
     >>> tails(4, 2, 2)  # of 6 pairs, 5 have a marked one and 1 has two
-    [1.0, 0.8333333333333333, 0.16666666666666666, 0.0]
+    [1.0, 0.8333333333333334, 0.16666666666666666, 0.0]
     """
     ways = [comb(marked, i) * comb(all_ - marked, drawn - i) for i in range(drawn + 1)]
     sums = list(accumulate(reversed(ways), initial=0))
