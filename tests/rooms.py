@@ -173,6 +173,12 @@ def test_objects_are_pickled_for_one_owners_cluster_alone() -> None:
     pickling = {"pickle", "cloudpickle", "dill", "marshal"}
     known = {p for p in SOURCE.rglob("*.py") if pickling & {n.split(".")[0] for n in imports(p)}}
     assert {str(p.relative_to(SOURCE)) for p in known} == {"engines/owned_objects.py"}
+    users = {p for p in SOURCE.rglob("*.py") if "owned_objects" in " ".join(imports(p))}
+    assert {str(p.relative_to(SOURCE)) for p in users} == {
+        "engines/ray.py",
+        "engines/ray_actor.py",
+        "engines/ray_crew.py",
+    }
 
 
 def test_pycryptodome_is_known_in_one_file() -> None:

@@ -3,6 +3,7 @@
 A recipe that names code is a program. What a person typed, or passed in Python, was said. What stands in a file (a
 recipe, a study, a run's folder, a model) may be a stranger's: it needs `--trust`, or a yes at the terminal for
 modules of the current folder. What was said counts in this process, and a worker process gets it with its job.
+The address of a cluster is as good as code: whoever owns a Ray cluster can run anything in what connects to it.
 Knows names, and where Python would find a module, which it does not import. Does not know what settings mean.
 """
 
@@ -27,6 +28,7 @@ AT_SITES = (
 )
 _NAME = re.compile(r"\w[\w.-]*:[^\W\d]\w*")
 _NO_CODE = ("hf:", "given:", "session:")  # data at Hugging Face, data and code that Python objects gave
+_OWN_CLUSTERS = ("", "local", "auto")  # of this machine, or named in the person's own environment
 _MANY = 10  # names that a message lists
 _MOTET = Path(__file__).parent
 _STANDARD = {Path(sysconfig.get_path(which)).resolve() for which in ("stdlib", "platstdlib")}
@@ -84,9 +86,20 @@ def names_in(settings: Any) -> list[str]:
         return [w for w in settings.replace("+", " ").split()[:1] if _NAME.fullmatch(w)]
     if isinstance(settings, Mapping):
         parts: Iterable[Any] = [*settings.keys(), *settings.values()]
-    else:
-        parts = settings if isinstance(settings, list | tuple) else ()
+        clusters = [cluster_name(v) for v in [settings.get("address")] if isinstance(v, str)]
+        found = [*filter(None, clusters), *(name for part in parts for name in names_in(part))]
+        return list(dict.fromkeys(found))
+    parts = settings if isinstance(settings, list | tuple) else ()
     return list(dict.fromkeys(name for part in parts for name in names_in(part)))
+
+
+def cluster_name(address: str) -> str:
+    """By what a cluster is trusted; "" for those that are the person's own.
+
+    >>> cluster_name("10.0.0.1:6379"), cluster_name("auto")
+    ('cluster 10.0.0.1:6379', '')
+    """
+    return "" if address in _OWN_CLUSTERS else f"cluster {address}"
 
 
 # ---- where a module lies ----

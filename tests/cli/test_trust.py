@@ -381,3 +381,25 @@ def test_python_needs_trust_to_verify_and_to_use_models_of_a_folder(
     assert main(["export", "r", "client-00", "--format", "onnx"]) == 2
     assert len(Run("r", trust=True).predict("client-00", rows)) == 2
     assert motet.verify("r", trust=True) == []
+
+
+def test_a_cluster_that_a_file_names_is_not_connected_to_unless_a_person_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever owns a Ray cluster can run anything in a process that connects to it."""
+    asked: list[str] = []
+
+    def connect(address: str, cpus: int) -> None:
+        asked.append(address)
+        raise motet.errors.RunError(f"nobody is at {address}")
+
+    monkeypatch.setattr("motet.runs.cluster.connect", connect)
+    monkeypatch.setattr(trusted_code, "_trusted", set(trusted_code.trusted_names()))
+    monkeypatch.chdir(tmp_path)
+    Path("r.toml").write_text('data = "digits"\n[engine]\nname = "ray"\naddress = "evil.example:6379"\n')
+    assert main(["run", "r.toml"]) == 2 and not asked
+    assert "evil.example:6379" in capsys.readouterr().err
+    assert main(["run", "r.toml", "--trust"]) != 0 and asked == ["evil.example:6379"]
+    assert main(["run", "data=digits", "engine.name=ray", "engine.address=mine:6379"]) != 0
+    assert asked == ["evil.example:6379", "mine:6379"] and not Path("runs").exists()
+    assert names_in({"engine": {"address": "auto"}}) == []

@@ -22,6 +22,7 @@ from motet.errors import RunError
 from motet.runs.build import Resolved
 from motet.runs.identity import source_digest, versions
 from motet.runs.store import FILE, Store
+from motet.trusted_code import check_trusted, cluster_name
 
 _ROW = 16  # bytes of a row besides its features
 _COPIES = 4  # of the weights that an object store has to hold at a time
@@ -52,6 +53,8 @@ def opened(resolved: Resolved) -> Iterator[Any]:
     from motet.engines.ray_work import Inner
 
     e, choice = resolved.recipe.engine, resolved.choice
+    if name := cluster_name(e.address):
+        check_trusted(name)
     cluster = connect(e.address, max(cores(), e.actors))
     check_versions(cluster)
     check_object_stores(cluster, resolved)
