@@ -1,17 +1,22 @@
 # make run   the demonstration: compares methods on built-in data (installs into .venv first)
 # make federation   a server and three sites as processes on this machine, over mutual TLS
+# make docs  the documentation site, in build/site
 # make test  everything that is checked before a change lands; JOBS=8 uses eight processes
 PYTHON ?= python3
 BIN := .venv/bin
 JOBS ?= 2
 
-.PHONY: run federation test test-long bench clean
+.PHONY: run federation docs test test-long bench clean
 
 run: .venv/ready
 	$(BIN)/motet compare docs/study.toml
 
 federation: .venv/ready-for-federations
 	$(BIN)/motet federation demo
+
+docs: .venv/ready-for-tests
+	$(BIN)/python docs/assemble.py build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: .venv/ready-for-tests
 	$(BIN)/ruff check .

@@ -4,7 +4,8 @@
 
 A server and three sites, FedAvg with a network of some 240 KB: a round sends the weights to every site, trains
 there on few rows, and takes the weights back; with scoring, they are sent once more. Reported is the median of
-rounds without the first ten, from the run's own record, and what one group call with as many bytes takes.
+rounds without the first ten, from the run's own record, and what masked sums cost beside plain means, in one go:
+plain, masked and plain again, so that a machine that becomes slower or faster shows.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def main() -> None:
             ways = (
                 (plain, "training"),
                 ([*plain, *masked], "training, masked"),
+                ([*plain, "seed=1"], "training once more"),
                 ([], "training and scoring"),
             )
             for words, what in ways:
@@ -83,7 +85,19 @@ def page(rows: list[tuple[str, float, float, float, float]], rounds: int) -> str
     lines += [
         f"| {what} | {down:.0f} | {m:.3f} | {low:.3f} | {high:.3f} |" for what, m, low, high, down in rows
     ]
+    lines += ["", masks_cost({row[0]: row for row in rows})]
     return "\n".join(lines) + "\n"
+
+
+def masks_cost(rows: dict[str, tuple[str, float, float, float, float]]) -> str:
+    """What masks add to a round, beside both plain runs."""
+    plain, masked, again = (rows[k] for k in ("training", "training, masked", "training once more"))
+    low, high = (masked[2] - max(plain[2], again[2])), (masked[2] - min(plain[2], again[2]))
+    middle = masked[1] - (plain[1] + again[1]) / 2
+    return (
+        f"Masks add {middle:+.3f} s to the median round, and {low:+.3f} to {high:+.3f} s to the fastest one, beside "
+        "the plain runs before and after."
+    )
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
+
 import growth_pictures
 import runs
 from whole_runs import Record, conditions, environment
@@ -34,7 +36,6 @@ WORK = "W1"  # its rows are those of parameters, rounds and actors
 WIDTHS = (8, 32, 128, 512, 1024)  # of the two hidden layers: 590 to 1.1 million parameters
 ROUNDS = (10, 100, 1000)
 ACTORS = (1, 2)
-ACTORS_SETTING = "engine.workers"  # how a recipe says how many there are
 
 
 def words_of(data: Path, **settings: object) -> list[str]:
@@ -67,7 +68,7 @@ def actors(data: Path, most: int) -> Iterator[Record]:
         print("actors: skipped, the ray engine is not installed", file=sys.stderr)
         return
     for count in ACTORS[:most]:
-        cluster = {"net": "logistic", "train.rounds": 4, "engine": "ray", ACTORS_SETTING: count}
+        cluster = {"net": "logistic", "train.rounds": 4, "engine.name": "ray", "engine.actors": count}
         yield {"size": count, **point(words_of(data, **cluster))}
 
 
@@ -93,19 +94,25 @@ def point(words: list[str]) -> Record:
 
 
 class Laps:
-    """Seconds of the processor at the end of every round."""
+    """Seconds of the processor at the end of every round, those of a local cluster's processes included."""
 
     def __init__(self) -> None:
         self.used: list[float] = []
 
     def on_start(self, trainer: Any) -> None:
-        self.used.append(time.process_time())
+        self.used.append(used_here())
 
     def on_round(self, trainer: Any, seconds: float) -> None:
-        self.used.append(time.process_time())
+        self.used.append(used_here())
 
     def should_stop(self) -> bool:
         return False
+
+
+def used_here() -> float:
+    """Of this process and those that it started."""
+    below = psutil.Process().children(recursive=True)
+    return time.process_time() + sum(sum(process.cpu_times()[:2]) for process in below)
 
 
 def one(words: list[str]) -> Record:

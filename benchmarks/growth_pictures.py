@@ -20,6 +20,7 @@ TITLES = {
     "rounds": ("rounds of the run", "100 clients, 21 steps each a round, logistic regression"),
     "actors": ("actors", "100 clients, 21 steps each a round, logistic regression"),
 }
+_MANY_TIMES = 10  # values that differ by more are drawn by their logarithm
 PANELS = {
     "processor_ms": "processor, ms a round",
     "peak_mib": "peak memory, MiB",
@@ -53,14 +54,28 @@ def one_curve(name: str, curve: Curve, path: Path) -> Path:
     drawn, axes = figure(len(PANELS), title)
     sizes = [point["size"] for point in curve["points"]]
     for axis, (key, what) in zip(axes, PANELS.items(), strict=True):
-        axis.loglog(sizes, [point[key] for point in curve["points"]], "o-", color=COLOURS[0])
-        axis.set(xlabel=label, ylabel=what, ylim=(limit(curve, key, min) / 2, limit(curve, key, max) * 2))
-        axis.grid(alpha=0.3)
+        axis.plot(sizes, [point[key] for point in curve["points"]], "o-", color=COLOURS[0])
+        axis.set(xlabel=label, ylabel=what)
+        scale(axis)
     return save(drawn, path)
 
 
-def limit(curve: Curve, key: str, most: Any) -> float:
-    return float(most(point[key] for point in curve["points"])) or 1e-3
+def scale(axis: Any) -> None:
+    """Sizes by their logarithm; values too where they differ by more than ten times, and else from zero, so that a
+    curve that is nearly flat looks so. Ticks are plain numbers."""
+    values = [float(v) for line in axis.lines for v in line.get_ydata()]
+    low, high = min(values), max(values)
+    axis.set_xscale("log")
+    if low > 0 and high > _MANY_TIMES * low:
+        axis.set_yscale("log")
+        axis.set_ylim(low / 2, high * 2)
+    else:
+        axis.set_ylim(0, high * 1.15)
+    for one in (axis.xaxis, axis.yaxis):
+        one.set_major_formatter(lambda value, _: f"{value:,.12g}")
+        if one.get_scale() == "log":
+            one.set_minor_formatter(lambda value, _: "")
+    axis.grid(alpha=0.3)
 
 
 def clients_curve(found: list[Curve], path: Path) -> Path:
@@ -70,13 +85,13 @@ def clients_curve(found: list[Curve], path: Path) -> Path:
         some = [run for run in found if run["key"]["side"] == side and "error" not in run]
         some.sort(key=lambda run: WORKS[run["key"]["work"]].clients)
         sizes = [WORKS[run["key"]["work"]].clients for run in some]
-        axes[0].loglog(sizes, [steady(run) for run in some], "o-", color=colour, label=side)
-        axes[1].loglog(sizes, [run["peak_mib"] for run in some], "o-", color=colour)
+        axes[0].plot(sizes, [steady(run) for run in some], "o-", color=colour, label=side)
+        axes[1].plot(sizes, [run["peak_mib"] for run in some], "o-", color=colour, label=side)
     axes[0].set(xlabel="clients", ylabel="wall, s a round")
     axes[1].set(xlabel="clients", ylabel="peak memory, MiB")
-    axes[0].legend(frameon=False)
+    axes[1].legend(frameon=False, loc="upper left")  # of both: here the curves leave room
     for axis in axes:
-        axis.grid(alpha=0.3)
+        scale(axis)
     return save(drawn, path)
 
 

@@ -160,7 +160,8 @@ def parts(ours: Ours) -> None:
     engine, method = ours.engine, ours.method(stretch=1)
     theta = torch.cat([ours.state["theta"], ours.state["theta"][:, :1]], 1)
     client = engine.clients[0]
-    keep, data = engine.keep(client), engine.data(client)
+    inside = engine.engine
+    keep, data = inside.keep(client), inside.data(client)
     ask = average(method.loss_of_particles, engine.clients, send={"theta": theta})
     verb = cost(lambda: method.loss_of_particles({"theta": theta}, keep, data))
     particles, root = theta[0].numpy(), keep.numpy()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         set(),
         "runs know methods by name only, and neither the web nor the command line",
     ),
+    "audits": (
+        {"core", "vec", "client", "wire", "guard", "engines", "data", "runs", "stacking.contribution"},
+        {"ray", "nvflare", "pickle"},
+        "audits play runs again and attack them; they know methods by name only, and not how figures are shown",
+    ),
     "deploy": (
         {"core", "vec", "client", "wire", "guard", "engines", "data", "nets", "runs", "published"},
         {"ray"},
@@ -84,7 +91,17 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
         {"ray", "nvflare"},
         "evidence reads what parties wrote down, and asks nobody anything",
     ),
+    "advice": (
+        {"core", "client", "data", "engines", "runs", "report"},
+        {"ray", "nvflare"},
+        "advice reads surveys and short runs, and knows methods by name only",
+    ),
     "report": ({"runs.store", "survival"}, {"torch"}, "a report reads the store, and needs no torch"),
+    "web": (
+        {"report", "runs.store", "runs.study_record", "runs.model_registry", "__version__"},
+        {"torch", "ray", "nvflare"},
+        "the dashboard reads stores and small files, and asks another process for what needs torch",
+    ),
 }
 
 
@@ -144,6 +161,16 @@ def test_the_store_needs_no_torch() -> None:
     for name in ("store", *STORE):
         found = imports(SOURCE / "runs" / f"{name}.py")
         assert not any(n.startswith(("torch", "motet.")) and not n.startswith(light) for n in found)
+
+
+def test_the_dashboard_loads_no_torch() -> None:
+    files = ("study_record", "model_registry")
+    for name in files:
+        found = imports(SOURCE / "runs" / f"{name}.py")
+        assert not any(n.startswith(("torch", "motet.runs", "motet.data", "motet.client")) for n in found)
+    code = "import sys, motet.web.app; print(sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_flare_is_known_in_the_files_that_are_named_after_it_and_where_kits_are_made() -> None:

@@ -56,6 +56,8 @@ WAYS: dict[str, dict[str, Any]] = {  # methods with settings under which clients
     "fedavg adamw, cosine": {
         "optimiser": "adamw", "decay": 0.1, "lr": 0.01, "schedule": {"kind": "cosine", "warm_up": 1, "over": ROUNDS}
     },
+    "fedper+fedperc": {"k": 2},
+    "scaffold+dapfl": {},
     "fedper+fedopt steps": {"server_optimiser": "yogi", "schedule": {"kind": "step", "every": 1, "over": ROUNDS}},
 }  # fmt: skip
 

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -466,3 +467,11 @@ def test_a_runs_models_predict_frames_and_arrays() -> None:
         plain.predict("c1", np.zeros((2, 3)))
     with pytest.raises(motet.errors.RunError, match="did you mean 'west'"):
         table.model("wst")
+
+
+def test_data_show_who_holds_what_in_a_notebook_and_names_are_text() -> None:
+    from motet.data.load import load
+
+    found = load("wine", {"clients": 3})
+    shown = replace(found, name="<script>")._repr_html_()
+    assert "<script>" not in shown and "client-0" in shown and "<th>test</th>" in shown

@@ -177,11 +177,13 @@ def test_what_is_missing_in_objects_is_refused_and_not_made_up(tmp_path: Path) -
         motet.run(data=frames, target="y", out=tmp_path)
 
 
-def test_frozen_parameters_are_refused(tmp_path: Path) -> None:
+def test_frozen_parameters_stay_and_are_not_sent(tmp_path: Path) -> None:
     net = torch.nn.Linear(13, 3)
     net.weight.requires_grad_(False)
+    run = motet.run(net=net, data="wine", rounds=1, lr=0.1, out=tmp_path / "run")
+    assert any("send 3 of the network's 42 weights" in note for note in run.facts["notes"])
     with pytest.raises(motet.MotetError, match="frozen"):
-        motet.run(net=net, data="wine", out=tmp_path)
+        motet.run(net=net.requires_grad_(False), data="wine", out=tmp_path / "all")
 
 
 def test_no_message_about_a_frame_holds_its_values(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ import signal
 from functools import cache
 from typing import Any
 
+import psutil
+
 from motet.engines.ray_cluster import Cluster, connect
 from motet.engines.ray_crew import Crew, CrewMember
 from motet.engines.ray_work import Inner
+from motet.runs.cluster_worker import ClusterProcess
 
 _NODE = {"num_cpus": 4, "object_store_memory": 100 << 20, "include_dashboard": False}
 
@@ -41,12 +44,18 @@ class TwoNodes:
             self.crews[key] = Crew(self.cluster, actors, 0.5, Inner(*inner))
         return self.crews[key]
 
-    def kill_node(self, place: int) -> None:
-        """As if its plug was pulled."""
-        self.machines.remove_node(self.nodes.pop(place), allow_graceful=False)
+    def kill_node_of(self, member: CrewMember) -> None:
+        """The machine where an actor is, as if its plug was pulled."""
+        raylet = psutil.Process(self.process_of(member)).ppid()
+        gone = next(n for n in self.nodes if raylet in {p.pid for _, p in n.live_processes()})
+        self.nodes.remove(gone)
+        self.machines.remove_node(gone, allow_graceful=False)
 
     def kill_actor(self, member: CrewMember) -> None:
-        os.kill(self.cluster.get(member.ready), signal.SIGKILL)
+        os.kill(self.process_of(member), signal.SIGKILL)
+
+    def process_of(self, member: CrewMember | ClusterProcess) -> int:
+        return int(self.cluster.get(member.ready))
 
     def end(self) -> None:
         self.cluster.ray.shutdown()

@@ -4,10 +4,12 @@ This module is the public interface; everything else may move. Nothing heavy is 
 
 >>> import motet
 >>> sorted(name for name in motet.__all__ if name.islower())[:4]
-['average', 'bounds_of', 'collect', 'compare']
+['advise', 'audit', 'average', 'bounds_of']
 
+- Ask whether it pays: `advise`, which gives an `Advice`.
 - Train: `run`, `compare`, `verify`, `forget`; what they give back: `Run`, `Comparison`, `RoundEnd`, `Model`,
   `Forgotten`.
+- Look back at a run: `contributions`, `audit`.
 - Write a method: `Method`, `verb`, `average`, `collect`, `Ask`, `Turn`, `Vec`, `Data`, `Batch`, `Task`, `descend`;
   for its settings `Positive`, `NotNegative`, `Count`, `Share`; the methods there are: `methods`.
 - Bring data by a function: `FederatedData`, `Pool`, `Column`.
@@ -26,12 +28,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # A second thread waits: drawing initial weights and recording steps change global state of torch.
 _one_at_a_time = threading.RLock()
 
 if TYPE_CHECKING:
     from motet import errors, methods
+    from motet.advice import Advice
     from motet.client import Batch, Column, Data, Task, descend
     from motet.core import Ask, Count, Method, NotNegative, Positive, Share, Turn, average, collect, verb
     from motet.data.federated import FederatedData, Pool
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from motet.guard.private_models.dp_network import DPLogistic, DPNetwork
     from motet.guard.private_models.encrypted_models import EncryptedModel, KeptModel
     from motet.guard.private_models.ranges import bounds_of
+    from motet.nets.frozen import FrozenEncoder
     from motet.published import Feature, Limits, Privacy, Published, publish
     from motet.published import defaults as feature_defaults
     from motet.published import predict as predict_published
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from motet.vec import Vec
 
 __all__ = [
+    "Advice",
     "Ask",
     "Batch",
     "Column",
@@ -68,6 +73,7 @@ __all__ = [
     "Feature",
     "FederatedData",
     "Forgotten",
+    "FrozenEncoder",
     "KeptModel",
     "Limits",
     "Method",
@@ -86,10 +92,13 @@ __all__ = [
     "Task",
     "Turn",
     "Vec",
+    "advise",
+    "audit",
     "average",
     "bounds_of",
     "collect",
     "compare",
+    "contributions",
     "descend",
     "errors",
     "feature_defaults",
@@ -106,6 +115,7 @@ __all__ = [
 ]
 
 _PLACES = {
+    "motet.advice.advise": "Advice",
     "motet.client": "Batch Column Data Task descend",
     "motet.core": "Ask Count Method NotNegative Positive Share Turn average collect verb",
     "motet.data.federated": "FederatedData Pool",
@@ -116,6 +126,7 @@ _PLACES = {
     "motet.guard.private_models.ranges": "bounds_of",
     "motet.published": "Feature Limits Privacy Published publish",
     "motet.report.comparison": "Comparison",
+    "motet.nets.frozen": "FrozenEncoder",
     "motet.runs.predict": "Model",
     "motet.runs.callback": "RoundEnd",
     "motet.runs.forget": "Forgotten",
@@ -141,19 +152,21 @@ def run(
     trust: bool = False,
     **settings: Any,
 ) -> Run:
-    """Run one method on one federation, or continue a run that was stopped. One that is done already, by the
-    same settings, data, code and versions, is read and not run again: its `was_read` is true.
+    """Run one method on one federation, or continue a run that was stopped. One that is done already (same settings,
+    data, code, versions) is read and not run again: its `was_read` is true.
 
     Args:
-        recipe, out: a TOML file that the keywords change; the run's folder, by default one below `runs/`.
+        recipe: a TOML file that the keywords change.
+        out: the run's folder, by default one below `runs/`.
         on_round: called after every round with a `RoundEnd`; an exception in it ends the call.
-        progress, fresh: show the rounds on stderr; delete what the run's folder holds, and run anew.
+        progress: show the rounds on stderr.
+        fresh: delete what the folder holds, and run anew.
         trust: let code run that the file names as `module:name`; what keywords name or hold may run anyway.
         **settings: `method`, `data`, `net` (names or objects), `seed`, single settings (`lr=0.1`), or whole sections.
 
-    Data may be a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict of `(x, y)` arrays, of
-    frames or of torch Datasets by client, or a function; objects are copied into motet's cache (MOTET_CACHE). A net
-    may be a name, an nn.Module class, a function `(shape, outputs) -> Module`, or a module; a method a name or a class.
+    Data: a name or path, a pandas frame (with `target=` and perhaps `client=`), a dict by client of `(x, y)` arrays,
+    frames or torch Datasets, or a function; objects are copied into motet's cache (MOTET_CACHE). A net: a name, an
+    nn.Module class, a function `(shape, outputs) -> Module`, or a module. A method: a name or a class.
 
     >>> import motet, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -161,16 +174,14 @@ def run(
     'done'
     """
     from motet.cli.progress import Progress
-    from motet.runs.build import forget_data
-    from motet.runs.callback import Callback
-    from motet.runs.from_python import sections
-    from motet.runs.recipe import check
+    from motet.runs import build, callback, from_python
+    from motet.runs import recipe as recipes
     from motet.runs.run import log_if_read, run
 
     with _one_at_a_time, Progress(quiet=not progress) as bars:
-        forget_data()
-        made = check(sections(recipe, settings, trust=trust))
-        return log_if_read(run(made, out, Callback(on_round, bars.observer(made)), fresh=fresh))
+        build.forget_data()
+        made = recipes.check(from_python.sections(recipe, settings, trust=trust))
+        return log_if_read(run(made, out, callback.Callback(on_round, bars.observer(made)), fresh=fresh))
 
 
 def compare(
@@ -213,6 +224,27 @@ def compare(
         forget_data()
         planned = study(recipe, methods, settings, grid or {}, seeds, splits, trust)
         return comparison_of(run_study(planned, base, jobs, StudyCallback(on_round, bars), tune, fresh))
+
+
+def advise(
+    recipe: str | Path | None = None, *, rounds: int = 0, trust: bool = False, **settings: Any
+) -> Advice:
+    """Whether it is worth trying to federate: how much clients differ, what their test rows can show, which methods
+    fit. With `rounds`, these methods are trained for so many rounds and scored on validation rows, and each client's
+    gain over training alone is predicted. Test rows are neither looked at nor scored. Data and settings as for `run`.
+
+    >>> import motet
+    >>> motet.advise(data="wine").skew.words
+    'moderate'
+    """
+    from motet.advice import advise
+    from motet.runs.build import forget_data
+    from motet.runs.from_python import sections
+    from motet.runs.recipe import check
+
+    with _one_at_a_time:
+        forget_data()
+        return advise(check(sections(recipe, settings, trust=trust)), rounds, lambda said: None)
 
 
 def verify(folder: str | Path, *, trust: bool = False) -> list[str]:
@@ -265,6 +297,62 @@ def forget(
     if delete_old:
         delete(done.before.folder)
     return done
+
+
+def contributions(
+    folder: str | Path,
+    *,
+    shapley: str = "auto",
+    leave_one_out: bool = True,
+    by: str = "loss",
+    side: str = "auto",
+    seed: int = 0,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Play a run again and measure what each client contributed to it, on validation rows: what `motet contributions`
+    does. `values` has each client's Shapley value with its stated error, and what others lose without it; `trust` the
+    graph, `named` who is named for what. It stays with the run: `Run.contributions` reads it.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = motet.run(method="fedavg", data="wine", clients=4, rounds=1, out=folder)
+    ...     found = motet.contributions(run.folder, leave_one_out=False)
+    ...     sorted(found["values"]) == sorted(run.contributions["values"])
+    True
+    """
+    from motet.audits.measure_contributions import measure
+    from motet.runs.build import forget_data
+
+    with _one_at_a_time:
+        forget_data()
+        how: dict[str, Any] = {"shapley": shapley, "by": by, "side": side, "seed": seed}
+        return measure(folder, leave_out=leave_one_out, trust=trust, **how)
+
+
+def audit(
+    folder: str | Path,
+    *,
+    attacks: Sequence[str] = ("membership", "inversion", "labels", "property"),
+    shadows: int = 16,
+    examples: int = 10,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Attack a run, as `motet audit` does: `figures` has a row for each attack, with its value, its 95 % interval and
+    what guessing finds. `shadows` are runs that are trained to learn the attack from; `examples` are inverted.
+
+    >>> import motet, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = motet.run(method="fedavg", data="wine", clients=4, rounds=1, out=folder)
+    ...     found = motet.audit(run.folder, attacks=["membership"], shadows=0)
+    ...     [f["attack"] for f in found["figures"]]
+    ['loss threshold']
+    """
+    from motet.audits.run_audit import audit as audit_folder
+    from motet.runs.build import forget_data
+
+    with _one_at_a_time:
+        forget_data()
+        return audit_folder(folder, attacks=attacks, shadows=shadows, examples=examples, trust=trust)
 
 
 def __getattr__(name: str) -> Any:

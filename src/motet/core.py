@@ -142,6 +142,10 @@ class Method(Frozen):
     variants: ClassVar[tuple[str, ...]] = ()  # other models that a client may make, scored at the end
     few_weights: ClassVar[bool] = False  # a network that a recipe leaves open is one linear layer
     has_public_models: ClassVar[bool] = False  # whether clients publish models, which everyone sees
+    replies_updates: ClassVar[bool] = True  # whether averaged replies are models or updates, which can be cut
+    counts_cohort: ClassVar[bool] = False  # whether the server's step depends on how many clients were asked
+    # What of a client's rows a privacy budget would not cover, in words, where steps are not all that sees them.
+    beyond_budget: ClassVar[str] = ""
     task: Any  # the network, its loss, and the weights w0 that everyone starts from
 
     @classmethod
@@ -156,6 +160,10 @@ class Method(Frozen):
     def remarks(self) -> list[str]:
         """What a person should know of this method on this task before a run begins, each in a sentence."""
         return []
+
+    def shows_differences(self) -> str:
+        """Why the sums of one round, if they are masked, would show single replies by what they differ in; or ""."""
+        return ""
 
     def start(self, turn: Turn) -> Tree | Talk:
         """The server's state before the first round; may talk with clients, say to group them."""
@@ -280,6 +288,11 @@ class Method(Frozen):
     def public_models(self, data: Any) -> Sequence[Any]:
         """The models that a client with these examples would publish, with manifests; none for most methods."""
         return ()
+
+    def private_steps(self, n: int) -> int:
+        """How many steps of `descend` see a client's n training rows for one round, where nothing else does; 0 where a
+        privacy budget cannot cover the method. A class says so itself: what it inherits does not count."""
+        return 0
 
     def bounded(self, most: float) -> Method:
         """The same method, in whose measuring verbs one example counts at most this much."""

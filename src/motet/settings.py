@@ -37,6 +37,7 @@ _BOUNDS: dict[str, Callable[[float], bool]] = {
     "0 to 1": lambda v: 0 <= v <= 1,
     "0 to 0.5": lambda v: 0 <= v <= 0.5,
     "above 0 and below 1": lambda v: 0 < v < 1,
+    "0 or more, below 1": lambda v: 0 <= v < 1,
     "above 0, up to 1": lambda v: 0 < v <= 1,
 }
 

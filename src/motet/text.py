@@ -21,6 +21,11 @@ TRUTHS = {word: float(value) for pair in TRUTH_PAIRS for value, word in enumerat
 _DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
 
 
+ALL_SITES = (
+    "all sites"  # a client's name where only the mean over sites is known; no site has a space in its name
+)
+
+
 def truths(texts: Iterable[str]) -> list[float] | None:
     """0 or 1 for each text if all are truth values, of one pair or of several: files differ. Of single letters alone
     both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
@@ -114,6 +119,16 @@ def in_cell(value: object) -> object:
         isinstance(value, str) and value != "-" and value.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     )
     return f"'{value}" if runs and not _NUMBER.fullmatch(str(value)) else value
+
+
+def function_name(spec: str) -> str:
+    """A function's own name, of `module:function` or of one that a script or notebook defined; other words stay.
+
+    >>> function_name("losses:one_minus_auc"), function_name("session:hits-1a2b3c4d"), function_name("rmse")
+    ('one_minus_auc', 'hits', 'rmse')
+    """
+    module, _, name = spec.rpartition(":")
+    return printable((name.rpartition("-")[0] or name) if module else spec, 60)
 
 
 def printable(text: str, most: int = 300, *, lines: bool = False) -> str:

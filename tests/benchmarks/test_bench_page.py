@@ -18,3 +18,37 @@ def test_the_page_has_a_row_for_every_side_that_was_measured(tmp_path: Path) -> 
     bench.tables.write(tmp_path, "python benchmarks/bench.py")
     page = (tmp_path / "README.md").read_text()
     assert all(f"\n| {side} " in page for side in ("plain", "motet", "motet-compiled", "flwr", "pfl"))
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    """Rows of all tables of a page, by their first cell."""
+    rows = [
+        [c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")
+    ]
+    return {row[0].removesuffix(" (older code)"): row[1:] for row in rows}
+
+
+def test_the_page_that_compares_systems_has_the_figures_of_the_results() -> None:
+    page = cells(
+        (HERE.parent / "docs/compare.md").read_text().partition("## How fast")[2].partition("PFLlib and")[0]
+    )
+    results = (HERE / "results/README.md").read_text()
+    small, large = (cells(results.partition(f"## {w}:")[2].partition("## ")[0]) for w in ("W1", "W2"))
+    sides = {
+        "motet, compiled": "motet-compiled", "motet": "motet", "pfl 0.6.0, two processes": "pfl",
+        "plain PyTorch loop, as lean as we can write it": "plain",
+        "Flower 1.41.0 simulation, lean clients": "flwr",
+        "plain PyTorch loop with `torch.optim.SGD`": "plain-optim",
+        "Flower 1.41.0 simulation, clients with `torch.optim.SGD`": "flwr-optim",
+    }  # fmt: skip
+    for row, side in sides.items():
+        assert page[row] == [small[side][0], large[side][0] if side in large else "–"], row
+
+
+def test_it_has_those_of_pfllib_and_fl_bench_too() -> None:
+    page = cells((HERE.parent / "docs/compare.md").read_text().partition("seconds of the processor for")[2])
+    peers = cells((HERE / "results/peers/README.md").read_text())
+    assert page["PFLlib d832e76"] == [peers["pfllib"][1]] and page["FL-bench 06e658b"] == [
+        peers["flbench"][1]
+    ]
+    assert page["motet"] == [peers["motet"][1]] and page["motet, compiled"] == [peers["motet-compiled"][1]]

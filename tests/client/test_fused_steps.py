@@ -18,7 +18,9 @@ from motet.client.array_code import CannotGenerate
 from motet.client.client_by_client import why_not_fused
 from motet.client.data import orders
 from motet.client.fused_steps import FusedSteps
-from motet.client.step_library import built
+from motet.client.step_library import built, compiler
+from motet.engines.choose import check_compiler
+from motet.errors import UsageError
 from motet.vec import Vec, stack
 
 pytestmark = pytest.mark.skipif(
@@ -205,17 +207,34 @@ def test_without_a_compiler_steps_are_those_that_are_not_compiled(
     assert all(torch.equal(expected[k], found[k]) for k in found) and calls == []
 
 
+def test_a_compiler_without_its_headers_counts_as_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It would be chosen by engine.compile=auto, and end the run."""
+    bad = tmp_path / "g++"
+    bad.write_text("#!/bin/sh\necho 'error: install the command line tools' >&2\nexit 1\n")
+    bad.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}")
+    monkeypatch.delenv("CXX", raising=False)
+    assert shutil.which("g++") == str(bad) and compiler() is None
+    with pytest.raises(UsageError, match="none that works was found"):
+        check_compiler(True)
+
+
 def test_a_compiler_that_fails_says_why_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bad = tmp_path / "c++"
-    bad.write_text("#!/bin/sh\necho 'error: no space left' >&2\nexit 1\n")
+    bad.write_text(
+        "#!/bin/sh\ncase $2 in -fsyntax-only) exit 0;; esac\necho 'error: no space left' >&2\nexit 1\n"
+    )
     bad.chmod(0o755)
     monkeypatch.setenv("CXX", str(bad))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "cache"
+    folder.mkdir()
     with pytest.raises(CannotGenerate, match="failed: error: no space left"):
-        built("int nothing;")
-    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+        built("int nothing;", folder)
+    assert not [file for file in folder.rglob("*") if file.is_file()]
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

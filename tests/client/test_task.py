@@ -18,12 +18,6 @@ def test_batch_statistics_without_a_policy_are_refused_with_a_reason() -> None:
         Task(net, "classes", 2)
 
 
-def test_dropout_is_refused_unless_it_does_nothing() -> None:
-    with pytest.raises(ValueError, match="Dropout"):
-        Task(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 2)), "classes", 2)
-    Task(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 2)), "classes", 2)
-
-
 def test_the_head_is_the_last_layer() -> None:
     task = Task(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), "classes", 2)
     assert task.head == ("2.weight", "2.bias")

@@ -471,7 +471,7 @@ def written(folder: Path, many: int = 5) -> Path:
     return ledger.path
 
 
-@pytest.mark.parametrize("how", ["changed", "left out", "put in", "no UTF-8", "cut off"])
+@pytest.mark.parametrize("how", ["changed", "left out", "put in", "no UTF-8"])
 def test_a_damaged_chain_is_said_and_the_site_goes_on(tmp_path: Path, how: str) -> None:
     path = written(tmp_path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -480,7 +480,6 @@ def test_a_damaged_chain_is_said_and_the_site_goes_on(tmp_path: Path, how: str) 
         "left out": [*lines[:2], *lines[3:]],
         "put in": [*lines[:2], lines[0], *lines[2:]],
         "no UTF-8": [*lines[:2], b"\xff\xfe\n", *lines[3:]],
-        "cut off": [*lines[:4], lines[4][:30]],
     }[how]
     assert read_ledger(tmp_path)[1] == []
     path.write_bytes(b"".join(damaged))

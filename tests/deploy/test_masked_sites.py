@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from cryptography.hazmat.primitives import hashes
 from msgspec.structs import replace as changed
 
 import sites
@@ -510,3 +511,22 @@ def test_keys_count_if_the_federations_root_vouches_for_their_site(tmp_path: Pat
     assert not a.verify(changed(note, certificate=b"none"), text, note.signature)
     stranger = Member("b", bytes(32), foreign.sign, foreign.verify, certificate=foreign.certificate).keys()
     assert not a.verify(stranger, stranger.signed(bytes(32)), stranger.signature)  # another root
+
+
+def test_the_servers_own_certificates_take_no_part_in_a_sum(tmp_path: Path) -> None:
+    pytest.importorskip("nvflare", reason="kits need the extra motet[flare]")
+    from motet.deploy.demo import free_port
+    from motet.deploy.flare.all_kits import create
+    from motet.deploy.flare.kits import OWNER
+    from motet.deploy.site.site_identity import _key, _padding, certified_identity
+
+    create("care", "localhost", ["a"], tmp_path / "care", free_port())
+    a = certified_identity(tmp_path / "care" / "a" / "startup")
+    server = tmp_path / "care" / "server"
+    for name, crt in (("localhost", "startup/server.crt"), (OWNER, "owner/startup/client.crt")):
+        key = _key((server / crt.replace(".crt", ".key")).read_bytes())
+        note = Member(
+            name, bytes(32), lambda d, k=key: k.sign(d, _padding(), hashes.SHA256()), a.verify,
+            certificate=(server / crt).read_bytes(),
+        ).keys()  # fmt: skip
+        assert not a.verify(note, note.signed(bytes(32)), note.signature)

@@ -16,11 +16,12 @@ from motet.core import average, collect
 from motet.deploy.site.contract import turn_seed
 from motet.deploy.site.dry_run import dry_run, dry_text
 from motet.deploy.site.ledger import read_ledger
-from motet.deploy.site.needs import asks_in, needs_of
+from motet.deploy.site.needs import needs_of
 from motet.deploy.site.policy import Policy, PolicyError
 from motet.deploy.site.service import SiteService
 from motet.deploy.site.table import SiteTable
 from motet.engines.letters import Letter, Reply
+from motet.runs.method_asks import asks_in
 from motet.runs.recipe import method_class, method_names, read
 
 

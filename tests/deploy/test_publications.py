@@ -65,6 +65,16 @@ def test_a_second_run_with_the_stored_model_is_within_a_budget_that_is_spent(tmp
     assert "after epsilon 0.99" in other.ledger.path.read_text()
 
 
+def test_what_was_privately_trained_counts_before_a_model_is_published(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    service = site(tmp_path, replace(OPEN, publish="dp-linear epsilon=1", epsilon=3.0))
+    service.ledger.write(
+        LedgerLine(job="verb", verb="train", run="t", round=0, letter="x", noise=1.0, rate=0.5, steps=2)
+    )
+    assert asked(service, recipe()).refusal, "the offer is refused, so that the run is unknown"
+    assert "of earlier models and private training" in service.ledger.path.read_text()
+
+
 def test_a_site_s_noise_is_not_that_of_the_seed_which_the_server_knows(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     held = recipe(public="dp-linear")
@@ -187,10 +197,13 @@ def test_a_lost_ledger_gives_no_budget_back(tmp_path: Path) -> None:
     policy = replace(OPEN, epsilon=1.0)
     first = model(asked(site(tmp_path, policy), recipe(public="dp-linear", epsilon=1.0)))
     (tmp_path / "kept" / "ledger.jsonl").unlink()
+    service, less = site(tmp_path, policy), recipe(public="dp-linear", epsilon=0.9)
+    assert asked(service, less, 0, "second").refusal  # the stamp beside it tells of a line that is gone
+    (tmp_path / "kept.stamp").unlink()  # the owner gives the ledger up for lost: stored models still count
     service = site(tmp_path, policy)
-    assert asked(service, recipe(public="dp-linear", epsilon=0.9), 0, "second").refusal
+    assert asked(service, less, 0, "third").refusal
     assert "epsilon 0.9 would be published after epsilon 0.99" in service.ledger.path.read_text()
-    assert model(asked(service, recipe(public="dp-linear", epsilon=1.0), 0, "third")) == first
+    assert model(asked(service, recipe(public="dp-linear", epsilon=1.0), 0, "fourth")) == first
 
 
 def test_budgets_of_models_that_an_earlier_version_stored_are_read_off_them(tmp_path: Path) -> None:

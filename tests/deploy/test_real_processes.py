@@ -24,8 +24,9 @@ from motet.runs.run import Run
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_the_demo_comes_out_as_on_the_loop_engine(tmp_path: Path) -> None:
-    said = demo(tmp_path / "care", [], print)
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_demo_comes_out_as_on_the_loop_engine(masked: bool, tmp_path: Path) -> None:
+    said = demo(tmp_path / "care", [], print, masked)
     gaps = [float(v) for v in re.findall(r"loop engine (\S+)", said)]
     assert gaps and max(gaps) <= 1e-6
 

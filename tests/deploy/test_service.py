@@ -288,7 +288,7 @@ def test_messages_of_the_wrong_shape_or_size_or_form_are_refused_and_the_service
 def test_a_runs_name_never_leads_out_of_the_sites_folder(tmp_path: Path, name: str) -> None:
     site = tmp_path / "site"
     asked(sites.service("a", site), replace(ask(), run=name))
-    assert {p.name for p in tmp_path.iterdir()} == {"site"}
+    assert {p.name for p in tmp_path.iterdir()} == {"site", "site.stamp"}  # of the ledger
     assert {p.name for p in site.iterdir()} <= {"key", "runs", "ledger.jsonl", "ledger.lock"}
 
 

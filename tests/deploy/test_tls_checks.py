@@ -24,6 +24,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 
@@ -31,6 +32,7 @@ from nvflare.fuel.f3.drivers.net_utils import get_ssl_context
 
 from motet.deploy.demo import free_port
 from motet.deploy.flare import certificates as certs
+from motet.deploy.flare import credentials
 from motet.deploy.flare.all_kits import create
 from motet.deploy.flare.authority import LIST, Authority, open_authority
 from motet.deploy.flare.credentials import (
@@ -136,6 +138,29 @@ def test_a_revoked_site_is_refused_with_the_reason_and_a_renewed_one_let_in(care
         accept(care.west.folder, care.authority.sign(certs.request_pem(key, "west"), replace=True))
         take_list(care.server, (care.authority.own / LIST).read_bytes())
         assert check_server(care.west) == []
+
+
+def test_lists_of_one_second_are_newer_one_after_the_other(care: Care) -> None:
+    signer = care.authority.signer
+    found = [x509.load_pem_x509_crl(certs.list_pem(signer, (), n)).last_update_utc for n in (1, 2, 3)]
+    assert found[0] < found[1] < found[2] < datetime.now(UTC)
+
+
+def test_a_reason_that_is_lost_behind_what_was_sent_is_asked_for_again(
+    care: Care, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may close before it reads our question; its reason is then lost with the connection."""
+    honest, asked = credentials.refusal_of, []
+
+    def crossed(secure: ssl.SSLSocket, quiet: bool) -> str:
+        asked.append(quiet)
+        return honest(secure, quiet) if quiet else "it gives no reason"
+
+    monkeypatch.setattr(credentials, "refusal_of", crossed)
+    with serving(care.server):
+        care.revoke("west", care.server)
+        refused(care.west, "refuses the certificate of west: it was revoked")
+    assert asked[-2:] == [False, True]
 
 
 def refused(kit: Kit, message: str) -> None:

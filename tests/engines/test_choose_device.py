@@ -34,7 +34,7 @@ THERE = partial(choose, "auto", steps=lambda _: 10, device="pretended")
 WORDS = ["data=wine", "train.rounds=2", "method.lr=0.1", "save.models=none"]
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:7", "mps", "pretended:5", ""])
+@pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:7", "mps", "meta", "pretended:5", "cpu:0", ""])
 def test_a_device_that_is_not_there_is_refused_with_a_hint(name: str) -> None:
     with pytest.raises(UsageError, match="engine.device is") as e:
         device_named(name)

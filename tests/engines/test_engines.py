@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -259,3 +260,17 @@ def test_compiled_steps_that_were_asked_for_are_refused_without_a_compiler(
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(UsageError, match=r"needs a C\+\+ compiler"):
         Choice("vmap", 5, True).build(clients_data)
+
+
+def test_threads_give_warning_filters_back(task: Task, clients_data: dict[str, ClientData]) -> None:
+    class Careless(Local):
+        @verb(solo=True)
+        def clear(self, sent: Any, keep: Any, data: Any) -> Any:
+            warnings.resetwarnings()
+            return torch.zeros(()), keep
+
+    engine, method = Threads(clients_data, workers=2), Careless(task)
+    before = list(warnings.filters)
+    engine.begin(method, turn(engine))
+    assert before and len(engine.ask(collect(method.clear, engine.clients))) == len(clients_data)
+    assert list(warnings.filters) == before

@@ -83,12 +83,12 @@ def test_one_row_more_moves_the_sum_by_the_clipping_length_at_most(seed: int, le
 
 def test_less_budget_needs_more_noise_and_what_is_spent_is_within_it() -> None:
     pytest.importorskip("opacus")
-    from motet.guard.private_models.dp_network import noise, spent
+    from motet.guard.accounting import NoisySteps, epsilon_of, noise_for
 
-    sigmas = [noise(e, 1e-5, 0.1, 50, "rdp") for e in (0.5, 2.0, 8.0)]
+    sigmas = [noise_for(e, 1e-5, 0.1, 50, "rdp") for e in (0.5, 2.0, 8.0)]
     assert sigmas[0] > sigmas[1] > sigmas[2]
     for e, sigma in zip((0.5, 2.0, 8.0), sigmas, strict=True):
-        assert 0.9 * e < spent(sigma, 1e-5, 0.1, 50, "rdp") <= e
+        assert 0.9 * e < epsilon_of([NoisySteps(sigma, 0.1, 50)], 1e-5, "rdp") <= e
 
 
 @pytest.mark.parametrize("hidden", [(), (8,)])

@@ -166,6 +166,14 @@ def test_fedamps_attention_by_hand() -> None:
     assert xi.sum(1).tolist() == pytest.approx([1, 1, 1])
 
 
+@engines
+def test_fedamp_pulls_to_the_mixture_by_hand(engine: Any) -> None:
+    # Two epochs from u = 1, lam 1. a: 1.4, then 2 (1.4 - 3) + (1.4 - 1) = -2.8: 1.68. b: 0.2, then 1.6 - 0.8: 0.12.
+    here = engine(TWO)
+    after(FedAMP(one_number(), lr=0.1, batch=4, epochs=2, lam=1.0), here, 1)
+    assert [number(here.keeps.get(c)) for c in "ab"] == pytest.approx([1.68, 0.12])
+
+
 def test_fedamp_without_attention_is_local_training(task: Any, clients_data: Any) -> None:
     here, alone = Loop(clients_data), Loop(clients_data)
     after(FedAMP(task, alpha=0.0, lam=0.0), here, 3)

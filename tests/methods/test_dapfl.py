@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -71,7 +72,7 @@ def test_the_state_is_loss_and_accuracy_on_training_examples(
     data.begin(DapFL(task), turn(data, 0))
     train = clients_data["c03"].train.take()
     right = task.predict(task.w0, train.x).argmax(-1) == train.y
-    found = DapFL(task).state(task.w0, data.data("c03"))
+    found = DapFL(task).state(partial(task.predict, task.w0), data.data("c03"))
     assert found.tolist() == pytest.approx([task.loss(task.w0, train).item(), right.float().mean().item()])
 
 

@@ -65,9 +65,9 @@ def test_momentum_0_and_rate_1_is_fedavg_to_the_bit(make: Any, task: Any, client
     assert all(torch.equal(a, found["x"][k]) for k, a in plain.items())
 
 
-OWN_STEPS = {"fedrecon", "reptile", "scaffold"}  # settings of their own for the server's step
+OWN_STEPS = {"fedrecon", "pfedhn", "reptile", "scaffold"}  # settings of their own for the server's step
 OTHER_STATES = {"feddyn", "fedperc", "grouptune", "local", "page", "pfa", "stacking", "swarm"}
-OTHER_STATES |= {"cfl", "fedamp", "feddbe", "fedfomo", "fedproto", "fedsoft", "ifca"}
+OTHER_STATES |= {"cfl", "fedamp", "feddbe", "fedfomo", "fedpac", "fedproto", "fedsoft", "ifca", "l2gd"}
 AVERAGE = sorted({*method_names()} - OWN_STEPS - OTHER_STATES - {"centralised", "fedopt"})
 
 

@@ -20,7 +20,7 @@ from rounds import TWO, after, apart, one_number
 
 REFUSE_ADAM = {"pfedme", "scaffold"}
 OTHERWISE = {"stacking", "swarm"}  # no gradient descent
-CHOOSE = {"dapfl", "page"}  # clients choose epochs and rates themselves
+CHOOSE = {"dapfl", "page", "l2gd"}  # clients choose epochs and rates themselves, or a coin does
 
 
 @pytest.mark.parametrize("name", [n for n in method_names() if n not in OTHERWISE])

@@ -59,6 +59,16 @@ def test_halves_share_no_row_unless_there_is_one_row() -> None:
     assert first.live.tolist() == second.live.tolist() == [1, 0, 0, 0]
 
 
+def test_perfedavg_adapts_by_epochs_or_by_steps_and_not_in_what_it_sends() -> None:
+    # Batches of one. b at 1: an epoch of three steps with 0.05 goes 0.6, 0.36, 0.216; one step goes to 0.6.
+    here, w = Loop(TWO), one_number().w0
+    after(FedAvg(one_number()), here, 1)
+    for tune_steps, expected in ((0, 0.216), (1, 0.6)):
+        method = PerFedAvg(one_number(), batch=1, inner_lr=0.05, tune_steps=tune_steps)
+        assert number(method.personal(w, (), here.data("b")).args[0]) == pytest.approx(expected)
+        assert number(method.trained_model(w, w, (), here.data("b")).args[0]) == 1
+
+
 # ---- Reptile ----
 
 
@@ -101,6 +111,14 @@ def test_apfls_alpha_takes_one_step_a_round_and_stays_a_share(engine: Any) -> No
     assert [float(here.keeps.get(c)["alpha"]) for c in "ab"] == pytest.approx([0.801, 0.456], abs=1e-5)
     after(APFL(one_number(), lr=0.1, batch=4), here, 12)
     assert all(0 <= float(here.keeps.get(c)["alpha"]) <= 1 for c in "ab")
+
+
+@engines
+def test_apfls_alpha_may_have_a_rate_of_its_own(engine: Any) -> None:
+    # As above; slopes of alpha are -3.01 and 0.44.
+    here = engine(TWO)
+    after(APFL(one_number(), lr=0.1, batch=4, alpha_lr=0.05), here, 2)
+    assert [float(here.keeps.get(c)["alpha"]) for c in "ab"] == pytest.approx([0.6505, 0.478], abs=1e-5)
 
 
 def test_apfl_with_alpha_1_is_local_training_and_with_alpha_0_fedavg(task: Any, clients_data: Any) -> None:

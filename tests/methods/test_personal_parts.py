@@ -1,4 +1,4 @@
-"""FedRep, FedBN, LG-FedAvg and FedBABU: which part of a network is whose, by hand and in limits.
+"""FedRep, FedBN, LG-FedAvg and FedBABU: which part of a network is whose, and whose statistics, by hand and in limits.
 
 Networks are head * body * x, both numbers 1. Client a has one example (1, 3), client b three examples (2, 0); lr 0.1.
 """
@@ -16,13 +16,20 @@ from motet.client import Batch, Task, descend
 from motet.core import MethodUnfit
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
+from motet.methods.apfl import APFL
+from motet.methods.fedala import FedALA
 from motet.methods.fedavg import FedAvg
 from motet.methods.fedbabu import FedBABU
 from motet.methods.fedbn import FedBN
+from motet.methods.fedcp import FedCP
 from motet.methods.fedper import FedPer
+from motet.methods.fedprox import FedProx
 from motet.methods.fedrep import FedRep
+from motet.methods.fenda import FENDA
+from motet.methods.gpfl import GPFL
 from motet.methods.lgfedavg import LGFedAvg
 from motet.methods.local import Local
+from motet.methods.superfed import SuPerFed
 from motet.vec import Vec
 from rounds import TWO, after, apart, one_number
 
@@ -97,6 +104,56 @@ def test_fedbn_is_fedavg_without_such_layers_and_says_so(task: Any, clients_data
     assert "this is fedavg" in FedBN(task).remarks()[0] and FedBN(with_norm("group")).remarks() == []
 
 
+# ---- statistics of BatchNorm ----
+
+
+def test_apfl_with_alpha_1_learns_the_statistics_of_local_training(clients_data: Any) -> None:
+    task, here, alone = with_norm("batch"), Loop(clients_data), Loop(clients_data)
+    w = after(method := APFL(task, alpha=1.0, adaptive=False), here, 2)
+    after(Local(task), alone, 2)
+    expected = alone.keeps.get("c07")
+    (own,) = method.personal(w, here.keeps.get("c07"), here.data("c07")).args
+    assert apart(here.keeps.get("c07")["v"], expected) < 1e-5 and apart(own, expected) < 1e-5
+
+
+def test_superfeds_shared_model_learns_the_statistics_of_fedprox(clients_data: Any) -> None:
+    task = with_norm("batch")
+    found = [
+        after(m, Loop(clients_data), 2) for m in (SuPerFed(task, first=9, mu=0.3), FedProx(task, mu=0.3))
+    ]
+    assert apart(*found) < 1e-5 and float(found[0]["1.running_mean"].abs().min()) > 0
+
+
+def test_fedala_mixes_the_last_layer_and_no_statistics(clients_data: Any) -> None:
+    method = FedALA(with_norm("batch"))
+    assert method.top() == ["3.weight", "3.bias"]
+    after(method, Loop(clients_data), 2)
+
+
+@pytest.mark.parametrize("make", [APFL, FedCP, FENDA, GPFL, SuPerFed])
+def test_personal_models_are_given_the_clients_own_statistics(make: Any, clients_data: Any) -> None:
+    task, here = with_norm("batch"), Loop(clients_data)
+    task.statistics, task.net.statistics = "local", "local"
+    state = after(method := make(task), here, 1)
+    data = here.data("c07")
+    own = task.at_home(method.personal(state, here.keeps.get("c07"), data), data)
+    first = next(a for a in own.args if isinstance(a, dict) and "1.running_mean" in a)
+    z = data.x[: int(data.n)] @ first["0.weight"].T + first["0.bias"]
+    assert torch.allclose(first["1.running_mean"], z.mean(0), atol=1e-5)
+
+
+def test_a_predictor_that_hides_its_weights_is_refused(clients_data: Any) -> None:
+    task, here = with_norm("batch"), Loop(clients_data)
+    task.statistics, task.net.statistics = "local", "local"
+    after(Local(task), here, 1)
+
+    def hidden(joined: Vec, x: Any) -> Any:
+        return task.predict(joined.split("w")[0], x)
+
+    with pytest.raises(TypeError, match="hidden predicts with weights that are none of its arguments"):
+        task.at_home(partial(hidden, Vec.join(w=task.w0)), here.data("c07"))
+
+
 @engines
 def test_a_round_of_fedbabu_is_fedavgs_of_the_body_under_the_first_head(engine: Any) -> None:
     here = engine(TWO)
@@ -113,6 +170,8 @@ def test_fedbabu_tunes_head_and_body_for_its_own_use(task: Any, clients_data: An
     (own,) = method.personal(body, (), here.data("c03")).args
     whole = Vec(body | task.w0.pick(task.head))
     assert apart(own, descend(task.loss, whole, here.data("c03"), lr=0.1, epochs=2, batch=16)) == 0
+    (trained,) = method.trained_model((), body, (), here.data("c03")).args
+    assert apart(trained, whole) == 0
 
 
 @pytest.mark.parametrize("method", [LGFedAvg, FedBABU])

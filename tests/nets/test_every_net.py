@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from motet.client.dropout import DrawnByArithmetic, Draws
 from motet.nets import NetError, build, names, source
 from motet.settings import fields_of
 
@@ -59,12 +60,15 @@ def test_the_last_layer_is_linear_and_named_head(name: str) -> None:
 
 
 @every_net
-def test_nothing_is_drawn_while_a_net_runs(name: str) -> None:
+def test_nothing_is_drawn_in_use_and_by_arithmetic_alone_in_training(name: str) -> None:
     shape, net = smallest(name)
     before, x = torch.get_rng_state(), examples(3, shape)
-    assert torch.equal(net.train()(x), net.train()(x))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert not any(isinstance(m, nn.modules.dropout._DropoutNd) for m in net.modules())
+    assert torch.equal(net.eval()(x), net.eval()(x))
+    trained = []
+    for _ in range(2):
+        with DrawnByArithmetic(Draws(torch.tensor(0), 0)):
+            trained.append(net.train()(x))
+    assert torch.equal(*trained) and torch.equal(torch.get_rng_state(), before)
 
 
 @every_net

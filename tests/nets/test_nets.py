@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from motet.client import Batch, Task
+from motet.errors import UsageError
 from motet.nets import NetError, build, default_net
 from motet.trusted_code import trust_names
 from motet.vec import Vec
@@ -307,4 +308,16 @@ def test_the_default_net_suits_the_examples():
     assert default_net("numbers", (30,)) == "regression"
     assert default_net("classes", (1, 8, 8)) == "mlp"
     assert default_net("classes", (3, 32, 32)) == "cnn"
-    assert default_net("classes", (80,), symbols=True) == "lstm"
+    assert default_net("classes", (80,), "symbols") == "lstm"
+    assert default_net("classes", (64,), "words") == "transformer"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_weights_of_16_bits_are_refused_before_training_and_frozen_ones_are_not(dtype: torch.dtype) -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    net[0].to(dtype).requires_grad_(False)
+    Task(net, "classes", 2)
+    with pytest.raises(
+        UsageError, match=r"weight '1.weight' of the network is b?float16, (?s:.*)hint: net.float\(\)"
+    ):
+        Task(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2).to(dtype)), "classes", 2)

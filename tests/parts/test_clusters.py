@@ -97,3 +97,17 @@ def test_agreement_is_the_adjusted_rand_index() -> None:
     a = np.array([0, 0, 1, 1])
     assert clusters.agreement(a, 1 - a) == 1.0
     assert clusters.agreement(a, np.array([0, 1, 0, 1])) == pytest.approx(-0.5)
+
+
+def test_two_groups_are_the_best_of_all_by_their_most_similar_pair() -> None:
+    """Sattler et al. 2020, Algorithm 1: tried against all ways to divide six rows."""
+
+    def across(similarity: Any, first: Any) -> float:
+        return float(similarity[np.ix_(first, ~first)].max())
+
+    for seed in range(20):
+        rows = np.random.default_rng(seed).normal(size=(6, 3))
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        ways = [np.array([way >> i & 1 for i in range(6)], bool) for way in range(1, 32)]
+        best = min(across(unit @ unit.T, way) for way in ways)
+        assert across(unit @ unit.T, clusters.bipartition(unit @ unit.T) == 0) == pytest.approx(best)

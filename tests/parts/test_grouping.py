@@ -15,7 +15,6 @@ from torch import nn
 from grouped_clients import ENGINES, both, engines_and_both, few, kinds, opposites, three_layers
 from motet.client import Batch, ClientData, Task
 from motet.core import MethodUnfit, NoReply, Turn, average
-from motet.deploy.site.needs import asks_in
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.wrappers.hostile import Hostile
@@ -23,6 +22,7 @@ from motet.methods.fedavg import FedAvg
 from motet.methods.fedperc import FedPerC
 from motet.methods.pfa import PFA
 from motet.parts import clusters
+from motet.runs.method_asks import asks_in
 from rounds import after, apart, one_number, turn
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from motet.published.folder import load_all, save
+from motet.published.outbox import from_outbox
 from strangers import honest
 
 
@@ -16,6 +17,23 @@ from strangers import honest
 def folder(tmp_path: Path) -> Path:
     save(honest("ann"), tmp_path)
     return tmp_path
+
+
+@pytest.mark.parametrize("client", ["Klinik Süd", "病院 3", "ward 5%", "A/B: north", "..", "x" * 200])
+def test_files_have_the_names_of_clients_as_people_write_them(tmp_path: Path, client: str) -> None:
+    saved = save(honest(client), tmp_path)
+    assert saved.parent == tmp_path and len(list(tmp_path.iterdir())) == 2
+    assert from_outbox(tmp_path).client == client == load_all(tmp_path)[0][0].client
+    assert saved.name == f"{client}.onnx" or {*"%/."} & {*client}
+
+
+def test_files_of_earlier_versions_are_read_and_replaced(tmp_path: Path) -> None:
+    saved = save(honest("Süd"), tmp_path)
+    for path in (saved, saved.with_suffix(".json")):
+        path.rename(tmp_path / f"S%C3%BCd{path.suffix}")
+    assert [m.client for m in load_all(tmp_path)[0]] == ["Süd"] and from_outbox(tmp_path).client == "Süd"
+    save(honest("Süd"), tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Süd.json", "Süd.onnx"]
 
 
 @pytest.mark.parametrize("end", ["onnx", "json"])

@@ -72,6 +72,19 @@ def test_intervals_of_all_cases_cover_the_truth(simulate, effect, clients):
     assert effect != "none" or claimed <= 0.05
 
 
+@pytest.mark.parametrize(("clients", "splits"), [(4, 2), (4, 3), (10, 3)])
+def test_few_splits_give_wide_intervals_and_never_absurd_ones(clients, splits):
+    rng = np.random.default_rng(1)
+    widths = []
+    for _ in range(300):  # a split moves all clients, and they differ: variances nearly cancel in some draws
+        gains = (
+            rng.normal(0, 0.3, (clients, 1)) + rng.normal(0, 1, splits) + rng.normal(0, 1, (clients, splits))
+        )
+        found = interval(gains.ravel(), np.repeat(range(clients), splits), [*range(splits)] * clients)
+        widths.append((found.high - found.low) / gains.std())
+    assert max(widths) < 100  # 1e7 to 1e84 where degrees of freedom may fall below those of any part
+
+
 def test_the_gains_of_a_client_over_seeds_are_averaged_first():
     found = interval([0.0, 2.0, 5.0], ["a", "a", "b"], [0, 1, 0])
     assert (found.mean, found.units) == (3.0, 2)

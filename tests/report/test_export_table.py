@@ -145,7 +145,7 @@ def test_figures_are_one_command(
     command = ["figures", *map(str, folders), "--to", str(tmp_path / "f"), "--format"]
     assert main([*command, "svg"]) == 0
     found = capsys.readouterr().out.split()
-    assert all(Path(path).exists() and path.endswith(".svg") for path in found) and len(found) == 5
+    assert all(Path(path).exists() and path.endswith(".svg") for path in found) and len(found) == 6
     assert main([*command, "gif"]) == 2
     assert "hint: there are: pdf, svg, png" in capsys.readouterr().err
 

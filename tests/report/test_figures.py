@@ -61,6 +61,35 @@ def test_no_two_methods_look_the_same() -> None:
     assert len(set(lines)) == 24  # without any marker too
 
 
+def test_no_colour_is_given_twice_among_nine_methods_and_the_references() -> None:
+    found = figures.styles_of(["local", "centralised", *(f"m{i}" for i in range(9))])
+    assert len({style.colour for style in found.values()}) == 11
+
+
+SIGHT = {  # Machado, Oliveira and Fernandes 2009: what eyes without green, without red, and with both make of light
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "full": np.eye(3).tolist(),
+}  # fmt: skip
+
+
+def lightness_and_hue(colour: str, sight: str) -> np.ndarray:
+    """CIELAB of a colour as these eyes see it."""
+    parts = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.array(SIGHT[sight]) @ linear, 0, 1)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = np.cbrt(to_xyz @ seen / np.array([0.9505, 1.0, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", list(SIGHT))
+def test_colours_can_be_told_apart_by_all_eyes(sight: str) -> None:
+    found = [lightness_and_hue(colour, sight) for colour in figures.PALETTE]
+    apart = [np.linalg.norm(a - b) for i, a in enumerate(found) for b in found[:i]]
+    assert min(apart) > 15  # 2.3 is the least that is seen when two colours lie side by side
+
+
 @pytest.mark.parametrize("wanted", [[0.5] * 12, [0.99, 1.0, 1.0], [0.0, 0.01, 0.3, 0.31, 0.32], [0.7]])
 def test_names_at_the_lines_ends_stand_apart_and_inside(wanted: list[float]) -> None:
     places = curves.spread(wanted, 0.08, 0.0, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -86,7 +87,7 @@ def test_names_from_a_store_are_escaped_everywhere(page):
 
 
 def test_a_page_fetches_nothing(page):
-    assert all(link.startswith("#") for link in Tags(page).links)
+    assert all(link.startswith(("#", "data:text/csv;")) for link in Tags(page).links)
     assert not re.search(r"@import|url\((?!#)", page)
     assert "default-src &#39;none&#39;" in page
 
@@ -103,6 +104,18 @@ def test_ids_of_pictures_do_not_clash(page):
 def test_text_in_pictures_is_text_and_ink_is_the_pages(page):
     svg = page.split("<svg")[1]
     assert ">finetune</text>" in svg and "fill: currentColor" in svg and "#010203" not in svg
+
+
+def test_numbers_of_a_figure_can_be_saved_from_the_page(page):
+    links = [link for link in Tags(page).links if link.startswith("data:text/csv;")]
+    assert len(links) == page.count("<figure") == page.count('class="drawing"')
+    first = base64.b64decode(links[0].split("base64,")[1]).decode()
+    assert first.startswith("label,side,round,score") and "\nfinetune,personal,0," in first
+
+
+def test_each_figure_is_told_in_words(page):
+    told = re.findall(r'<svg role="img" aria-label="([^"]+)"', page)
+    assert len(told) == page.count("<svg") and all(len(text) > 40 for text in told)
 
 
 def test_a_single_run_has_a_page(make, tmp_path):
@@ -170,7 +183,8 @@ document.querySelector("iframe").addEventListener("load", event => {{
     r => Math.min(r.width, r.height)));
   document.querySelector("pre").textContent = JSON.stringify({{
     page: page.documentElement.scrollWidth, tables: all(".wide").map(e => e.scrollWidth - e.clientWidth),
-    figures: shown.length, letters: shown.map(letters)}});
+    figures: shown.length, letters: shown.map(letters),
+    drawings: all("a.drawing").filter(e => e.href.startsWith("data:image/svg+xml") && !e.hidden).length}});
 }});</script>"""
 
 
@@ -188,8 +202,8 @@ def test_nothing_scrolls_sideways_that_need_not_and_letters_stay_readable(make, 
         frame, tmp_path, "--allow-file-access-from-files", "--virtual-time-budget=9000", size, "--dump-dom"
     )
     found = json.loads(re.findall(r"<pre>(.*?)</pre>", text)[0])
-    assert found["page"] <= width and found["figures"] == 5
-    assert min(found["letters"]) > 6  # pixels: across the smallest letters, names on their side among them
+    assert found["page"] <= width and found["figures"] == found["drawings"] == 6
+    assert min(found["letters"]) >= 6  # pixels: across the smallest letters, names on their side among them
     assert width < 1300 or set(found["tables"]) == {0}
 
 

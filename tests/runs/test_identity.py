@@ -21,7 +21,7 @@ from torch import nn
 import motet
 from motet.cli.main import main
 from motet.data.code_digest import digest
-from motet.runs import identity
+from motet.runs import identity, versions
 from motet.runs.recipe import read
 from motet.runs.run import NoProgress, RunError, Stopped, run, verify
 from rewritten import rewritten
@@ -442,14 +442,14 @@ def test_motets_own_source_is_part_of_it_but_not_what_only_shows_results(
     def of(**files: str) -> str:
         root = tmp_path / "copy"
         for name, text in {
-            "runs/identity.py": "",
+            "runs/versions.py": "",
             "methods/ditto.py": "a",
             "cli/main.py": "a",
             **files,
         }.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
-        monkeypatch.setattr(identity, "__file__", str(root / "runs" / "identity.py"))
-        return identity.source_digest.__wrapped__()
+        monkeypatch.setattr(versions, "__file__", str(root / "runs" / "versions.py"))
+        return versions.source_digest.__wrapped__()
 
     assert of() == of(**{"cli/main.py": "b"}) != of(**{"methods/ditto.py": "b"})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 import motet
 from motet.client import population
 from motet.client.population import NumberedNames, Population
-from motet.data import client_views
+from motet.data import client_views, copied_rows
 from motet.data.federated import DataError, Pool
 from motet.data.load import load
 from motet.data.sets import synthetic
@@ -26,6 +27,7 @@ from motet.errors import Damaged
 from motet.report.read import read as read_runs
 from motet.report.tables import summary
 from motet.runs import build, keep_place
+from motet.runs.cluster import largest_shard
 from motet.runs.compare_runs import differences
 from motet.runs.recipe import read
 from motet.runs.run import NoProgress, Stopped, run
@@ -133,6 +135,16 @@ def test_rows_that_are_drawn_when_needed_are_those_of_the_pool(many: None) -> No
         assert torch.equal(part.y, torch.from_numpy(pool.y[rows]))
 
 
+def test_what_is_known_from_counts_of_rows_draws_nobody(many: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    one = synthetic.one_of_page
+    monkeypatch.setattr(synthetic, "one_of_page", lambda *a: drawn.append(a[-1]) or one(*a))
+    federated = load("synthetic", {"clients": 12})
+    monkeypatch.setattr(copied_rows, "_MOST_VALUES", 12 * 210 * 30 - 1)
+    assert copied_rows.remarks(federated) == [] and drawn == []
+    assert largest_shard(federated.clients_data, 5) == 5 * 300 * (30 * 4 + 16) and drawn == [0]
+
+
 def test_settings_that_would_divide_rows_anew_are_refused(many: None) -> None:
     with pytest.raises(DataError, match="data.val = 0.3"):
         load("synthetic", {"clients": 12, "val": 0.3})
@@ -166,6 +178,17 @@ def test_states_go_to_the_disk_where_they_would_not_fit(
     assert not keep_place.keeps_on_disk("auto", found.method, clients)
 
 
+def test_large_states_on_disk_make_large_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = build.resolve(read(words=WORDS))
+    given = found.method, found.training.clients_data
+    assert keep_place.page_size("disk", *given) == 4096
+    monkeypatch.setattr(keep_place, "_LARGE", keep_place.kept_bytes(*given))
+    assert keep_place.page_size("memory", *given) == 4096
+    for page in (keep_place.page_size("disk", *given), 4096):  # what a file has, it keeps
+        with closing(Store(tmp_path, writing=True, page=page)) as store:
+            assert store.db.execute("PRAGMA page_size").fetchone() == (65536,)
+
+
 def test_a_database_whose_states_had_one_checksum_is_read_and_goes_on(tmp_path: Path) -> None:
     from motet.checksums import rows_checksum
 
@@ -185,3 +208,19 @@ def test_a_database_whose_states_had_one_checksum_is_read_and_goes_on(tmp_path: 
         db.execute("DELETE FROM keeps WHERE client = 'client-2'")
     with pytest.raises(Damaged, match="what clients keep since round"):
         Store(tmp_path / "old").check()
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_clients_that_no_cohort_had_are_counted_in_a_note(place: str, tmp_path: Path) -> None:
+    """Ditto's own models of such clients are untrained, and a mean over them says little of the method."""
+    few = ran(tmp_path / "few", "train.cohort=2", "train.rounds=1", f"engine.keep={place}")
+    assert few.facts["untrained"] == [4, 6]
+    notes = read_runs([few.folder])[0].notes
+    assert any(
+        note.startswith("4 of 6 scored clients had not trained by the reported round") for note in notes
+    )
+
+
+def test_a_model_that_all_clients_share_is_trained_for_everyone(tmp_path: Path) -> None:
+    words = ["method=fedavg", "train.cohort=2", "train.rounds=1", "guard.bits=8"]
+    assert ran(tmp_path, *words).facts["untrained"] == []

@@ -480,3 +480,12 @@ def test_a_run_that_shares_nothing_says_so_before_it_begins_and_in_its_report(
     assert "note: fedper keeps the last layer at the clients" in said and "hint: net=mlp" in said
     (note,) = read_runs([tmp_path / "run"])[0].notes
     assert note.startswith("Fedper keeps the last layer") and "training alone" in note
+
+
+def test_a_folder_with_a_colon_in_its_name_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Libraries take x:y/z for an address."""
+    monkeypatch.chdir(tmp_path)
+    done = small(Path("cpu:0"), "train.rounds=1")
+    assert done.facts["status"] == "done" and (tmp_path / "cpu:0" / "predictions.parquet").exists()

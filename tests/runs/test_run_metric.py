@@ -15,10 +15,10 @@ from motet.cli.main import main
 from motet.report.read import read as read_report
 from motet.runs.choose_metric import auto_metric
 from motet.runs.compare_runs import differences
+from motet.runs.mean_scores import mean_score
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import RunError, run, verify
 from motet.runs.store import METRICS, Store
-from motet.runs.trainer import mean_score
 from rewritten import rewritten
 
 WINE = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=3", "save.models=none"]
@@ -298,3 +298,29 @@ def test_a_run_error_names_the_function(tmp_path: Path, monkeypatch: pytest.Monk
     module(tmp_path, monkeypatch, "own_word", text)
     with pytest.raises(RunError, match="own_word:score, client client-(.|\n)*good"):
         run(read(words=[*WINE, "train.metric=own_word:score"]), tmp_path / "r")
+
+
+def test_an_own_metric_is_shown_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "def miss(targets, p):\n    return float((p.argmax(1) != targets).mean())\nmiss.smaller_is_better = True\n"
+    module(
+        tmp_path, monkeypatch, "named_miss", text + "def hits(targets, p):\n    return 1 - miss(targets, p)\n"
+    )
+    runs = [str(tmp_path / name) for name in ("miss", "hits")]
+    for folder in runs:
+        words = [*WINE, f"train.metric=named_miss:{Path(folder).name}", "method=stacking", "train.rounds=1"]
+        assert main(["run", *words, "--out", folder]) == 0
+    shown = capsys.readouterr()
+    assert "personal miss 0." in shown.err and "own metric" not in shown.out + shown.err
+    assert main(["show", runs[0]]) == 0
+    shown = capsys.readouterr()
+    assert "miss, mean ± sd over" in shown.out and "own metric" not in shown.out
+    assert main(["report", runs[0], "--to", str(tmp_path / "r.html")]) == 0
+    page = (tmp_path / "r.html").read_text()
+    assert "own metric" not in page and "Validation is miss on" in page
+    capsys.readouterr()
+    assert (
+        main(["report", *runs, "--to", str(tmp_path / "both.html")]) == 2
+    )  # two metrics of one's own are not one
+    assert "their metric differs (named_miss:hits, named_miss:miss)" in capsys.readouterr().err

@@ -162,7 +162,9 @@ def test_a_replay_tells_membership_in_a_simulation_and_not_at_an_organisation() 
 @pytest.mark.timeout(3600)
 def test_membership_at_epsilon_1_is_told_no_better_than_epsilon_allows_in_200_trials() -> None:
     pytest.importorskip("opacus")
-    assert told_right(200, 40, secret=True) <= 0.5 + ADVANTAGE / 2
+    found = told_right(200, 40, secret=True)
+    print(f"told right: {found:.3f}, epsilon 1 allows {0.5 + ADVANTAGE / 2:.3f}")
+    assert found <= 0.5 + ADVANTAGE / 2
 
 
 def test_simulated_medians_are_spread_as_those_of_opendp() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
+from motet.stacking.families import forest
 from motet.stacking.predictions import predictions, step_of
 from motet.stacking.stack import Stack, StackRows, StackSettings, build, divide, held_out, score
 
@@ -158,3 +160,13 @@ def test_equal_votes_for_two_classes_stay_equal() -> None:
     for off in (-2e-7, 0.0, 2e-7):
         p = Stack(Half(off), None, (), {}, (0, 1), step=step).predict(np.zeros((3, 1)), None, {})
         assert (p == 0.5).all()
+
+
+def test_forests_are_quiet_where_another_thread_took_the_warning_filters_away() -> None:
+    some, heard = rows(40), list[str]()
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: heard.append(str(message))  # type: ignore[assignment]
+        warnings.resetwarnings()
+        forest("classes", 0, 3).fit(some.x, some.y)
+        warnings.warn("another one", stacklevel=1)
+    assert heard == ["another one"]

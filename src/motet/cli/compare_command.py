@@ -91,7 +91,7 @@ def do_compare(args: Any) -> int:
     from motet.runs.worker_process import template
 
     if isinstance(args.jobs, int) and args.jobs != 1:
-        template()  # loads libraries while the study is read
+        template()  # loads libraries while the study is read; a cluster is asked for none before that
     from motet.cli.study_progress import StudyProgress
     from motet.runs import study as studies
     from motet.runs.run_study import run_study
@@ -125,6 +125,7 @@ def show(done: StudyOutcome, args: Any, files: Sequence[Path]) -> None:
     for file in files:
         say(f"table:  {found.save(file)}")
     report, first = found.report(args.report), found.folders[0]
+    done.add_report(report)
     say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
 
 

@@ -66,6 +66,11 @@ def parties(within: Add) -> None:
     p.add_argument("kit", help="this site's kit")
     p.add_argument("--json", action="store_true", help="as JSON")
 
+    p = within("scores", do_scores, "the scores of this site's own models, which may be seen here alone")
+    p.add_argument("kit", help="this site's kit")
+    p.add_argument("--run", default="", metavar="NAME", help="of this run (default: the one scored last)")
+    p.add_argument("--json", action="store_true", help="as JSON, all rounds")
+
     p = within("reset", do_reset, "begin anew at a site, in runs whose kept state there is damaged")
     p.add_argument("kit", help="this site's kit")
     p.add_argument("--run", default="", metavar="NAME", help="in this run, damaged or not")
@@ -136,6 +141,11 @@ def runs(within: Add) -> None:
     )
     p.add_argument("--folder", metavar="FOLDER", help="where the demo's kits go (default: a temporary one)")
     p.add_argument("--methods", type=names, default=[], metavar="A,B,…", help="default: fedper,stacking")
+    p.add_argument(
+        "--masked",
+        action="store_true",
+        help="mask means, scores, sums of columns and counts (default method: fedper)",
+    )
 
 
 # ---- commands ----
@@ -177,6 +187,20 @@ def do_ledger(args: Any) -> None:
     print(json.dumps(found) if args.json else ledger_text(lines, damage))
     if damage:
         raise FederationError(f"the ledger of {kit.party} is damaged: {damage[0]}")
+
+
+def do_scores(args: Any) -> None:
+    from motet.deploy.flare.kits import FederationError, open_kit
+    from motet.deploy.site.own_scores import read_scores, scored_runs, scores_text
+
+    kit = open_kit(args.kit, "site")
+    known = scored_runs(kit.folder / "kept")
+    run = args.run or (known[-1] if known else "")
+    if run not in known:
+        listed = ", ".join(known) or "none yet"
+        raise FederationError(f"{kit.party} has no scores of run {run!r}; there are: {listed}")
+    rows = read_scores(kit.folder / "kept", run)
+    print(json.dumps({"run": run, "scores": rows}) if args.json else scores_text(run, rows))
 
 
 def do_reset(args: Any) -> None:
@@ -229,4 +253,4 @@ def do_stop(args: Any) -> None:
 def do_demo(args: Any) -> None:
     from motet.deploy.demo import demo
 
-    print(demo(Path(args.folder) if args.folder else None, args.methods, say))
+    print(demo(Path(args.folder) if args.folder else None, args.methods, say, args.masked))

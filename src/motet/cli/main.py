@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from motet import __version__
+from motet.cli.advise_command import advise_command
+from motet.cli.audit_command import audit_command
 from motet.cli.bench_command import bench_command
 from motet.cli.command import Add, add_trust, adds_to, consent_of, print_summary, say, split_words
 from motet.cli.compare_command import compare_command
+from motet.cli.completion_command import completion_command
+from motet.cli.contributions_command import contributions_command
 from motet.cli.data_commands import data_commands
 from motet.cli.encrypted_commands import encrypted_commands
 from motet.cli.evidence_command import evidence_command
@@ -25,6 +29,8 @@ from motet.cli.forget_command import forget_command
 from motet.cli.predict_command import predict_command
 from motet.cli.report_commands import report_commands
 from motet.cli.reproduce_command import reproduce_command
+from motet.cli.track_command import track_command
+from motet.cli.ui_command import ui_command
 from motet.errors import MotetError, Stopped
 
 EPILOG = """
@@ -82,7 +88,10 @@ def parser() -> argparse.ArgumentParser:
     add = adds_to(top)
     running(add)
     reading(add)
+    advise_command(add)
     report_commands(add)
+    ui_command(add)
+    track_command(add)
     evidence_command(add)
     data_commands(add)
     reproduce_command(add)
@@ -90,6 +99,7 @@ def parser() -> argparse.ArgumentParser:
     predict_command(add)
     encrypted_commands(add)
     federation_commands(add)
+    completion_command(add, parser)
     return top
 
 
@@ -112,6 +122,8 @@ def running(add: Add) -> None:
 
     compare_command(add)
     forget_command(add)
+    contributions_command(add)
+    audit_command(add)
 
     p = add("verify", do_verify, "run a finished run again, and compare all results bit by bit")
     p.add_argument("run", help="a run's folder")
@@ -123,7 +135,7 @@ def reading(add: Add) -> None:
     p = add("show", do_show, "show the results of a run")
     p.add_argument("run", help="a run's folder")
     p.add_argument("--clients", action="store_true", help="every client's scores")
-    p.add_argument("--graphml", action="store_true", help="who relies on whom, as GraphML (method=stacking)")
+    p.add_argument("--graphml", action="store_true", help="who contributes to whom, as GraphML")
     p.add_argument("--json", action="store_true", help="as JSON")
 
     p = add("export", do_export, "write a client's personal model to a file")
@@ -205,7 +217,7 @@ def graphml_of(found: dict[str, Any] | None, run: str) -> str:
     from motet.stacking.contribution import to_graphml
 
     if not found:
-        raise UsageError(f"{run} recorded no contributions\nhint: method=stacking does")
+        raise UsageError(f"{run} recorded no contributions\nhint: motet contributions {run} measures them")
     return to_graphml(found["trust"])
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from motet.cli.command import say
+from motet.text import function_name
 
 if TYPE_CHECKING:
     from motet.runs.trainer import Trainer
@@ -99,4 +100,5 @@ class RunProgress:
 
 def score(trainer: Trainer, value: float) -> str:
     shares = ("accuracy", "balanced")
-    return f"{100 * value:.1f} %" if trainer.round_by in shares else f"{trainer.round_by} {value:.4g}"
+    name = trainer.metric_name if trainer.round_by == trainer.metric else trainer.round_by
+    return f"{100 * value:.1f} %" if name in shares else f"{function_name(name)} {value:.4g}"

@@ -13,7 +13,7 @@ from motet.cli.command import say
 from motet.cli.progress import Progress
 from motet.runs.jobs import Event, Job, Outcome
 from motet.runs.parallel import Watch
-from motet.text import duration
+from motet.text import duration, function_name
 
 _NAME = 30  # columns of a run's name; a line has at most 80
 
@@ -121,4 +121,5 @@ class StudyProgress(Progress, Watch):
 
 
 def in_words(metric: str, value: float) -> str:
-    return f"{100 * value:.1f} %" if metric in ("accuracy", "balanced") else f"{metric} {value:.4g}"
+    name = function_name(metric)
+    return f"{100 * value:.1f} %" if metric in ("accuracy", "balanced") else f"{name} {value:.4g}"

@@ -39,6 +39,7 @@ class ScheduledSteps(NamedTuple):
     live: Tensor  # (steps, clients, batch): 1 for an example, 0 for padding
     go: Tensor  # (steps, clients): whether the client takes this step
     dice: Tensor  # (steps, clients, batch) random numbers for the augmentation, or (steps, clients, 0) without it
+    number: Tensor  # (steps, clients): the client's own steps, counted from 0; dropout goes by it
 
 
 def batches_in_epoch(rule: BatchRule, n: Tensor) -> Tensor:
@@ -111,7 +112,9 @@ def epoch_by_epoch(
         key = key.reshape(*at.shape[:2], -1)
         live = (place[None] < n[:, None, None]).float().repeat(1, len(epoch), 1)
         go = (whole[:, None, :] & (epoch[None, :, None] < epochs[:, None, None])).flatten(1)
-        yield ScheduledSteps(at, live, go, key)
+        before = epoch[None, :, None] * batches_in_epoch(rule, n)[:, None, None]
+        number = (before + torch.arange(steps)).flatten(1)
+        yield ScheduledSteps(at, live, go, key, number)
 
 
 def step_by_step(
@@ -126,8 +129,8 @@ def step_by_step(
     for first in range(0, most, group):
         last = min(first + group, most)
         found = [client_steps(rule, n[c], seed[c], int(limit[c]), first, last) for c in range(clients)]
-        at, live, go, key = (torch.stack(parts) for parts in zip(*found, strict=True))
-        yield ScheduledSteps(at + (torch.arange(clients) * rows)[:, None, None], live, go, key)
+        at, *rest = (torch.stack(parts) for parts in zip(*found, strict=True))
+        yield ScheduledSteps(at + (torch.arange(clients) * rows)[:, None, None], *rest)
 
 
 def client_steps(
@@ -146,7 +149,7 @@ def client_steps(
     at = order.reshape(-1, rule.batch)
     mine = wanted - epochs[0] * in_epoch  # which of these batches
     live = (row < n).float().reshape(-1, rule.batch)[wanted % in_epoch]
-    return ScheduledSteps(at[mine], live, go, key.reshape(len(at), -1)[mine])
+    return ScheduledSteps(at[mine], live, go, key.reshape(len(at), -1)[mine], wanted)
 
 
 def _cut(all_steps: ScheduledSteps, size: int) -> Iterator[ScheduledSteps]:

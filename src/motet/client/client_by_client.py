@@ -18,6 +18,7 @@ from motet.client.array_code import CannotGenerate
 from motet.client.data import Batch
 from motet.client.descent_rule import DescentRule, Loss, Shape, pure_step, sgd
 from motet.client.devices import CPU
+from motet.client.dropout import NoDraws
 from motet.client.fused_steps import BatchSizes, FusedSteps, batch_rows, generated
 from motet.client.optimisers import Optimiser
 from motet.vec import Vec
@@ -65,7 +66,7 @@ def flat_step(rule: DescentRule, shape: Shape) -> Callable[..., list[Tensor]]:
     def one(*values: Tensor) -> list[Tensor]:
         u, state = shape.read(values[:many])
         given = pytree.tree_unflatten(list(values[many:-4]), shape.given)
-        u, state = pure_step(rule, u, state, given, values[-4], Batch(*values[-3:]))
+        u, state = pure_step(rule, u, state, given, values[-4], Batch(*values[-3:]), NoDraws())
         return [a for part in (u, *state) for a in part.values()]
 
     return one

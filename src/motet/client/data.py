@@ -78,6 +78,14 @@ def ascending(key: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(key.numpy(), axis=-1))
 
 
+@dataclass(frozen=True)
+class PrivateSteps:
+    """How training is made private (private_steps.py), beside the noise multiplier, which is each client's own."""
+
+    max_grad_norm: float  # longest gradient of one example
+    system: bool = False  # draws come from the operating system, and nobody can draw them again
+
+
 @dataclass
 class Batch:
     """Some examples; `live` is the weight of a real one, 1.0 where rows have no weights, and 0.0 for padding."""
@@ -168,6 +176,8 @@ class Data:
     augment: bool = False  # whether descend shifts and mirrors images
     round: Tensor = field(default_factory=lambda: torch.tensor(0))  # its number; schedules of rates go by it
     weight: Tensor | None = None  # (rows,) of mean 1 over the real rows; None: all count alike
+    noise: Tensor | None = None  # noise multiplier of private training; None: training is not private
+    private: PrivateSteps | None = None  # how it is private, where there is noise
 
     @property
     def all(self) -> Batch:
@@ -215,6 +225,8 @@ class ClientData:
     columns: tuple[Column, ...] = field(default=())
     augment: bool = False  # training images are shifted and mirrored
     weighted: bool = False  # rows have weights of the user's, in `live` of the batches
+    noise: float | None = None  # noise multiplier of private training; None: training is not private
+    private: PrivateSteps | None = None  # how it is private, where there is noise
 
     @cached_property
     def n(self) -> int:
@@ -227,8 +239,9 @@ class ClientData:
 
 
 def _data(values: Iterable[Any], rest: tuple[Any, ...]) -> Data:
-    (x, y, n, seed, val, number, *weight), (columns, augment) = values, rest
-    return Data(x, y, n, seed, val, columns, augment, number, *weight)
+    (x, y, n, seed, val, number, *more), (columns, augment, weighted, private) = values, rest
+    weight, noise = (more.pop(0) if there else None for there in (weighted, private is not None))
+    return Data(x, y, n, seed, val, columns, augment, number, weight, noise, private)
 
 
 pytree.register_pytree_node(
@@ -240,8 +253,8 @@ pytree.register_pytree_node(
 pytree.register_pytree_node(
     Data,
     lambda d: (
-        [d.x, d.y, d.n, d.seed, d.val, d.round, *([] if d.weight is None else [d.weight])],
-        (d.columns, d.augment),
+        [d.x, d.y, d.n, d.seed, d.val, d.round, *(t for t in (d.weight, d.noise) if t is not None)],
+        (d.columns, d.augment, d.weight is not None, d.private),
     ),
     _data,
     serialized_type_name="motet.Data",

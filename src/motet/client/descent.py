@@ -32,7 +32,9 @@ from motet.client.client_by_client import client_by_client
 from motet.client.data import Batch, Data, take
 from motet.client.descent_rule import DescentRule, Loss, Shape, Step, pure_step, sgd
 from motet.client.devices import still_working
+from motet.client.dropout import Draws, drawing
 from motet.client.optimisers import Optimiser, OptimiserName, State
+from motet.client.private_steps import private_batches, private_schedule, rate_of
 from motet.client.step_library import compiler
 from motet.vec import Vec
 
@@ -61,15 +63,15 @@ def descend(
     `lr`, `epochs` and `steps` may be tensors, so that every client can have its own. With `steps`, a client takes
     so many batches, whatever `epochs` is. The result is a constant: no gradient flows back through a descent.
     """
-    rule = DescentRule(
-        loss, step, Optimiser(optimiser, momentum, decay, clip), batch, drop_last, data.augment
-    )
+    how = Optimiser(optimiser, momentum, decay, clip)
+    rule = DescentRule(loss, step, how, batch, drop_last, data.augment, data.private)
     tree = (
         w,
         given,
         torch.as_tensor(lr, dtype=torch.float32),
         (torch.as_tensor(epochs), torch.as_tensor(steps)),
         (data.x, data.y, data.n, data.seed, *(() if data.weight is None else (data.weight,))),
+        () if data.noise is None else (data.noise,),
     )
     values, spec = pytree.tree_flatten(tree)
     out = _Descent.apply(rule, spec, *map(torch.as_tensor, values))
@@ -101,33 +103,70 @@ class _Descent(torch.autograd.Function):
 
 
 def alone(
-    rule: DescentRule, w: Vec, given: Any, lr: Tensor, length: tuple[Tensor, Tensor], rows: tuple[Tensor, ...]
+    rule: DescentRule,
+    w: Vec,
+    given: Any,
+    lr: Tensor,
+    length: tuple[Tensor, Tensor],
+    rows: tuple[Tensor, ...],
+    sigma: tuple[Tensor, ...] = (),
 ) -> Vec:
-    """All steps of one client, without its padding; `length` is epochs and steps."""
+    """All steps of one client, without its padding; `length` is epochs and steps, `sigma` holds the noise multiplier
+    of private ones."""
+    if sigma:
+        return alone_in_private(rule, w, given, lr, length, rows, *sigma)
     x, y, n, seed, *weight = rows
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
     u, given = w.map(lambda a, _: own(a)), with_own_statistics(given)
     state = rule.optimiser.initial(u)
     rate = float(lr)  # read once: on a GPU reading waits for all that is under way
-    for epoch, at in batches(rule, seed, n, *length):
+    for number, (epoch, at) in enumerate(batches(rule, seed, n, *length)):
         some = take(x, at)
         if rule.augment:
             some = shift_and_flip(some, dice(seed, epoch, at))
         batch = Batch(some, y[at], weight[0][at]) if weight else Batch.of(some, y[at])
-        u, state = one_step(rule, u, state, given, (lr, rate), batch)
+        u, state = one_step(rule, u, state, given, (lr, rate), batch, Draws(seed, number))
+    return u.map(lambda a, _: a.detach())
+
+
+def alone_in_private(
+    rule: DescentRule,
+    u: Vec,
+    given: Any,
+    lr: Tensor,
+    length: tuple[Tensor, Tensor],
+    rows: tuple[Tensor, ...],
+    sigma: Tensor,
+) -> Vec:
+    """The same with private steps; nothing is changed in place."""
+    x, y, n, seed = rows
+    state, expected = rule.optimiser.initial(u), rate_of(rule, n) * n
+    for step, at, noise in private_batches(rule, seed, n, length, sigma, u):
+        some = take(x, at)
+        if rule.augment:
+            some = shift_and_flip(some, dice(seed, step, at))
+        batch, there = Batch.of(some, y[at]), expected.to(some.device)
+        drawn = noise.float().to(some.device), there.float()
+        u, state = pure_step(rule, u, state, given, lr, batch, Draws(seed, step), *drawn)
     return u.map(lambda a, _: a.detach())
 
 
 def one_step(
-    rule: DescentRule, u: Vec, state: State, given: Any, lr: tuple[Tensor, float], batch: Batch
+    rule: DescentRule,
+    u: Vec,
+    state: State,
+    given: Any,
+    lr: tuple[Tensor, float],
+    batch: Batch,
+    draws: Draws,
 ) -> tuple[Vec, State]:
     """One step of one client; the usual step changes `u` in place, which saves a copy of the weights. `lr` is the rate
     as a tensor and as a number."""
     still = statistics(u)
     names = [k for k in u if k not in still]
     params = [u[k] for k in names]
-    with torch.enable_grad(), training_mode():
+    with torch.enable_grad(), training_mode(), drawing(draws):
         for p in params:
             p.requires_grad_(True)
         slopes = torch.autograd.grad(rule.value(u, batch, given), params, allow_unused=True)
@@ -195,7 +234,7 @@ def together(
     """
     # Each leaf becomes (tensor, batched?), so that the tree can be taken apart before anything is expanded.
     marked = [(v, b) for v, b in zip(values, batched, strict=True)]
-    w, given, lr, length, rows = pytree.tree_unflatten(marked, spec)
+    w, given, lr, length, rows, sigma = pytree.tree_unflatten(marked, spec)
     given_leaves = pytree.tree_leaves(given, is_leaf=_is_pair)
     one = Vec({k: leaf[0][0] if leaf[1] else leaf[0] for k, leaf in w.items()})
     shape = Shape(
@@ -205,6 +244,8 @@ def together(
         tuple(0 if leaf[1] else None for leaf in given_leaves),
     )
     tree, how = (w, given_leaves, lr, length, rows), _compiling[-1]
+    if sigma:
+        return private_steps(rule, shape, clients, how.on and compiler() is not None, (*tree, *sigma))
     if how.on and how.fused and not rule.augment and not is_wrapped(values):
         found = client_by_client(rule, shape, clients, how.threads, tree)
         if found is not None:
@@ -226,17 +267,43 @@ def step_after_step(
     u = Vec({k: wide(a).contiguous() for k, a in w.items()})
     moving = [a for part in (u, *rule.optimiser.initial(u, (clients,))) for a in part.values()]
     # Leaves of `given` that all clients share are not expanded: vmap reads them without an axis (Shape.dims).
-    fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous()]
+    fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous(), seed]
     size = _UNROLL if compiled else 1
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
     epochs, steps = map(wide, length)
-    for at, live, go, key in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
+    for at, live, go, key, number in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)
         live = live * rows_at(weight[0].flatten(0, 1), at) if weight else live
-        moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go)
+        moving = steps_of(*moving, *fixed, rows, rows_at(all_y, at), live, go, number)
+    return list(moving[: len(u)])
+
+
+def private_steps(
+    rule: DescentRule, shape: Shape, clients: int, compiled: bool, tree: tuple[Any, ...]
+) -> list[Tensor]:
+    """As `step_after_step`, with private steps; `tree` also has the noise multipliers."""
+
+    def wide(leaf: tuple[Tensor, bool]) -> Tensor:
+        return leaf[0] if leaf[1] else leaf[0].expand(clients, *leaf[0].shape)
+
+    w, given_leaves, lr, length, marked, sigma = tree
+    x, y, n, seed = map(wide, marked)
+    u = Vec({k: wide(a).contiguous() for k, a in w.items()})
+    moving = [a for part in (u, *rule.optimiser.initial(u, (clients,))) for a in part.values()]
+    fixed = [leaf[0] for leaf in given_leaves] + [wide(lr).contiguous(), seed]
+    steps_of = unrolled(rule, shape, 1, compiled)
+    all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)
+    epochs, steps = map(wide, length)
+    expected = (rate_of(rule, n) * n).float()[None]  # (1, clients)
+    for part in private_schedule(rule, seed, n, (epochs, steps), wide(sigma), u, x.shape[1]):
+        rows = rows_at(all_x, part.at)
+        if rule.augment:
+            rows = shift_and_flip(rows.flatten(0, 2), part.dice.flatten()).reshape(rows.shape)
+        batch = (rows, rows_at(all_y, part.at), part.live.float(), part.go, part.number)
+        moving = steps_of(*moving, *fixed, *batch, part.noise, expected)
     return list(moving[: len(u)])
 
 
@@ -254,23 +321,25 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
     """A function that takes all clients `size` steps further.
 
     Its arguments are flat, as recorded functions want them: weights, the optimiser's state, leaves of `given`, lr,
-    and then x, y, live and go of all steps. It returns weights and state.
+    seed, and then x, y, live, go and number of all steps; of private ones also the noise and the expected rows. It
+    returns weights and state.
     """
-    many = shape.moving
+    many, extra = shape.moving, 2 if rule.private else 0
 
     def one(*values: Tensor) -> list[Tensor]:
         u, state = shape.read(values[:many])
-        given_leaves = pytree.tree_unflatten(list(values[many:-5]), shape.given)
-        lr, x, y, live, go = values[-5:]
+        given_leaves = pytree.tree_unflatten(list(values[many : -7 - extra]), shape.given)
+        lr, seed, x, y, live, go, number, *noise = values[-7 - extra :]
         for s in range(size):
-            after, fresh = pure_step(rule, u, state, given_leaves, lr, Batch(x[s], y[s], live[s]))
+            batch, drawn = Batch(x[s], y[s], live[s]), [t[s] for t in noise]
+            after, fresh = pure_step(rule, u, state, given_leaves, lr, batch, Draws(seed, number[s]), *drawn)
             # A client that does not take this step has computed it all the same, and keeps what it had.
             u = after.where(go[s], u)
             state = tuple(new.where(go[s], old) for new, old in zip(fresh, state, strict=True))
         return [a for part in (u, *state) for a in part.values()]
 
-    # Clients are the first axis of all values but x, y, live and go, whose first axis is the step.
-    dims = (*(0,) * many, *shape.dims, 0, 1, 1, 1, 1)
+    # Clients are the first axis of all values but x, y, live, go, number and noise, whose first axis is the step.
+    dims = (*(0,) * many, *shape.dims, 0, 0, 1, 1, 1, 1, 1, *(1,) * extra)
     return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
 
 
@@ -297,7 +366,8 @@ class Traced:
     def build(self, values: tuple[Tensor, ...]) -> Callable[..., Any]:
         from torch.fx.experimental.proxy_tensor import make_fx  # a second to import
 
-        record = make_fx(self.f, tracing_mode="fake")(*values)
+        # Buffers and frozen weights are constants of the record.
+        record = make_fx(self.f, tracing_mode="fake", _allow_non_fake_inputs=True)(*values)
         if not self.compiled:
             record.graph.eliminate_dead_code()
             record.recompile()

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.func import grad
 
-from motet.client.batchnorm import with_statistics_of
-from motet.client.data import Batch
+from motet.client.batchnorm import training_mode, with_statistics_of
+from motet.client.data import Batch, PrivateSteps, seed_of
+from motet.client.dropout import Draws, drawing
 from motet.client.optimisers import Optimiser, State
+from motet.client.private_steps import private_gradient
 from motet.vec import Vec
 
 Loss = Callable[..., Tensor]
@@ -36,16 +38,33 @@ class DescentRule:
     batch: int
     drop_last: bool
     augment: bool = False
+    private: PrivateSteps | None = None  # DP-SGD: batches are drawn, gradients of examples cut and noised
+
+    def salt(self, names: tuple[str, ...]) -> int:
+        """Of a private descent's draws: another loss, or other weights, have other noise."""
+        return seed_of(getattr(self.loss, "__name__", ""), *names)
 
     def value(self, u: Vec, batch: Batch, given: Any) -> Tensor:
         return self.loss(u, batch) if isinstance(given, tuple) and not given else self.loss(u, batch, given)
 
 
 def pure_step(
-    rule: DescentRule, u: Vec, state: State, given: Any, lr: Tensor, batch: Batch
+    rule: DescentRule,
+    u: Vec,
+    state: State,
+    given: Any,
+    lr: Tensor,
+    batch: Batch,
+    draws: Draws,
+    *noise: Tensor,
 ) -> tuple[Vec, State]:
-    """One step of one client, in which nothing is changed in place."""
-    g, fresh = rule.optimiser.direction(grad(rule.value)(u, batch, given), u, state)
+    """One step of one client, in which nothing is changed in place; of a private one, `noise` are two tensors: that of
+    the sum of gradients, and the number of rows that is expected in a batch."""
+    with training_mode(), drawing(draws):
+        slope = (
+            private_gradient(rule, u, batch, given, *noise) if noise else grad(rule.value)(u, batch, given)
+        )
+    g, fresh = rule.optimiser.direction(slope, u, state)
     return with_statistics_of(rule.step(u, g, given, lr), u), fresh
 
 

@@ -106,7 +106,7 @@ def recorded(step: Callable[..., list[Tensor]], examples: Sequence[Tensor]) -> t
     )  # fmt: skip
     table = {**core_aten_decompositions(), **more}
     pure = torch.func.functionalize(step, remove="mutations")  # a gradient may be written in place
-    record = make_fx(pure, decomposition_table=table, tracing_mode="fake")(*examples)
+    record = make_fx(pure, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
     record.graph.eliminate_dead_code()
     return record
 

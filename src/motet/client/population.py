@@ -8,6 +8,7 @@ Knows names, counts and one such function. Does not know where rows come from.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -21,7 +22,27 @@ MANY = 10_000  # clients from which a federation is kept as a population, and sc
 _HELD = 256  # clients whose examples are held at a time: more than a chunk of an engine
 
 
-class NumberedNames(Sequence[str]):
+class Names(Sequence[str]):
+    """Names of clients, each once, that are found without a dict of them."""
+
+    @abstractmethod
+    def likely(self, name: str) -> int:
+        """The only place where this name can be; `len(self)` or more if there is none."""
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        place = self.likely(value) if isinstance(value, str) else len(self)
+        if place >= len(self) or self[place] != value:
+            raise ValueError(f"{value} is not the name of a client")
+        return place
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            return self.index(value) >= 0
+        except ValueError:
+            return False
+
+
+class NumberedNames(Names):
     """Names by arithmetic, in alphabetical order.
 
     >>> names = NumberedNames(1000)
@@ -48,21 +69,12 @@ class NumberedNames(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (f"{self.prefix}{i:0{self.width}}" for i in range(self.many))
 
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        digits = str(value).removeprefix(self.prefix)
-        place = int(digits) if digits.isdecimal() and len(digits) == self.width else self.many
-        if place >= self.many or value != self[place]:
-            raise ValueError(f"{value} is not the name of a client")
-        return place
-
-    def __contains__(self, value: object) -> bool:
-        try:
-            return self.index(value) >= 0
-        except ValueError:
-            return False
+    def likely(self, name: str) -> int:
+        digits = name.removeprefix(self.prefix)
+        return int(digits) if digits.isdecimal() and len(digits) == self.width else self.many
 
 
-class SortedNames(Sequence[str]):
+class SortedNames(Names):
     """Any names in alphabetical order, found without a dict of them.
 
     >>> names = SortedNames(["a", "b", "d"])
@@ -83,17 +95,8 @@ class SortedNames(Sequence[str]):
     def __getitem__(self, at: int | slice) -> str | tuple[str, ...]:
         return self.names[at]
 
-    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
-        place = bisect_left(self.names, value) if isinstance(value, str) else len(self.names)
-        if place == len(self.names) or self.names[place] != value:
-            raise ValueError(f"{value} is not the name of a client")
-        return place
-
-    def __contains__(self, value: object) -> bool:
-        try:
-            return self.index(value) >= 0
-        except ValueError:
-            return False
+    def likely(self, name: str) -> int:
+        return bisect_left(self.names, name)
 
 
 class Population(Mapping[str, ClientData]):

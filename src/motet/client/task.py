@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,18 +18,25 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from motet.client.activations import zero_masks
-from motet.client.batchnorm import POLICIES, is_training, statistics
 from motet.client.data import Batch, Data
 from motet.client.devices import CPU, here, moved
 from motet.client.losses import USUAL, Criterion, Kind
 from motet.client.metrics import OwnMetric, metrics, probabilities
 from motet.client.own_loss import OwnLoss
+from motet.client.thread_net import (
+    NORMS,
+    ThreadNet,
+    check_net,
+    last_layer,
+    move_attributes,
+    trained_weights,
+    why_not_stacked,
+)
 from motet.errors import UsageError
 from motet.vec import Vec
 
 Array = np.ndarray[Any, Any]
-_NORMS = nn.modules.batchnorm._BatchNorm
-_EVERY_NORM = (_NORMS, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
+_EVERY_NORM = (NORMS, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 _ONE_BY_ONE = (nn.modules.conv._ConvNd, nn.RNNBase)
 _MEASURED = 256  # examples at once from which a client measures its statistics
 _SLICE = 512  # examples predicted at once
@@ -81,18 +87,16 @@ class Task:
         self.criterion = criterion or Criterion(USUAL[kind], scale=scale, offset=offset)
         self._others: dict[str, Task] = {}
         self.statistics: str = getattr(net, "statistics", "")
-        buffers = dict(net.named_buffers())
-        named = dict(net.named_parameters()) | {k: buffers[k] for k in statistics(buffers)}
-        self._w0 = {CPU: Vec({k: p.detach().clone() for k, p in named.items()})}
-        self.head = last_layer(net)
+        self._w0 = {CPU: Vec({k: p.detach().clone() for k, p in trained_weights(net).items()})}
+        self.head = last_layer(net, tuple(self.w0))
         self.body = tuple(k for k in self.w0 if k not in self.head)
         self.norms = tuple(
             k for k in self.w0 if isinstance(net.get_submodule(k.rpartition(".")[0]), _EVERY_NORM)
         )
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
-        self.stackable = self.statistics not in ("averaged", "local")  # padding would be in the statistics
+        self.why_not_stacked = why_not_stacked(net)
+        self.stackable = not self.why_not_stacked
         self._own = threading.local()
-        net.requires_grad_(False)
 
     @property
     def w0(self) -> Vec:
@@ -120,7 +124,25 @@ class Task:
     @property
     def width(self) -> int:
         """How many features the last layer, which must be linear, sees."""
-        return next(self.w0[k].shape[1] for k in self.head if self.w0[k].ndim == 2)
+        found = [self.w0[k].shape[1] for k in self.head if self.w0[k].ndim == 2]
+        if not found:
+            raise UsageError(
+                f"the method needs a network with a linear last layer; the last one here has {', '.join(self.head)}.\n"
+                "hint: end the network with torch.nn.Linear(features, outputs)"
+            )
+        return found[0]
+
+    def frozen_note(self) -> str:
+        """What of the network clients train and send, where that is not all of it; "" where it is."""
+        frozen = sum(p.numel() for k, p in self.net.named_parameters() if k not in self.w0)
+        if not frozen:
+            return ""
+        sent = sum(a.numel() for a in self.w0.values())
+        kib = [f"{4 * many / 1024:,.1f}" for many in (sent, sent + frozen)]
+        return (
+            f"clients train and send {sent:,} of the network's {sent + frozen:,} weights, {kib[0]} KiB of {kib[1]}; "
+            "the others are frozen"
+        )
 
     def other(self, name: str) -> Task:
         """The same task with another network, always the same one for a name."""
@@ -163,6 +185,8 @@ class Task:
         with self._mine().measuring() as found:
             for x in data.x[: int(data.n)].split(_MEASURED):
                 own(x)
+        if found and not any(id(a) in found for a in own.args):
+            raise TypeError(f"{own.func.__name__} predicts with weights that are none of its arguments")
         measured = [Vec(dict(a) | found[id(a)]) if id(a) in found else a for a in own.args]
         return partial(own.func, *measured)
 
@@ -222,101 +246,8 @@ class Task:
             with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
                 net = copy.deepcopy(self.net)
                 move_attributes(net, device)
-                nets[device] = ThreadNet(net, self.statistics)
+                nets[device] = ThreadNet(net, tuple(self._w0[CPU]), self.statistics)
         return nets[device]
-
-
-class ThreadNet:
-    """A network that any weights can be put into: torch's functional_call without its checks,
-    which take as long as a small network."""
-
-    def __init__(self, net: nn.Module, policy: str = "") -> None:
-        self.net, self.policy = net, policy
-        names = {id(p): name for name, p in net.named_parameters()}  # one name for weights that layers share
-        places = [(m._parameters, key, p) for m in net.modules() for key, p in m._parameters.items()]
-        self.slots: list[tuple[str, dict[str, Any], str]] = [
-            (names[id(p)], params, key) for params, key, p in places if p is not None
-        ]
-        self.blank = [p for _, _, p in places if p is not None]
-        self.norms = [(f"{k}.", m) for k, m in net.named_modules() if isinstance(m, _NORMS)]
-        self.found: dict[int, Measured] | None = None
-        self.last = net.get_submodule(last_layer(net)[0].rpartition(".")[0])
-        net.eval()
-        for _, norm in self.norms:
-            norm._buffers["num_batches_tracked"] = None  # the running mean forgets at a fixed rate
-
-    def predict(self, w: Vec, x: Tensor) -> Tensor:
-        for name, params, key in self.slots:
-            params[key] = w[name]
-        if self.norms:
-            self.set_statistics(w, len(x))
-        try:
-            z: Tensor = self.net(x)
-        finally:
-            for (_, params, key), blank in zip(self.slots, self.blank, strict=True):
-                params[key] = blank
-        if self.found is not None:
-            self.found.setdefault(id(w), Measured(w)).add(self.norms, len(x))
-        return z
-
-    def set_statistics(self, w: Vec, rows: int) -> None:
-        """Give BatchNorm layers their statistics. A batch of one has none and is treated as in use."""
-        measuring = self.found is not None
-        train = rows > 1 and self.policy != "shared" and (is_training() or measuring)
-        for name, norm in self.norms:
-            norm.training = train
-            norm.momentum = 1.0 if measuring else 0.1
-            for key in ("running_mean", "running_var"):
-                value = w[name + key].detach()  # training with averaged statistics changes it in place
-                keep = train and (measuring or self.policy == "local")
-                norm._buffers[key] = value.clone() if keep else value
-
-    @contextmanager
-    def head_inputs(self) -> Iterator[list[Tensor]]:
-        """Inside, each input of the last layer is appended to the list."""
-        inputs: list[Tensor] = []
-        hook = self.last.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
-        try:
-            yield inputs
-        finally:
-            hook.remove()
-
-    @contextmanager
-    def measuring(self) -> Iterator[dict[int, dict[str, Tensor]]]:
-        """Inside, what is predicted is measured; afterwards the means over all batches, by the weights' id."""
-        means: dict[int, dict[str, Tensor]] = {}
-        self.found = {}
-        try:
-            yield means
-            means |= {key: m.mean() for key, m in self.found.items()}
-        finally:
-            self.found = None
-
-
-class Measured:
-    """Sums of the statistics of batches, each counted by its rows."""
-
-    def __init__(self, w: Vec) -> None:
-        self.w, self.rows, self.sums = w, 0, dict[str, Tensor]()  # w stays alive, so that its id does
-
-    def add(self, norms: Sequence[tuple[str, nn.Module]], rows: int) -> None:
-        self.rows += rows
-        for name, norm in norms:
-            for key in ("running_mean", "running_var"):
-                value = torch.as_tensor(norm._buffers[key]) * rows
-                self.sums[name + key] = value + self.sums.get(name + key, 0)
-
-    def mean(self) -> dict[str, Tensor]:
-        return {k: v / self.rows for k, v in self.sums.items()}
-
-
-def move_attributes(net: nn.Module, device: torch.device) -> None:
-    """Put tensors that are plain attributes of layers, say a table of positions, where the network runs. Parameters
-    and statistics are given at each call."""
-    for module in net.modules() if device != CPU else ():
-        for name, value in list(vars(module).items()):
-            if name not in ("_parameters", "_buffers", "_modules"):
-                vars(module)[name] = moved(value, device)
 
 
 def slices(examples: Batch) -> Iterator[Batch]:
@@ -330,33 +261,3 @@ def predicted(predict: Callable[[Tensor], Tensor], examples: Batch) -> Tensor:
     """A predictor's scores of some examples."""
     parts = [predict(part.x) for part in slices(examples)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def last_layer(net: nn.Module) -> tuple[str, ...]:
-    """The names of the parameters of the last module that has any of its own."""
-    owners = [name.rpartition(".")[0] for name, _ in net.named_parameters()]
-    return tuple(k for k, _ in net.named_parameters() if k.rpartition(".")[0] == owners[-1])
-
-
-def check_net(net: nn.Module) -> None:
-    for name, module in net.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            raise UsageError(
-                f"layer {name!r} of the network is a {type(module).__name__}, which motet does not train: "
-                "it draws from a global generator.\nhint: use weight decay (method.decay) instead"
-            )
-        if isinstance(module, _NORMS) and (policy := getattr(net, "statistics", None)) not in POLICIES:
-            given = "is not set" if policy is None else f"is {policy!r}"
-            raise UsageError(
-                f"layer {name!r} of the network is a {type(module).__name__}, and the network's attribute "
-                f"statistics, which says whose statistics it uses, {given}.\n"
-                f"hint: set it to one of {', '.join(POLICIES)} (docs/architecture.md), or use GroupNorm or LayerNorm"
-            )
-    if not any(True for _ in net.parameters()):
-        raise UsageError("the network has no parameters to train")
-    norms = {f"{k}." for k, m in net.named_modules() if isinstance(m, _NORMS)}
-    if buffers := [k for k, _ in net.named_buffers() if not k.startswith(tuple(norms)) or not norms]:
-        raise UsageError(
-            f"the network has buffers ({', '.join(buffers)}), and a buffer is neither shared nor kept.\n"
-            "hint: make it a parameter, or a plain attribute if it never changes"
-        )

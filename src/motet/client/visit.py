@@ -61,7 +61,9 @@ def examples(client_data: ClientData, seed: int, client: Client, number: int) ->
     columns, augment, weight = client_data.columns, client_data.augment, None
     if client_data.weighted:
         weight, val = train.evened().live, val.evened()
-    return Data(train.x, train.y, n, own, val, columns, augment, torch.tensor(number), weight)
+    noise = None if client_data.noise is None else torch.tensor(client_data.noise, dtype=torch.float64)
+    how = client_data.private
+    return Data(train.x, train.y, n, own, val, columns, augment, torch.tensor(number), weight, noise, how)
 
 
 def tested(client_data: ClientData, part: Part) -> Batch:

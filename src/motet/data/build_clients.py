@@ -110,9 +110,8 @@ class BuiltClients:
 def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> FederatedData:
     """A federation whose clients hold views of one tensor, or read rows of shared bytes when they need them."""
     wanted = scaling_of(scale, pool)
-    found = (
-        lazy_parts(pool, partition) if pool.x.dtype == np.uint8 else build_clients(pool, partition, wanted)
-    )
+    lazy = pool.x.dtype == np.uint8
+    found = lazy_parts(pool, partition) if lazy else build_clients(pool, partition, wanted)
     weighted = pool.weight is not None
 
     def one(i: int) -> ClientData:
@@ -140,7 +139,8 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         server_test=found.server_test,
         rulers=by_name(partition.clients, found.scalers),
         pixels=pool.pixels,
-        symbols=pool.x.dtype == np.uint8 and pool.pixels is None,
+        symbols=lazy and pool.pixels is None,
+        codes=pool.codes,
         exact=pool.exact,
         missing=found.missing,
         digest=pool.digest,

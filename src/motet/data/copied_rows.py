@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from motet.client.population import sizes_of
 from motet.data.duplicate_rows import RowHashes, owners_by_key, pair_hash, row_hashes
 from motet.data.federated import FederatedData
 from motet.data.survey import chunks, column_sets, scaled_alike
@@ -36,7 +37,7 @@ def remarks(federated: FederatedData) -> list[str]:
     """Which clients train on test rows of others, in a sentence; nothing of images, text, very large tables, and
     clients that are standardised by themselves."""
     clients_data = federated.clients_data
-    values = sum(h.n for h in clients_data.values()) * max(len(federated.columns), 1)
+    values = int(sizes_of(clients_data)[:, 0].sum()) * max(len(federated.columns), 1)
     table = len(federated.shape) == 1 and not federated.pixels and not federated.symbols
     if not table or values > _MOST_VALUES or len(clients_data) < 2 or not scaled_alike(federated):
         return []

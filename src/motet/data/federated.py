@@ -9,6 +9,8 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -76,6 +78,8 @@ class Pool:
     reading: dict[str, Any] = field(default_factory=dict)  # how a table was read, to read new rows alike
     left_out: tuple[str, ...] = ()  # clients whose rows were left out when the others were read
     weight: np.ndarray | None = None  # (N,) what each row counts, above 0; None: all alike
+    codes: int = 0  # x holds codes of words, so many different ones; 0: it does not
+    words: tuple[str, ...] = ()  # of which training rows will say which have a code (text_codes.py)
 
     def gaps(self) -> np.ndarray:
         """(N, columns) which cells are missing, where the column is held."""
@@ -198,6 +202,7 @@ class FederatedData:
     notes: list[str] = field(default_factory=list)  # what a person should know
     pixels: Pixels | None = None  # examples are bytes of images, which a task normalises
     symbols: bool = False  # examples are bytes of text
+    codes: int = 0  # examples are codes of words, so many different ones (text_codes.py)
     exact: bool = False  # examples are float64, and networks for them must be
     missing: dict[str, int] = field(default_factory=dict)  # cells that were filled, by client
     digest: str = ""  # of all rows, where it is known
@@ -230,6 +235,20 @@ class FederatedData:
             for v in values:
                 digest.update(v.contiguous().numpy().reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
+
+    def _repr_html_(self) -> str:
+        """For a notebook: who holds how many rows, the first clients of many."""
+        rows = [
+            (c, *(len(getattr(d, part)) for part in PARTS[:LOCAL]))
+            for c, d in islice(self.clients_data.items(), 30)
+        ]
+        cells = "".join(
+            f"<tr><td>{escape(str(c))}</td>" + "".join(f"<td>{n:,}</td>" for n in sizes) + "</tr>"
+            for c, *sizes in rows
+        )
+        heads = "".join(f"<th>{name}</th>" for name in ("client", *PARTS[:LOCAL]))
+        many = f"{escape(self.name)}: {len(self.clients_data):,} clients, {len(self.unseen):,} unseen, {self.kind}"
+        return f"<div><p>{many}</p><table><tr>{heads}</tr>{cells}</table></div>"
 
     @property
     def weighted(self) -> bool:

@@ -38,7 +38,7 @@ def load(
     drop: Names = (),  # columns to leave out
     size: int = 0,  # resize all images to size x size pixels; 0: they have one size already
     grey: bool = False,  # one channel instead of three
-    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
+    without: Names = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """A data set with a column of images, or a table of numbers and text."""
     splits, notes = _splits(path, config, train_split, test_split, target)
@@ -121,14 +121,16 @@ def _frame(splits: list[Dataset]) -> Any:
     """All rows as one table; classes by name."""
     import pandas as pd
 
-    frames = []
-    for split in splits:
-        frame = split.to_pandas()
-        for column, feature in split.features.items():
-            if type(feature).__name__ == "ClassLabel":
-                frame[column] = [_word(feature, v) for v in frame[column]]
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat([named_frame(split) for split in splits], ignore_index=True)
+
+
+def named_frame(split: Dataset) -> Any:
+    """A split as a table; classes by name."""
+    frame = split.to_pandas()
+    for column, feature in split.features.items():
+        if type(feature).__name__ == "ClassLabel":
+            frame[column] = [_word(feature, v) for v in frame[column]]
+    return frame
 
 
 def _word(feature: Any, value: Any) -> str | None:

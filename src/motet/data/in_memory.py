@@ -36,13 +36,15 @@ def keep(data: Any, client: str = "") -> dict[str, Any]:
 
     `client` is the column that will name the client of each row where a dict of frames is given.
     """
+    data = partitions_of(data) if hasattr(data, "load_partition") else data
     data = data.to_pandas() if hasattr(data, "to_pandas") else data
     if _is_frame(data):
         return {"name": _keep_table(data)}
     if not isinstance(data, Mapping) or not data:
         raise DataError(
             f"data is {a_type(data)}; expected a name or path, a frame, a dict of frames, (x, y) arrays or torch "
-            "Datasets by client, or a function\nhint: data={'east': (x, y), 'west': (x, y)}"
+            "Datasets by client, a partitioner of flwr-datasets, or a function\n"
+            "hint: data={'east': (x, y), 'west': (x, y)}"
         )
     if twice := len(data) - len(set(map(str, data))):
         raise DataError(f"{twice} clients have the same name as another one")
@@ -139,6 +141,43 @@ def _keep_table(frame: pd.DataFrame) -> str:
 def _odd(column: pd.Series) -> str:
     """The type of the first value that no cell of a table can hold, "" if there is none."""
     return next((type(v).__name__ for v in column.dropna() if not isinstance(v, _CELLS)), "")
+
+
+# ---- partitioners of flwr-datasets ----
+
+
+def partitions_of(given: Any) -> dict[str, Any]:
+    """The partitions of a partitioner, or of the one partitioner of a FederatedDataset: each a frame, or images with
+    their targets, by client "0", "1", ..."""
+    many = getattr(given, "num_partitions", None)
+    if many is None and len(known := dict(getattr(given, "partitioners", {}))) == 1:
+        given.load_partition(0)  # it gives the rows to its partitioner
+        many = next(iter(known.values())).num_partitions
+    if not isinstance(many, int) or many < 1:
+        raise DataError(
+            f"{a_type(given)} has load_partition and no number of partitions.\n"
+            "hint: give one partitioner whose dataset is set, or a FederatedDataset with one partitioner"
+        )
+    return {str(i): rows_of(given.load_partition(i)) for i in range(many)}
+
+
+def rows_of(part: Any) -> Any:
+    """A partition as a frame, classes by name; a pair (images, targets) where it has a column of images."""
+    from motet.data.huggingface import named_frame
+
+    images = [c for c, f in part.features.items() if type(f).__name__ == "Image"]
+    if not images:
+        return named_frame(part)
+    classes = [c for c, f in part.features.items() if type(f).__name__ == "ClassLabel"]
+    if len(images) != 1 or len(classes) != 1:
+        raise DataError(
+            f"the partitions have {len(images)} columns of images and {len(classes)} of classes; expected one of each\n"
+            "hint: part.select_columns([...]) before the rows are divided"
+        )
+    pixels = np.stack([np.asarray(image) for image in part[images[0]]]).astype(np.float32) / 255
+    x = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
+    names = part.features[classes[0]].names
+    return x, np.array([names[k] for k in part[classes[0]]])
 
 
 # ---- arrays and Datasets ----

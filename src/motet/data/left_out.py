@@ -145,7 +145,8 @@ def copy_without(file: Path, to: Path, out: np.ndarray) -> None:
         return
     import pandas as pd
 
-    pd.read_parquet(file).loc[~out].reset_index(drop=True).to_parquet(to)
+    left = pd.read_parquet(file.absolute()).loc[~out].reset_index(drop=True)
+    left.to_parquet(to.absolute())
 
 
 def csv_without(file: Path, out: np.ndarray) -> bytes:

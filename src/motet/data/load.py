@@ -18,6 +18,8 @@ from motet.client.losses import Kind
 from motet.data import in_memory, left_out, splits, targets
 from motet.data import sets as datasets
 from motet.data.federated import DataError, FederatedData, Pool, refuse
+from motet.data.federation_folders import holds_federation
+from motet.data.flamby_folders import holds_flamby
 from motet.data.image_folders import holds_images
 from motet.data.partition import DataSettings, partition
 from motet.settings import checked, fields_of, import_named
@@ -102,6 +104,10 @@ def reader_of(path: str) -> str:
     """The module that reads this file, folder or set."""
     if path.startswith(_HUB):
         return "huggingface"
+    if holds_federation(Path(path).expanduser()):
+        return "federation_folders"
+    if holds_flamby(Path(path).expanduser()):
+        return "flamby_folders"
     return "image_folders" if holds_images(Path(path).expanduser()) else "user_table"
 
 

@@ -17,6 +17,7 @@ from motet.client import seed_of
 from motet.client.data import hashes
 from motet.data import left_out, splits
 from motet.data.build_clients import Partition, lay_out
+from motet.data.feature_shifts import shifted
 from motet.data.federated import (
     LOCAL,
     PARTS,
@@ -28,6 +29,8 @@ from motet.data.federated import (
 from motet.data.learned_columns import with_learned_columns
 from motet.data.splits import Assignment
 from motet.data.splits.basic import ranked
+from motet.data.table_settings import Names
+from motet.data.text_codes import with_learned_words
 from motet.settings import fields_of
 
 Auto = Literal["auto"]
@@ -47,7 +50,7 @@ class DataSettings:
     val: float = 0.15  # share of each client's rows for validation
     test: float = 0.25  # share of each client's rows for the test
     scale: str = "auto"  # standardise tables by the training rows of: federation | client | none
-    without: tuple[str, ...] = ()  # clients to leave out, as if the data had never had them
+    without: Names = ()  # clients to leave out, as if the data had never had them
 
     def problems(self) -> list[str]:
         wrong = []
@@ -73,6 +76,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     part = left_out.marked(pool, part_numbers(pool), common.split, common.without)
     part = with_server_rows(part, common, seed)
     assignment = assign(pool, part, common.split, how, seed)
+    pool = shifted(pool, assignment, common.split, how, seed)
     parts = cut(pool, assignment, part, common, seed)
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
@@ -92,7 +96,7 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         server_test=server_rows(pool, part == SERVER_TEST, assignment, np.zeros_like(held)),
         columns=columns_held(pool, assignment.clients, common),
     ).only(staying)
-    pool, partition = with_learned_columns(pool, partition)
+    pool, partition = with_learned_columns(with_learned_words(pool, partition), partition)
     federated = lay_out(name, pool, partition, common.scale)
     federated.unseen_share = unseen
     federated.given_tests = bool((part == TEST).any() and not (part == -1).any())

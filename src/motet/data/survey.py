@@ -138,12 +138,13 @@ def of_some(federated: FederatedData) -> FederatedData:
     return replace(federated, clients_data=here, unseen=unseen, notes=[*federated.notes, note])
 
 
-def survey(federated: FederatedData) -> Survey:
-    """Read every client's rows once; of a population, those of some clients, evenly spaced."""
+def survey(federated: FederatedData, test: bool = True) -> Survey:
+    """Read every client's rows once; of a population, those of some clients, evenly spaced. `test`: test rows too;
+    without them they are only counted."""
     federated = of_some(federated)
     clients_data = {**federated.clients_data, **federated.unseen}
     features = kind_of_features(federated)
-    reads = [read(federated, c, h, i, features) for i, (c, h) in enumerate(clients_data.items())]
+    reads = [read(federated, c, h, i, features, test) for i, (c, h) in enumerate(clients_data.items())]
     labels, counts = label_counts(federated, [r.y for r in reads])
     everyone = np.concatenate([r.y for r in reads])
     times = np.linspace(0, np.abs(everyone).max(), _POINTS) if federated.kind == "survival" else np.empty(0)
@@ -196,11 +197,19 @@ def size(batch: Any) -> int | None:
 # ---- reading ----
 
 
-def read(federated: FederatedData, client: str, client_data: ClientData, number: int, features: str) -> Read:
+def read(
+    federated: FederatedData,
+    client: str,
+    client_data: ClientData,
+    number: int,
+    features: str,
+    test: bool = True,
+) -> Read:
     """One client's rows, in one pass."""
     moments: Moments | None = None
     found, ys = [], []
-    for part, batch in enumerate((client_data.train, client_data.val, client_data.test)):
+    parts = (client_data.train, client_data.val, *([client_data.test] if test else []))
+    for part, batch in enumerate(parts):
         for rows, y in chunks(batch.take()):
             found.append(row_hashes(rows, y, number, part))
             ys.append(y)

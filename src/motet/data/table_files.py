@@ -268,7 +268,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(path.absolute())  # x:y/z would be taken for an address
     except (ValueError, OSError):  # pyarrow's errors are among these; they may show a part of the file
         raise DataError(f"{path.name} cannot be read as Parquet") from None
 

@@ -21,6 +21,7 @@ from motet.data.row_weights import WeightReader
 from motet.data.table_features import FeatureReader, TableFeature, unclear_decimals
 from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
+from motet.data.text_codes import TextSettings, text_pool
 from motet.data.tidy_cells import TextColumn, is_text
 from motet.text import nearest
 
@@ -56,7 +57,11 @@ def load(
     event: str = "",  # survival only: the column that says whether the event was seen (1, true, yes) or not
     weight: str = "",  # the column that says what each row counts: survey weights, say
     categories: Names = (),  # columns of codes: 01 and 1 are two names, and none is a number
-    without: tuple[str, ...] = (),  # clients to leave out, as if the data had never had them
+    text: str = "",  # the column of texts to learn from, word by word; other columns are then left out
+    text_length: int = 64,  # words of a text that are read
+    vocabulary: int = 4000,  # different words at most
+    tokenizer: str = "words",  # words: most frequent ones of training rows | hash | a pretrained network's folder
+    without: Names = (),  # clients to leave out, as if the data had never had them
 ) -> Pool:
     """The rows of a CSV or Parquet file, or of a folder with one such file per client."""
     how = TableSettings(
@@ -64,14 +69,18 @@ def load(
         dates, day_first, decimal, event=event, weight=weight, categories=tuple(categories),
     )  # fmt: skip
     with smaller_files(Path(path), client, without) as (files, gone):
-        table = read(files, how.sign, how.missing_values, texts=how.texts)
-        pool = as_pool(table, how, files.is_dir())
+        table = read(files, how.sign, how.missing_values, texts=(*how.texts, text))
+        texts = TextSettings(text, text_length, vocabulary, tokenizer) if text else None
+        pool = as_pool(table, how, files.is_dir(), texts)
     pool.left_out = gone
     return pool
 
 
-def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Pool:
-    """The rows of a table as a pool; in a folder, each file is a client unless a column names the clients."""
+def as_pool(
+    table: SourceTable, how: TableSettings, folder: bool = False, texts: TextSettings | None = None
+) -> Pool:
+    """The rows of a table as a pool; in a folder, each file is a client unless a column names the clients. With
+    `texts`, a row is the words of one column."""
     if how.kind not in targets.KINDS:
         raise DataError(f"kind is {how.kind!r}; expected one of {', '.join(targets.KINDS)}")
     reader = Reader(table, how)
@@ -81,6 +90,8 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
     y, kind, classes = reader.survival() if how.survival else reader.target()
     owner, names = reader.owner(folder)
     part = reader.part()
+    if texts:
+        return pool_of_texts(reader, texts, Pool(np.zeros((0, 0)), y, kind, classes, (), owner, names, part))
     features = FeatureReader(reader.table, how, owner, names, reader.problems, reader.notes)
     found = features.features(reader.used)
     if not found and not reader.problems:
@@ -97,6 +108,21 @@ def as_pool(table: SourceTable, how: TableSettings, folder: bool = False) -> Poo
     )  # fmt: skip
     pool.fill = bool(pool.gaps().any())
     return pool
+
+
+def pool_of_texts(reader: Reader, texts: TextSettings, pool: Pool) -> Pool:
+    """The pool with the words of a column as its examples."""
+    table = reader.table
+    texts.check(list(table.frame.columns))
+    if others := [c for c in reader.used if c != texts.column]:
+        reader.notes.append(
+            f"the texts of {texts.column!r} are learned from, and not {', '.join(map(repr, others))}"
+        )
+    refuse(table.problems + reader.problems)
+    if reader.how.weight:
+        raise DataError("rows of text cannot have weights yet.\nhint: leave data.weight out")
+    pool.notes = table.notes + reader.notes
+    return text_pool(table.frame[texts.column].fillna("").map(str).tolist(), texts, pool)
 
 
 def held_by(features: dict[str, TableFeature], clients: int) -> np.ndarray | None:

@@ -24,6 +24,7 @@ from motet.deploy.flare.kits import Kit, open_kit
 from motet.deploy.server.job_chain import run_federated
 from motet.deploy.server.run_files import make_order
 from motet.runs import recipe as recipes
+from motet.runs.mean_scores import BY_PAIRS
 from motet.runs.run import Run, run
 from motet.runs.store import METRICS
 
@@ -35,6 +36,14 @@ reply_bytes = 4_000_000 # and none that is larger
 rounds = 100            # of training, in all runs together
 noise = 0.0             # none on losses and sketches, and
 secret_orders = false   # rows in the order of the run's seed, so that runs are those of the loop engine to the bit
+"""
+MASKED = """\
+masks = "required"      # what is averaged leaves masked
+scores = "masked"       # so do scores: the server learns their mean over sites
+counts = "masked"       # numbers of rows
+sums = "masked"         # and sums of columns
+noise = 0.0             # none on losses and sketches, and
+secret_orders = false   # rows in the order of the run's seed, so that runs are those of the loop engine
 """
 WORDS = ["train.rounds=5", "net.name=mlp", "net.hidden=[16]", "data.val=0.2"]
 Say = Callable[[str], None]
@@ -68,8 +77,9 @@ class Parties:
                 process.kill()
 
 
-def demo(folder: Path | None, methods: Sequence[str], say: Say) -> str:
-    """The demo's table: each method's scores between organisations, and how far they are from the loop's."""
+def demo(folder: Path | None, methods: Sequence[str], say: Say, masked: bool = False) -> str:
+    """The demo's table: each method's scores between organisations, and how far they are from the loop's. `masked`:
+    the server learns means and sums over sites alone."""
     with tempfile.TemporaryDirectory() as scratch:
         place = folder or Path(scratch) / "care"
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -80,11 +90,12 @@ def demo(folder: Path | None, methods: Sequence[str], say: Say) -> str:
         try:
             say(f"kits in {place}; starting the server and {len(SITES)} sites over mutual TLS")
             parties.start("server")
-            (policy := place / "policy.toml").write_text(POLICY)
+            (policy := place / "policy.toml").write_text(MASKED if masked else POLICY)
             for site in SITES:
                 data = ["--data", str(tables / f"{site}.csv"), "--target", "diagnosis", "--val", "0.2"]
                 parties.start(site, *data, "--policy", str(policy))
-            lines = [compared(kit, m, tables, place, say) for m in methods or METHODS]
+            usual = METHODS[:1] if masked else METHODS
+            lines = [compared(kit, m, tables, place, say, masked) for m in methods or usual]
         finally:
             end(kit, parties)
         took = time.monotonic() - began
@@ -115,16 +126,16 @@ def write_tables(folder: Path) -> Path:
     return folder
 
 
-def compared(kit: Kit, method: str, tables: Path, place: Path, say: Say) -> str:
-    """One method between the sites and on the loop engine; the largest difference of any test score."""
-    words = [*WORDS, f"method.name={method}"]
+def compared(kit: Kit, method: str, tables: Path, place: Path, say: Say, masked: bool = False) -> str:
+    """One method between the sites and on the loop engine; the largest difference of any score."""
+    words = [*WORDS, f"method.name={method}", f"guard.masked={str(masked).lower()}"]
     folder = run_federated(
         kit, make_order(kit.federation, None, words, len(SITES), 0, 120.0), say, patience=120
     )
     at_home = [f"data.name={tables}", "data.target=diagnosis", "data.unseen=0", "engine.name=loop"]
     far = Run(folder)
     chosen = {"method": far.facts["settings"]["method"]}  # with the learning rate that the server chose
-    same = run(recipes.read(None, [*words, *at_home], chosen), place / f"loop-{method}")
+    same = run(recipes.read(None, [*words, *at_home, "guard.masked=false"], chosen), place / f"loop-{method}")
     return f"{method}: {scored(far)}; largest difference from the loop engine {difference(far, same):.1e}"
 
 
@@ -134,7 +145,9 @@ def scored(found: Run) -> str:
 
 
 def difference(a: Run, b: Run) -> float:
-    """Of all scores of all rounds, both sides."""
+    """Of all scores of all rounds, both sides; of means over sites where only these are known."""
+    if a.facts.get("hides_scores"):
+        return mean_difference(a, b)
     keys = ["round", "part", "side", "client"]
     both = a.scores.merge(b.scores, on=keys, suffixes=("", "_"))
     if len(both) != len(a.scores) or len(both) != len(b.scores):
@@ -142,6 +155,17 @@ def difference(a: Run, b: Run) -> float:
     metrics = [m for m in METRICS if m in both and f"{m}_" in both]
     # what is none in both, say the AUC of one class, is the same in both
     return float(np.abs(np.stack([both[m].fillna(-1) - both[f"{m}_"].fillna(-1) for m in metrics])).max())
+
+
+def mean_difference(hidden: Run, shown: Run) -> float:
+    """Of the means over sites, in which every site counts the same; metrics of pairs of rows count so on test rows."""
+    keys = ["round", "part", "side"]
+    metrics = [m for m in METRICS if m in hidden.scores and m in shown.scores and m not in BY_PAIRS]
+    means = shown.scores.groupby(keys)[metrics].mean()
+    found = hidden.scores.set_index(keys)[metrics]
+    if len(means) != len(found):
+        return float("inf")
+    return float(np.abs((means - found).to_numpy()).max())
 
 
 def end(kit: Kit, parties: Parties) -> None:

@@ -163,7 +163,7 @@ def pick(task: Task, clients: int, method: Method | None = None) -> tuple[str, s
     if method and clients > 1 and all_solo(method):
         return "threads", "what clients do is ordinary Python, and runs best with one client per thread"
     if not task.stackable:
-        return "threads", "batch statistics want one client at a time"
+        return "threads", f"{task.why_not_stacked}: it runs with one client per thread"
     if not task.dense:
         return "threads", "convolutions and recurrent layers run best with one client per thread"
     if clients < 2:
@@ -192,7 +192,7 @@ def worth(steps: int, why_not: Callable[[], str]) -> tuple[bool, str]:
     if steps < _WORTH_ONE_BY_ONE:
         return False, f"{steps:,} batched steps are too few to pay for it"
     if compiler() is None:
-        return False, "no C++ compiler was found"
+        return False, "no C++ compiler that works was found"
     reason = why_not()
     if not reason:
         return True, f"{steps:,} batched steps pay for it, all steps of a client as one call"
@@ -216,7 +216,7 @@ def why_not_one_by_one(task: Task, clients_data: Mapping[Client, ClientData], me
 def check_compiler(compiled: bool) -> None:
     if compiled and compiler() is None:
         raise UsageError(
-            "engine.compile is yes, which needs a C++ compiler, and none was found.\n"
+            "engine.compile is yes, which needs a C++ compiler, and none that works was found.\n"
             "hint: install g++ or clang++, or name one in CXX; a new run may have engine.compile=no"
         )
 
@@ -259,7 +259,7 @@ def choose_there(
 
 def pick_there(task: Task, clients_data: Mapping[Client, ClientData], batch: int) -> tuple[str, str]:
     if not task.stackable:
-        return "threads", "batch statistics want one client at a time"
+        return "threads", f"{task.why_not_stacked}: it runs with one client per thread"
     if any(isinstance(m, RNNBase) for m in task.net.modules()):
         return "threads", "recurrent layers run best as one call for each client"
     if len(clients_data) < 2:

@@ -82,6 +82,16 @@ class ClientStates:
             found |= {row[0]: tree_of(*row) for row in rows}
         return [found.get(c) for c in clients]
 
+    def without(self, clients: Sequence[Client], upto: int) -> int:
+        """How many of the clients keep nothing that a round up to `upto` made; no tree is read."""
+        if not self.on_disk:
+            return sum(all(r > upto for r in self.versions.get(c, ())) for c in clients)
+        count = "SELECT COUNT(DISTINCT client) FROM keeps WHERE client IN ({}) AND round <= ?"
+        known = 0
+        for some in _batches(clients):
+            known += int(self.database.execute(count.format(_holes(some)), (*some, upto)).fetchone()[0])
+        return len(clients) - known
+
     @property
     def nothing(self) -> bool:
         """Whether nobody keeps anything."""

@@ -17,10 +17,9 @@ NAMES = "cpu, cuda, cuda:1, mps or auto"
 
 def device_named(name: str) -> torch.device:
     """The device, if this machine has it."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UsageError(f"engine.device is {name!r}; it must be {NAMES}\nhint: engine.device=cpu") from None
+    device = _known_to_torch(name)
+    if device is None or (device.type == "cpu" and device != CPU):  # there is no cpu:0
+        raise UsageError(f"engine.device is {name!r}; it must be {NAMES}\nhint: engine.device=cpu")
     if device == CPU:
         return CPU
     there = how_many(device.type)
@@ -37,6 +36,13 @@ def device_named(name: str) -> torch.device:
     ):  # before the first use of CUDA: products of matrices have the same bits in every run
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return device
+
+
+def _known_to_torch(name: str) -> torch.device | None:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        return None
 
 
 def how_many(kind: str) -> int:

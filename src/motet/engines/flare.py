@@ -11,6 +11,7 @@ Knows letters, labels and who is there. Does not know what happens at a site.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +22,10 @@ from motet.core import SIDES, Ask, Client, Method, Part, Tree, Turn, is_solo
 from motet.engines.evaluate import See, evaluation_request
 from motet.engines.expected_replies import ExpectedReplies, odd_forms, outsized
 from motet.engines.file_letters import Files, batches, lacking
-from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Label, Letter, LetterJob, Reply
+from motet.engines.letters import BEGINS_ANEW, JOB_LEARNS, LEARN, Label, Letter, LetterJob, Reply, asked_in
 from motet.engines.loop import Loop, all_finite, stacked
 from motet.engines.masked_asks import MaskSettings, masked_mean
+from motet.engines.masked_scores import masked_scores
 from motet.engines.meter import Meter
 from motet.engines.site_scores import ScoreRules
 from motet.errors import MotetError
@@ -37,6 +39,7 @@ _AGAIN = (
 )
 Received = Callable[..., None]
 """Writes down replies that came: by client, then job, verb, learn, round and ask."""
+Summed = tuple[list[Client], float]  # whose replies, and the largest weight
 Post = Callable[[Mapping[Client, bytes]], tuple[dict[Client, bytes], dict[Client, str]]]
 """Carries letters; brings back the replies that came, and why the others did not."""
 
@@ -81,7 +84,11 @@ class Flare(Loop):
         self.excluded: dict[Client, str] = {}  # whose reply cannot be what was asked for, and why
         self.anew: dict[Client, int] = {}  # who gave up what it kept, and in which round
         self.masks: MaskSettings | None = None  # of a run whose means are masked sums
-        self.summed: dict[Label, list[Client]] = {}  # whose replies were to be unmasked together, by ask
+        self.unit = 0.0  # the largest weight, where numbers of rows stay at sites: all rows together
+        self.hides_scores = False  # whether scores come in masked sums alone
+        self.scorings: Counter[tuple[int, str]] = Counter()  # of such sums, by round and part
+        self.spreads: dict[str, dict[str, Any]] = {}  # of scores over sites, the last ones by part
+        self.summed: dict[Label, Summed] = {}  # whose replies were to be unmasked together, by ask
         self.received: Received = lambda *_, **__: None
         self.meter = Meter()
         self.names = FileNames()
@@ -170,6 +177,8 @@ class Flare(Loop):
         self.method, self.turn = method, turn
         sent = {c: evaluation_request(method, state, method.download(state, c), sides) for c in self.clients}
         like = self.expect.scores(method, self.turn, sent[self.clients[0]]) if self.expect else None
+        if self.hides_scores:
+            return masked_scores(self, "evaluate", sent, part, like=like)
         found = self.sound_scores(self.call_sites("evaluate", sent, part=part), like, part)
         there = len(self.present)  # a site whose policy keeps scores back is there all the same
         self.check_enough(f"scores, {round_name(self.turn.number)}", there, len(self.clients))
@@ -177,6 +186,9 @@ class Flare(Loop):
 
     def evaluate_trained(self, method: Method, asks: list[Ask], turn: Turn) -> tuple[list[Client], Tree]:
         self.method, self.turn = method, dataclasses.replace(turn, number=turn.number - 1)
+        if self.hides_scores:
+            sent, verb = {c: m for ask in asks for c, m in ask.messages().items()}, name_of(asks[0].verb)
+            return masked_scores(self, "evaluate_trained", sent, "test", verb)
         found = {c: reply for ask in asks for c, reply in self.after_training(ask).items()}
         return stacked(self.sound_scores(found).items())
 
@@ -346,6 +358,13 @@ class Flare(Loop):
         return Letter(
             job, self.run, at, seed=seed, recipe=self.recipe, send=tree, base=base, spare=spare, **more
         ).pack()
+
+    def asked_now(self, job: LetterJob, verb: str, asked: bytes) -> bytes:
+        """What the masks of a sum in this turn follow from."""
+        turn = self.turn
+        return asked_in(
+            Letter(job, self.run, turn.number, seed=turn.seed, verb=verb, recipe=self.recipe), asked
+        )
 
     def lose(self, client: Client, why: str) -> None:
         self.present.discard(client)

@@ -18,7 +18,7 @@ from motet.core import Tree
 from motet.text import printable
 from motet.wire import WireError, check_form, pack, record, unpack
 
-PROTOCOL = 3  # of letters and replies: parties that speak another one do not understand each other
+PROTOCOL = 5  # of letters and replies: parties that speak another one do not understand each other
 
 Number = Annotated[int, Meta(gt=-(1 << 40), lt=1 << 40)]
 Label = tuple[Number, Number]  # (round, number of the ask within it)
@@ -33,7 +33,9 @@ LetterJob = Literal[
     "save_model",
     "files",
     "mask",
+    "count",
 ]
+BEFORE = -2  # the round of letters that sum what sites say before a run
 BEGINS_ANEW = "reset"  # a refusal: the client gave up what it kept, and starts as one that has just joined
 LACKS_FILES = "files"  # a refusal: the letter names files that the client does not have; its tree says which
 JOB_LEARNS = {
@@ -41,7 +43,7 @@ JOB_LEARNS = {
 }  # fmt: skip
 REPLY_BYTES: dict[LetterJob, int] = {  # largest replies that a server reads; of verbs, see the engine
     "describe": 16 << 20, "measure": 16 << 20, "layout": 64 << 10, "offer": 64 << 10, "evaluate": 1 << 20,
-    "evaluate_trained": 1 << 20, "save_model": 64 << 10, "files": 64 << 10, "mask": 16 << 20,
+    "evaluate_trained": 1 << 20, "save_model": 64 << 10, "files": 64 << 10, "mask": 16 << 20, "count": 1 << 20,
 }  # fmt: skip
 _REFUSAL = 300  # letters of a refusal that are kept
 LEARN = {"mean": "average", "all": "collect"}  # what asks are called in policies and ledgers
@@ -84,6 +86,28 @@ class Letter(Struct, frozen=True):
     @property
     def label(self) -> Label:
         return self.round, self.number
+
+
+def parts_scored(letter: Letter) -> tuple[str, ...]:
+    """Which rows a letter that scores models needs; models as training would leave them are scored on both parts."""
+    return ("val", "test") if letter.verb else (letter.part,)
+
+
+def content_hash(verb: str, send: Tree) -> bytes:
+    """Of what a verb was asked with, the same at the server and at a site: both read it as it is on the wire."""
+    return sha256(pack(unpack(pack({"verb": verb, "send": send})))).digest()
+
+
+def asked_for(job: str, part: str, send: Tree) -> bytes:
+    """Of a letter that asks for masked scores, sums of columns or counts. A part counts where rows are chosen by it."""
+    return content_hash(f"{job} {part if job == 'evaluate' else ''}", send)
+
+
+def asked_in(letter: Letter, asked: bytes) -> bytes:
+    """What masks follow from besides keys: what was asked, in which run and round, and with which recipe. Sites that
+    were offered other settings under one name could otherwise be made to reply what is known beforehand."""
+    where = {k: getattr(letter, k) for k in ("run", "round", "seed", "verb", "recipe")}
+    return sha256(content_hash("", where) + asked).digest()
 
 
 class Reply(Struct, frozen=True):

@@ -25,6 +25,7 @@ from motet.core import (
     Fuse,
     Fused,
     Method,
+    MethodUnfit,
     NoReply,
     Part,
     Refusal,
@@ -49,9 +50,12 @@ from motet.engines.mean import ReplyMean, RunningMean
 from motet.engines.meter import Meter
 from motet.engines.placement import Placement
 from motet.guard.pairs.chain import Chain, Leaving, kept_under
+from motet.guard.pairs.client_noise import ClientNoise
 from motet.text import round_name
 from motet.vec import leaves, stack
 from motet.wire import size
+
+_NAMED = 10  # clients that an event names
 
 
 class AllRefused(VerbFailed, NoReply):
@@ -84,11 +88,18 @@ class Loop:
         self.placement = None if device == CPU else Placement(device, held)
         self.fold: Callable[[], ReplyMean] = RunningMean  # makes the mean; a guard sets another one
         self.chain: Chain | None = None  # guards that averaged replies go through when they leave a client
+        self.private: ClientNoise | None = (
+            None  # client-level privacy: one of the guards, and the server's part
+        )
         self.left: dict[Client, int] = {}  # bytes of what left clients through guards, of the last ask
         self.refused: list[Refusal] = []
+        self.left_out: list[
+            str
+        ] = []  # who was left out of training or scoring, in words; whoever writes it empties it
         self.refused_before = 0  # how many there were when the ask that is under way began
         self.examples: dict[Client, Data] = {}  # of the turn whose seed is `examples_of`
         self.examples_of = -1
+        self.asked_in = -2  # the last round with an averaged ask
         self.method: Method
         self.turn: Turn
         self.upto: int  # the round whose client states count: the turn's, or the one before it
@@ -104,6 +115,8 @@ class Loop:
             raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
         self.refused_before = len(self.refused)
         self.left.clear()
+        if self.private:
+            self.check_private(ask)
         plain = self.fold is RunningMean and not self.guards(ask)
         if ask.fuse and self.fuses and plain and (done := self.fused(ask, ask.fuse)):
             return done
@@ -270,7 +283,22 @@ class Loop:
         """What a client keeps before it is first asked anything."""
         return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
 
+    def check_private(self, ask: Ask) -> None:
+        """Refuse asks whose answers client-level noise does not cover: each round has one mean of updates."""
+        verb, again = name_of(ask.verb), self.asked_in == self.turn.number
+        why = "collects single replies" if ask.learn == "all" else "measures rows"
+        if ask.learn == "mean" and verb not in self.method.measuring:
+            why = "asks a second time in a round" if again else ""
+        if why:
+            raise MethodUnfit(
+                f"privacy.level is client, and {type(self.method).__name__.lower()} {why} ({verb}), which the noise "
+                "does not cover\nhint: fedavg, fedprox, fedper, finetune, ditto, mrmtl, scaffold"
+            )
+        self.asked_in = self.turn.number
+
     def weight(self, ask: Ask, client: Client) -> float:
+        if self.private:
+            return 1.0  # a client with many rows must not count more than its noise hides
         return total_of(self.clients_data, client) if ask.weights is None else float(ask.weights[client])
 
     # ---- what can go wrong ----
@@ -305,9 +333,13 @@ class Loop:
             raise NoReply(f"{self.where(ask.verb)}: nobody answered; hint: is the cohort empty?")
         try:
             mean = fold.mean()
+            if self.private:
+                sent, seed = ask.send if ask.each is None else (), seed_of(self.turn.seed, name_of(ask.verb))
+                mean = self.private.released(mean, sent, fold.weight, seed)
             self.left.update(getattr(fold, "left", {}))
             return mean
         except NoReply as e:
+            self.left_out.append(untrained(self.turn.number, ask, str(e)))
             raise NoReply(f"{self.where(ask.verb)}: {e}") from e
 
     def check_not_all_refused(self, ask: Ask) -> None:
@@ -321,6 +353,13 @@ class Loop:
 
     def where(self, verb: Verb) -> str:
         return place(verb, self.turn.number)
+
+
+def untrained(number: int, ask: Ask, why: str) -> str:
+    """That clients were asked and make no mean, for the run's events."""
+    many, first = len(ask.to), ", ".join(sorted(ask.to)[:_NAMED])
+    rest = f" and {many - _NAMED:,} more" if many > _NAMED else ""
+    return f"{round_name(number)}: {first}{rest} are left out of {name_of(ask.verb)}: {why}"
 
 
 def rate_hint(method: Method) -> str:

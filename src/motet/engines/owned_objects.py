@@ -91,7 +91,8 @@ def _pickler() -> Any:
             if not tensor.permute(order).is_contiguous():
                 order = list(range(tensor.ndim))
             plain = tensor.detach().permute(order).contiguous()
-            self.arrays.append(plain.reshape(-1).view(_BYTES).numpy())
+            flat = plain.as_strided((plain.numel(),), (1,))  # a single number may lie with a stride of 0
+            self.arrays.append(flat.view(_BYTES).numpy())
             back = tuple(int(d) for d in np.argsort(order)) if order else ()
             return len(self.arrays) - 1, tensor.dtype, tuple(plain.shape), back
 

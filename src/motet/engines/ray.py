@@ -26,6 +26,7 @@ from motet.engines.owned_objects import Packed, packed
 from motet.engines.ray_crew import Crew
 from motet.engines.ray_work import Label, Letters, Order, Result, ShardName, VerbJob
 from motet.engines.vmap import Vmap
+from motet.text import round_name
 from motet.vec import unstack
 
 _SHARDS = 64  # at least so many, where there are as many clients that are visited one by one
@@ -159,7 +160,9 @@ class Ray(Loop):
             return Order(shard, kept, {c: weights[c] for c in kept} if weights else {})
 
         letter = packed(job, {"method": self.method})
-        results = self.crew.work(self.method, letter, list(wanted), give)
+        doing = name_of(job.verb) if job.part is None else "scoring"
+        what = f"{round_name(self.turn.number)}, {doing}"
+        results = self.crew.work(self.method, letter, list(wanted), give, what)
         for shard, result in zip(wanted, results, strict=True):
             yield result, did[shard]
 

@@ -20,6 +20,7 @@ from motet.errors import MotetError, RunError
 
 LOCAL = ("", "local")  # addresses of a cluster that motet starts
 _WAIT = 10.0  # seconds in which a cluster's machine must answer
+_TRIES = 15  # seconds in which a cluster notices that a machine is lost
 Ref = Any  # of an object that is there, or will be
 Handle = Any  # of an actor
 
@@ -120,7 +121,16 @@ class Cluster:
 
     def on_every_node(self, work: Callable[..., Any], *given: Any) -> dict[str, Any]:
         """What a function returns on each machine. It must be one that is defined inside of another, which is sent as
-        it is: machines need not have motet."""
+        it is: machines need not have motet. A machine that is lost meanwhile is not asked again: the cluster lists a
+        dead one for some seconds."""
+        for _ in range(_TRIES):
+            with suppress(Lost):
+                return self.asked_once(work, *given)
+            time.sleep(1)
+        return self.asked_once(work, *given)
+
+    def asked_once(self, work: Callable[..., Any], *given: Any) -> dict[str, Any]:
+        """The same, of the machines that are listed now."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         task = self.ray.remote(num_cpus=0, max_retries=3)(work)

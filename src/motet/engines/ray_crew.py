@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from motet.core import Method
+from motet.core import Client, Method
 from motet.engines.owned_objects import Packed, packed, unpacked
 from motet.engines.ray_actor import RayActor
 from motet.engines.ray_cluster import Cluster, Handle, Lost, Ref
@@ -51,11 +51,22 @@ class Shard:
     home: CrewMember
 
 
+@dataclass(frozen=True)
+class Loss:
+    """An actor that was lost while it had orders."""
+
+    what: str  # it was doing, for people
+    again: list[Client]  # who were asked again, because their answers were lost with it
+    why: str  # as Ray says it
+
+
 @dataclass
 class UnderWay:
     """Orders that are under way for one job."""
 
-    todo: dict[CrewMember, deque[int]]
+    what: str  # the job, for people
+    todo: dict[CrewMember, deque[int]] = field(default_factory=dict)
+    given: dict[int, list[Client]] = field(default_factory=dict)  # whom an order was for
     flights: dict[Ref, tuple[CrewMember, list[int]]] = field(default_factory=dict)
     found: dict[int, Result] = field(default_factory=dict)
 
@@ -70,7 +81,7 @@ class Crew:
         self.methods: dict[int, tuple[Method, Ref]] = {}
         self.members: list[CrewMember] = []
         self.coming: list[CrewMember] = []  # that are not ready yet
-        self.lost = 0  # actors so far
+        self.losses: list[Loss] = []  # of actors; whoever writes them down takes them out
         self.loading: list[Ref] = []
         self.why = ""  # the last one was lost that was not ready yet
         self.start_missing()
@@ -173,12 +184,12 @@ class Crew:
     # ---- work ----
 
     def work(
-        self, method: Method, job: Packed, shards: Sequence[ShardName], give: GiveOrder
+        self, method: Method, job: Packed, shards: Sequence[ShardName], give: GiveOrder, what: str
     ) -> Iterator[Result]:
-        """Results in the order of the shards."""
+        """Results in the order of the shards; `what` names the job for people."""
         self.welcome()
         number, key, ref = self.learn(method), next(self.numbers), self.cluster.put(job)
-        asked = UnderWay({})
+        asked = UnderWay(what)
         self.queue(asked, shards, range(len(shards)))
         for wanted in range(len(shards)):
             while wanted not in asked.found:
@@ -200,11 +211,12 @@ class Crew:
             busy = sum(m is member for m, _ in asked.flights.values())
             while places and busy < _AHEAD:
                 some = [places.popleft() for _ in range(min(len(places), self.portion(places)))]
-                orders = packed([give(shards[p], member.number) for p in some])
+                orders = [give(shards[p], member.number) for p in some]
+                asked.given |= {p: list(order.kept) for p, order in zip(some, orders, strict=True)}
                 if number not in member.methods:
                     member.handle.learn.remote(number, self.methods[number][1])
                     member.methods.add(number)
-                asked.flights[member.handle.work.remote(number, key, ref, orders)] = member, some
+                asked.flights[member.handle.work.remote(number, key, ref, packed(orders))] = member, some
                 busy += 1
 
     def portion(self, places: Sequence[int]) -> int:
@@ -221,22 +233,22 @@ class Crew:
                 answer = unpacked(self.cluster.get(ref))
             except Lost as e:
                 self.lose(member, str(e))
-                self.again(asked, member, shards)
+                self.again(asked, member, shards, str(e))
                 continue
             del asked.flights[ref]
             if isinstance(answer, BaseException):
                 raise answer
             asked.found |= dict(zip(places, answer, strict=True))
 
-    def again(self, asked: UnderWay, gone: CrewMember, shards: Sequence[ShardName]) -> None:
+    def again(self, asked: UnderWay, gone: CrewMember, shards: Sequence[ShardName], why: str) -> None:
         """Queue all that a lost actor had to do at the actors that hold its shards now."""
         mine = [ref for ref, (member, _) in asked.flights.items() if member is gone]
-        places = [p for ref in mine for p in asked.flights.pop(ref)[1]] + list(asked.todo.pop(gone, ()))
-        self.queue(asked, shards, sorted(places))
+        places = [p for ref in mine for p in asked.flights.pop(ref)[1]]
+        self.losses.append(Loss(asked.what, sorted(c for p in places for c in asked.given[p]), why))
+        self.queue(asked, shards, sorted([*places, *asked.todo.pop(gone, ())]))
 
     def lose(self, gone: CrewMember, why: str) -> None:
         """Move the shards of a lost actor to the others, and start another one in its place."""
-        self.lost += 1
         self.cluster.kill(gone.handle)  # it may be one that does not answer, and would go on
         self.members.remove(gone)
         self.start_missing()

@@ -7,6 +7,7 @@ Knows threads. Does not know what any verb does.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -47,7 +48,9 @@ class Threads(Loop):
         data: Callable[[Client], Any],
         keep_as: Ask | None = None,
     ) -> Iterator[tuple[Client, Tree]]:
-        """As in the loop; at most two clients per worker are under way, which bounds memory."""
+        """As in the loop; at most two clients per worker are under way, which bounds memory. Warning filters belong to
+        the process: what libraries change in one thread may not be undone in another, so they are set back here."""
+        filters = list(warnings.filters)
         ready: deque[tuple[Client, Future[tuple[Tree, Tree]]]] = deque()
         try:
             for c, message in sent.items():
@@ -59,6 +62,8 @@ class Threads(Loop):
         finally:
             for _, work in ready:
                 work.cancel()
+            if list(warnings.filters) != filters:
+                warnings.filters[:] = filters  # type: ignore[index]
 
     def work(
         self, verb: Verb, client: Client, sent: Tree, keep: Tree, data: Callable[[Client], Any]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled_steps, seed_of
+from motet.client.code_cache import code_cache, own_folder
 from motet.client.devices import CPU, moved
 from motet.client.population import Population, rows_of
 from motet.client.visit import VerbFailed, checked_pair
@@ -62,9 +62,8 @@ class Vmap(Loop):
     def begin(self, method: Method, turn: Turn) -> None:
         if not method.task.stackable:
             raise UsageError(
-                f"the engine vmap stacks clients and pads them, and the network's statistics are "
-                f"{method.task.statistics}: padding would be in them.\n"
-                "hint: engine.name=threads, or net.norm=group, or net.statistics=shared"
+                f"the engine vmap stacks clients and pads them: {method.task.why_not_stacked}.\n"
+                "hint: engine.name=threads; or, with BatchNorm, net.norm=group, or net.statistics=shared"
             )
         super().begin(method, turn)
 
@@ -236,7 +235,12 @@ class Vmap(Loop):
         first = self.clients_data[clients[0]]
         number = torch.full((len(clients),), self.turn.number)
         seeds = self.seeds_of(clients)
-        data = Data(x, y, n, seeds, val, first.columns, first.augment, number, weight)
+        noise = None
+        if first.private is not None:
+            noise = torch.tensor([self.clients_data[c].noise for c in clients], dtype=torch.float64)
+        data = Data(
+            x, y, n, seeds, val, first.columns, first.augment, number, weight, noise, first.private
+        )  # fmt: skip
         return data if tested is None else ClientTest(data, tested)
 
     def seeds_of(self, clients: list[Client]) -> Tensor:
@@ -268,13 +272,14 @@ class Vmap(Loop):
 
 
 def keep_what_is_compiled() -> None:
-    """Inductor's cache is by default in a temporary folder; this one lasts from run to run.
+    """Inductor's cache is by default in a temporary folder whose name anybody can guess; this one lasts from run to
+    run, or ends with the process where no folder is this user's alone.
 
     Its pool of compiling processes takes no less time for a handful of kernels, and its start would
     take a core from the first rounds.
     """
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(caches / "motet" / "inductor"))
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(code_cache("inductor") or own_folder())
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 

@@ -21,11 +21,13 @@ from motet.deploy.site.config import KEPT, POLICY, read_policy
 from motet.deploy.site.contract import Contract, policy_hash, recipe_hash
 from motet.deploy.site.ledger import ASKS_FOR_FILES, LedgerLine, hashes_of_lines, read_ledger
 from motet.deploy.site.policy import Policy
+from motet.deploy.site.training_budget import spent_by
 from motet.evidence.check_file import SERVER, SITE
 from motet.evidence.document import EvidenceError
 from motet.evidence.run_sections import (
     IN_THE_CLEAR,
     LEARNS,
+    MASKED,
     Sections,
     asks_of_method,
     file_record,
@@ -34,17 +36,18 @@ from motet.evidence.run_sections import (
 )
 from motet.evidence.signing import EvidenceSigner, certified_signer
 from motet.report.score_intervals import one_share
-from motet.runs.identity import source_digest, versions
 from motet.runs.model_files import read_facts
 from motet.runs.recipe import Recipe
 from motet.runs.run import Run
+from motet.runs.versions import source_digest, versions
 from motet.text import round_name
 from motet.wire import unpack
 
 _JOBS = {
     "describe": "names and types of columns, categories, classes", "measure": "sums of columns",
     "layout": "numbers of rows", "offer": "that it takes part", "evaluate": "scores", "evaluate_trained": "scores",
-    "save_model": "nothing", "files": "nothing",
+    "save_model": "nothing", "files": "nothing", "mask": "nothing: a step of a masked sum",
+    "count": "numbers of rows, in a masked sum",
 }  # fmt: skip
 FIELDS = ("job", "verb", "learn", "round", "ask", "bytes", "sha256")
 
@@ -183,7 +186,7 @@ def about_site(kit: Kit, run: str, contract: Contract | None, left: list[LedgerL
 
 
 def rows_of(contract: Contract | None, policy: Policy) -> dict[str, int | None]:
-    known: Mapping[str, int] = contract.rows if contract and policy.counts else {}
+    known: Mapping[str, int] = contract.rows if contract and policy.counts is True else {}
     return {part: known.get(part) for part in ("train", "val", "test")}
 
 
@@ -198,7 +201,7 @@ def learned_at_site(contract: Contract | None) -> dict[str, Any]:
         for r in contract.asks
     ]  # fmt: skip
     beyond = ["Before a run the site describes its columns, and sends sums of them where its policy lets it."]
-    return {"rows": rows, "beyond": [*beyond, IN_THE_CLEAR]}
+    return {"rows": rows, "beyond": [*beyond, MASKED if contract.masked else IN_THE_CLEAR]}
 
 
 def policies(kit: Kit, policy: Policy, contract: Contract | None, left: list[LedgerLine]) -> dict[str, Any]:
@@ -216,7 +219,7 @@ def policies(kit: Kit, policy: Policy, contract: Contract | None, left: list[Led
     if contract:
         text = (
             contract.text()
-            if policy.counts
+            if policy.counts is True
             else json.dumps(asdict(contract) | {"rows": "kept back"}, indent=1)
         )
         force.append({"name": "contract of this run", "hash": contract.hash, "text": text})
@@ -242,18 +245,36 @@ def guards(policy: Policy, contract: Contract | None, left: list[LedgerLine]) ->
         "losses and numbers of sketches": f"{spent:,} of {policy.losses:,} left in this run",
         "rounds": f"{rounds} of {policy.rounds:,}",
         "secret order of rows": "yes" if policy.secret_orders else "no",
-        "clipping": "none", "secure aggregation": "none", "privacy budget": privacy_budget(policy, left),
+        "clipping": f"L2 norm at most {contract.clip:g}" if contract and contract.clip else "none",
+        "secure aggregation": masked_in(policy, contract, left), "privacy budget": privacy_budget(policy, left),
     }  # fmt: skip
 
 
+def masked_in(policy: Policy, contract: Contract | None, left: list[LedgerLine]) -> str:
+    """What of this site left in masked sums, and how many sums there were."""
+    sums = len({(line.sum_for, line.sum_of) for line in left if line.sum_of})
+    means = ["means"] if contract and contract.masked else []
+    hidden = [*means, *(_HIDDEN[k] for k in policy.hidden)]
+    return f"{', '.join(hidden)} leave in masked sums alone; {sums} sums in this run" if hidden else "none"
+
+
+_HIDDEN = {"scores": "scores", "counts": "numbers of rows", "sums": "sums of columns"}
+
+
 def privacy_budget(policy: Policy, left: list[LedgerLine]) -> str:
-    """What published models spent in this run, model by model."""
-    models = {line.sha256: line for line in left if line.model}
-    if not models:
-        return "none"
+    """What published models and private training spent in this run."""
     most = f" of {policy.epsilon:g}" if policy.epsilon else ""
-    spent = sum(line.epsilon for line in models.values())
-    return f"epsilon {spent:g}{most} for {'; '.join(line.model for line in models.values())}"
+    models = {line.sha256: line for line in left if line.model}
+    said = []
+    if models:
+        spent = sum(line.epsilon for line in models.values())
+        said.append(f"epsilon {spent:g}{most} for {'; '.join(line.model for line in models.values())}")
+    if replies := [x for x in left if x.steps and not x.again]:
+        what = f"{len(replies)} replies that were privately trained"
+        said.append(
+            f"epsilon {spent_by(replies, policy.delta):.4g}{most} (delta {policy.delta:g}) for {what}"
+        )
+    return "; ".join(said) or "none"
 
 
 def site_versions(contract: Contract | None) -> dict[str, Any]:
@@ -266,7 +287,7 @@ def site_versions(contract: Contract | None) -> dict[str, Any]:
 def site_cards(kept: Path, run: str, policy: Policy) -> list[dict[str, str]]:
     """The card of the site's personal model, which holds numbers of rows and scores: only where they may leave."""
     card = kept / "models" / f"{quote(run, safe='')}.md"
-    if not card.is_file() or not (policy.counts and policy.scores):
+    if not card.is_file() or not (policy.counts is True and policy.scores is True):
         return []
     return [{"client": "personal model of this site", "text": card.read_text(errors="replace")}]
 
@@ -277,7 +298,7 @@ def site_scores(kit: Kit, run: str, policy: Policy) -> dict[str, Any]:
     facts = model_facts(kit.folder / KEPT / "models" / quote(run, safe=""))
     tested, rows = facts.get("test") or {}, (facts.get("examples") or {}).get("test", 0)
     metric = next((m for m in ("accuracy", "rmse", *sorted(tested)) if m in tested), "")
-    if not metric or not (policy.counts and policy.scores):
+    if not metric or not (policy.counts is True and policy.scores is True):
         return found
     low, high = one_share(tested[metric], rows) if metric == "accuracy" else (None, None)
     one = {

@@ -14,13 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.deploy.site.needs import asks_in
 from motet.errors import MotetError
 from motet.evidence.document import digest
 from motet.report.certainty import Interval, interval
 from motet.report.read import ReportedRun, natural, read
 from motet.report.score_intervals import score_intervals
+from motet.report.spent_privacy import budget_sentence, noise_sentence
 from motet.report.terminal import PERCENT
+from motet.runs.method_asks import asks_in
 from motet.runs.model_files import model_path
 from motet.runs.recipe import method_class
 from motet.runs.store import Store
@@ -50,7 +51,8 @@ IN_THE_CLEAR = (
 MASKED = (
     "Secure aggregation was used: replies that are averaged reached the server masked, and it learned their sum alone. "
     "This rests on fewer than a third of the sites working together with the server, and on the federation's root. Not "
-    "hidden are the sums, the scores, and who took part when."
+    "hidden are the sums, names of columns, categories and classes, and who took part when. Scores, numbers of rows "
+    "and sums of columns are hidden only where a site's policy says so (masked)."
 )
 _MOST_CARDS = 50  # model cards that are quoted; of others the hash stands in the list of files
 LOGS = ("-wal", "-journal")  # of SQLite: what they hold is read as if it were in the database
@@ -58,6 +60,7 @@ _PASSING = ("lock", "chain.lock", "again", "stop")  # files that come and go
 _ASKS = ["round", "client", "verb", "learn", "messages", "up", "down"]
 _TROUBLES = (
     "refused",
+    "left out",
     "excluded",
     "absent",
     "reset",
@@ -79,11 +82,11 @@ def sections_of_run(folder: Path) -> Sections:
         store.check()
         asks, events = store.frame("asks"), store.frame("events")
         asks = asks if "verb" in asks else asks.reindex(columns=_ASKS).iloc[:0]
-        traffic = store.frame("traffic")
+        traffic, clients = store.frame("traffic"), store.frame("clients")
     facts = run.facts
     return [
         ("run", about(folder, facts, len(run.rounds))),
-        ("participants", participants(run)),
+        ("participants", participants(clients)),
         ("left", what_left(asks, traffic, facts)),
         ("learned", what_was_learned(asks, facts)),
         ("policies", {"in force": [], "says": policies_say(facts)}),
@@ -119,9 +122,9 @@ def about(folder: Path, facts: Mapping[str, Any], rounds: int) -> dict[str, Any]
     }  # fmt: skip
 
 
-def participants(run: ReportedRun) -> list[dict[str, Any]]:
+def participants(clients: pd.DataFrame) -> list[dict[str, Any]]:
     """Who took part; rows are not known where a site's policy keeps them back."""
-    rows = run.clients.to_dict("records")
+    rows = clients.to_dict("records")
     return [
         {"client": str(r["client"]), "role": "trained" if r["seen"] else "held out of training"}
         | {part: int(r[part]) if r["train"] else None for part in ("train", "val", "test")}
@@ -164,7 +167,9 @@ def what_was_learned(asks: pd.DataFrame, facts: Mapping[str, Any]) -> dict[str, 
     if any(r["learn"] == "average" and r["fewest"] == 1 for r in rows):
         beyond.append("A mean of one reply is that reply: in some round one client alone was asked.")
     beyond.append(
-        "Scores: of every client the number of its rows and metrics on its validation and test rows."
+        "Scores: sums over sites of metrics on their validation and test rows, masked; no site's own."
+        if facts.get("hides_scores")
+        else "Scores: of every client the number of its rows and metrics on its validation and test rows."
     )
     masked = facts.get("settings", {}).get("guard", {}).get("masked")
     between = MASKED if masked else IN_THE_CLEAR
@@ -211,8 +216,10 @@ def guards(facts: Mapping[str, Any]) -> dict[str, str]:
         "secure aggregation": "masked sums" if section.get("masked") else "none",
         "clipping": ", ".join([*clipped, *([own["clip"]] if "clip" in own else [])]) or "none",
         "compression": ", ".join(compressed) or "none",
-        "noise": ", ".join(own[k] for k in ("noise", "epsilon") if k in own) or "none",
-        "privacy budget": published_budget(facts) or own.get("epsilon", "none"),
+        "noise": noise_sentence(facts)
+        or ", ".join(own[k] for k in ("noise", "epsilon") if k in own)
+        or "none",
+        "privacy budget": budget_sentence(facts) or published_budget(facts) or own.get("epsilon", "none"),
         "simulated attack": f"{attack} by {', '.join(facts.get('attackers') or [])}"
         if attack != "none"
         else "none",

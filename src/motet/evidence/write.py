@@ -16,7 +16,7 @@ from motet.evidence.document import Document, canonical, document, embedded, jso
 from motet.evidence.run_sections import Sections
 from motet.evidence.signing import CERTIFICATE, LOCAL, EvidenceSigner
 from motet.report import html
-from motet.runs.identity import versions
+from motet.runs.versions import versions
 
 TEMPLATE = Path(html.__file__).with_name("evidence.html")
 PROVES = {

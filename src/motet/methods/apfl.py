@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.core import Share, Tree, verb
+from motet.client.batchnorm import with_statistics_of
+from motet.core import NotNegative, Share, Tree, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import own_or
 from motet.vec import Vec
 
 
@@ -22,11 +24,16 @@ class APFL(FedAvg):
     the global model w takes a step along grad f(w), and v a step along the gradient in v of f(alpha v + (1 - alpha) w),
     with the w before that step. At the start of a round alpha takes a step along <v - w, grad f(mixture)>.
     Differs from the paper: alpha's step is taken on a minibatch of its own. The mixture that a client uses has the
-    server's w, not the client's last one. w is weighted by numbers of examples.
+    server's w, not the client's last one; a client that never took part uses w alone. w is weighted by numbers of
+    examples.
     """
 
     alpha: Share = 0.5  # share of the client's own model v in the mixture, to begin with
     adaptive: bool = True  # whether each client learns its alpha
+    alpha_lr: NotNegative = 0.0  # learning rate of alpha; 0 = lr, as in the paper
+
+    def private_steps(self, n: int) -> int:
+        return super().private_steps(n) + self.adaptive  # a step of alpha
 
     def join(self, data: Data) -> Tree:
         return {"v": self.task.w0, "alpha": torch.tensor(self.alpha)}
@@ -46,7 +53,7 @@ class APFL(FedAvg):
             "clip": None,
             "steps": 1,
             "step": self.clamp,
-        }
+        } | ({"lr": self.alpha_lr} if self.alpha_lr else {})
         start, given = Vec(alpha=keep["alpha"]), (w, keep["v"])
         return self.descend(self.loss_of_alpha, start, data, given=given, **how)["alpha"]
 
@@ -62,8 +69,9 @@ class APFL(FedAvg):
         return self.task.loss(w, batch) + self.task.loss(mixture(fixed, v, alpha), batch)
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, mixture(w, keep["v"], keep["alpha"]))
+        return partial(self.task.predict, mixture(w, own_or(self.task, keep["v"], w), keep["alpha"]))
 
 
 def mixture(w: Vec, v: Vec, alpha: Tensor) -> Vec:
-    return alpha * v + (1 - alpha) * w
+    """v learns the mixture's statistics of BatchNorm."""
+    return with_statistics_of(alpha * v + (1 - alpha) * w, v)

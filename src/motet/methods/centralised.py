@@ -12,3 +12,5 @@ class Centralised(FedAvg):
     client that holds everyone's training rows. The run pools the rows, and scores the model on every client's own test
     examples. Possible in simulation only.
     """
+
+    private_steps = FedAvg.private_steps

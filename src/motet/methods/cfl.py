@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import torch
-
-from motet.core import NoReply, Positive, Talk, Tree, Turn, collect
+from motet.core import Method, NoReply, Positive, Talk, Tree, Turn, collect
 from motet.methods.fedavg import FedAvg
 from motet.parts.clusters import bipartition
-from motet.parts.several_models import flat, mixed
+from motet.parts.groups_around import refuse_other_rounds, shared_model
+from motet.parts.several_models import flat, mean_of
 from motet.vec import Vec
 
 
@@ -19,18 +18,31 @@ class CFL(FedAvg):
     Sattler et al. 2020, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
     Constraints", Algorithms 1 and 2. Where the mean update of a group is short and a client's is not, the group has
     reached a stationary point that is none of its clients'. It is then split by cosine similarity of updates, so that
-    the largest similarity across both halves is small (complete linkage).
+    the largest similarity across both halves is as small as can be (single linkage).
     Differs from the paper: eps is relative, the mean update against the longest one, because lengths depend on network
     and rate; clients of a group count alike; a group is split only when all of its clients took part in the round. A
     client that comes later joins the largest group. The server sees every client's model.
     """
 
+    private_steps = FedAvg.private_steps
+
     strength = "eps"
     eps: Positive = 0.4  # a group is split when its mean update is shorter than this share of the longest one
     first: Annotated[int, ">= 0"] = 5  # rounds before the first split
 
+    @classmethod
+    def around(cls, base: type[Method]) -> type[Method]:
+        """The same groups around a method whose clients train and send one model."""
+        refuse_other_rounds(base, FedAvg, ("round", "download", "after_visit"))
+        said = {
+            "__doc__": f"{base.__doc__}\n    In groups of CFL.",
+            "__module__": base.__module__,
+            "strength": "eps",
+        }
+        return type(f"{base.__name__}{cls.__name__}", (cls, base), said)
+
     def start(self, turn: Turn) -> Tree | Talk:
-        return {"models": [self.task.w0], "groups": {}}
+        return {"models": [shared_model(self, super().start(turn))], "groups": {}}
 
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         groups = s["groups"] | {c: self.largest(s) for c in sorted(turn.cohort) if c not in s["groups"]}
@@ -54,7 +66,7 @@ class CFL(FedAvg):
             return
         for label in {*halves} or {0}:
             half = [c for c, h in zip(names, halves or [0] * len(names), strict=True) if h == label]
-            mean = mixed([replies[c] for c in half], torch.full((len(half),), 1 / len(half)))
+            mean = mean_of([replies[c] for c in half])
             if label:
                 s["groups"] = s["groups"] | dict.fromkeys(half, len(s["models"]))
                 s["models"].append(mean)
@@ -74,7 +86,7 @@ class CFL(FedAvg):
         return max(range(len(s["models"])), key=members.count)
 
     def global_model(self, s: Tree) -> Vec | None:
-        return s["models"][0] if len(s["models"]) == 1 else None
+        return super().global_model(s["models"][0]) if len(s["models"]) == 1 else None
 
     def download(self, s: Tree, client: str) -> Tree:
         return s["models"][s["groups"].get(client, self.largest(s))]

@@ -5,22 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from motet.client import Data
-from motet.core import Count, NotNegative, Rate, Talk, TenthRate, Tree, Turn, average, verb
-from motet.methods.fedavg import LocalSGD
-from motet.parts import agents, games
-from motet.parts.agents import AgentSettings, AgentSpec
+from motet.core import Method, Talk, Tree, Turn, average, verb
+from motet.methods.fedavg import FedAvg, LocalSGD
+from motet.parts.local_agents import AgentsAround, LocalAgents
 from motet.vec import Vec
 
-_AGENT = AgentSettings(
-    actor_lr=0.001, critic_lr=0.01, tau=0.001, batch_size=2, capacity=256, warm_up=1, noise_decay=500
-)
 
-
-class DapFL(LocalSGD):
+class DapFL(LocalAgents, LocalSGD):
     """Dap-FL: FedAvg in which an agent at each client chooses its learning rate and epochs.
 
     Chen et al. 2022, "Dap-FL: Federated Learning flourishes by adaptive tuning and secure aggregation", its adaptive
@@ -41,41 +33,21 @@ class DapFL(LocalSGD):
     learning rates are not offered.
     """
 
-    lr_min: TenthRate = 0.03  # smallest learning rate that an agent can choose; auto: a tenth of lr_max
-    # The scale in between is logarithmic.
-    lr_max: Rate = 0.3  # largest learning rate that an agent can choose; auto = safe for network and data
-    epochs_max: Count = 10  # largest number of local epochs that an agent can choose
     weighting: Literal["examples", "equal"] = "examples"  # weights of clients in the mean
-    praise: NotNegative = 2.0  # weight of a gain in accuracy in the reward; a drop of the loss has weight 1
-    agent: AgentSettings = _AGENT  # the agents of the clients (DDPG)
+
+    @classmethod
+    def around(cls, base: type[Method]) -> type[Method]:
+        """The same agents, which choose rate and epochs of another method's training."""
+        return AgentsAround.made(base, FedAvg, cls.__name__)
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         equal = dict.fromkeys(turn.cohort, 1.0) if self.weighting == "equal" else None
         return (yield average(self.train, turn.cohort, send=w, weights=equal))
 
     def join(self, data: Data) -> Tree:
-        return {"agent": agents.initial(self.spec, data.seed), "s": torch.zeros(2), "a": torch.zeros(2)}
+        return self.new_agent(data)
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        s = self.state(w, data)
-        gain = (s - keep["s"]) @ torch.tensor([-1.0, self.praise])
-        a, agent = games.move(keep["agent"], (keep["s"], keep["a"], gain), s, data.seed, self.spec)
-        lr, epochs = self.choice(a)
-        w = self.descend(self.task.loss, w, data, lr=lr, epochs=epochs)
-        return w, {"agent": agent, "s": s, "a": a}
-
-    def state(self, w: Vec, data: Data) -> Tensor:
-        """Loss and accuracy of the received model on the client's training examples."""
-        received = self.task.at_home(partial(self.task.predict, w), data)
-        return games.loss_and_accuracy(self.task, received, data.all)
-
-    def choice(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Learning rate and epochs: [-1, 1] onto lr_min … lr_max and 1 … epochs_max."""
-        u = (a + 1) / 2
-        lr = self.lr_min * (self.lr_max / self.lr_min) ** u[0]
-        return lr, (self.epochs_max * u[1]).long().clamp(min=1)
-
-    @property
-    def spec(self) -> AgentSpec:
-        return self.agent.sized(states=2, actions=2)
+        lr, epochs, keep = self.act(partial(self.task.predict, w), keep, data)
+        return self.descend(self.task.loss, w, data, lr=lr, epochs=epochs), keep

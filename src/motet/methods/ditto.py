@@ -10,6 +10,7 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import own_or
 from motet.vec import Vec
 
 
@@ -18,7 +19,8 @@ class Ditto(FedAvg):
 
     Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization", Algorithm 1.
     Differs from the paper: the personal model is trained for as many epochs as the global one, and the
-    global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean).
+    global one is FedAvg's, weighted by numbers of examples (the authors' code takes the simple mean). A client that
+    never took part uses the global one.
     """
 
     strength = "lam"
@@ -26,6 +28,9 @@ class Ditto(FedAvg):
 
     def penalty_at_home(self) -> float:
         return self.lam
+
+    def private_steps(self, n: int) -> int:
+        return 2 * super().private_steps(n)  # of both models
 
     def join(self, data: Data) -> Tree:
         return self.task.w0
@@ -38,4 +43,4 @@ class Ditto(FedAvg):
         return self.task.loss(v, batch) + self.lam / 2 * (v - w).sq()
 
     def personal(self, w: Vec, v: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, v)
+        return partial(self.task.predict, own_or(self.task, v, w))

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch, Data
+from motet.client.batchnorm import statistics
 from motet.core import Count, Positive, Share, Tree, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import own_or
 from motet.vec import Vec
 
 
@@ -25,6 +27,8 @@ class FedALA(FedAvg):
     loss converges. A client's first round has nothing to mix and skips this, as in the paper.
     """
 
+    beyond_budget = "weights of a mixture are learned on a draw of the rows"
+
     strength = "mix_lr"
     mix_lr: Positive = 1.0  # learning rate of A (eta)
     mix_share: Share = 0.8  # share of the client's examples on which A is learned (s)
@@ -36,7 +40,8 @@ class FedALA(FedAvg):
         return {"own": self.task.w0, "a": top.zeros() + 1.0, "rounds": torch.tensor(0)}
 
     def top(self) -> list[str]:
-        return list(self.task.w0)[-self.tensors :]
+        still = statistics(self.task.w0)
+        return [k for k in self.task.w0 if k not in still][-self.tensors :]
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
@@ -59,7 +64,7 @@ class FedALA(FedAvg):
         return (a - lr * g).map(lambda v, _: v.clamp(0, 1))
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, keep["own"])
+        return partial(self.task.predict, own_or(self.task, keep["own"], w))
 
     def parts_trained(self, n: int) -> tuple[int, ...]:
         return n, math.ceil(self.mix_share * n)  # A is learned on some of the examples

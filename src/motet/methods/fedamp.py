@@ -28,6 +28,8 @@ class FedAMP(CollectedModels, FedAvg):
     clients that count alike.
     """
 
+    private_steps = FedAvg.private_steps
+
     strength = "sigma"
     sigma: Positive = 0.3  # width of the attention, in mean squared distances of clients' models
     alpha: Share = (
@@ -41,7 +43,7 @@ class FedAMP(CollectedModels, FedAvg):
     def round(self, s: Tree, turn: Turn) -> Tree | Talk:
         # collect, not average: models are compared with each other.
         replies = yield collect(self.train, turn.cohort, each=self.mixtures(s["models"], turn.cohort))
-        return {"models": s["models"] | replies}
+        return self.with_models(s, replies)
 
     def mixtures(self, models: dict[str, Vec], cohort: Sequence[str]) -> dict[str, Vec]:
         """u_i of each client."""

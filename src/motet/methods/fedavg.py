@@ -118,6 +118,9 @@ class FedAvg(LocalSGD):
         whole = self.epochs * torch.ceil(n / self.batch)
         return torch.full_like(whole, self.steps) if self.steps else whole
 
+    def private_steps(self, n: int) -> int:
+        return int(self.steps_taken(torch.tensor(n)))
+
     def path_length(self, data: Data) -> Tensor:
         """Steps of a client in this round, times their rate."""
         return self.steps_taken(data.n) * self.rate(data)

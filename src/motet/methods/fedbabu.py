@@ -22,6 +22,8 @@ class FedBABU(FedAvg):
     Differs from the paper: the head's initial weights are the network's usual ones, not orthogonal ones.
     """
 
+    beyond_budget = "rows train a model anew at every score"
+
     strength = "tune"
     tune: Count = 10  # epochs in which a client tunes the whole model before it uses it (tau_f; the paper: 5)
 
@@ -43,6 +45,9 @@ class FedBABU(FedAvg):
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         w = self.descend(self.task.loss, self.global_model(body), data, epochs=self.tune, lr=self.lr)
         return partial(self.task.predict, w)
+
+    def trained_model(self, sent: Vec, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, self.global_model(body))
 
     def epochs_at_evaluation(self) -> int:
         return self.tune

@@ -15,6 +15,8 @@ class FedBN(PersonalPart, FedAvg):
     A network without such layers makes this FedAvg, and a run says so.
     """
 
+    private_steps = FedAvg.private_steps
+
     def stays(self) -> tuple[str, ...]:
         return self.task.norms
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import NotNegative, Talk, Tree, Turn, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.extra_layers import new_linear, normed_relu
+from motet.parts.extra_layers import linear_norm_relu, new_normed_linear
+from motet.parts.features import squared_mmd
 from motet.parts.personal_parts import refuse_without_body
 from motet.vec import Vec
 
@@ -19,15 +20,18 @@ class FedCP(FedAvg):
     """FedCP: for each example, a small shared network divides the features between a global and a personal head.
 
     Zhang et al. 2023, "FedCP: Separating Feature Information for Personalized Federated Learning via Conditional
-    Policy", Algorithm 1. The policy network gets features f, each times the share that it has in the personal head, and
-    gives r in [0, 1] for each of them. Scores are g(r f) + h((1 - r) f), with the global head g fixed. The server
-    averages body, policy network and personal heads; the mean of the heads is the next g, and clients keep their own h.
-    Differs from the paper: the distance of features to those of the received body (MMD) is that of their means; r is no
-    random sample of a Gumbel softmax but its expectation, a softmax.
+    Policy", Algorithm 1. The policy network (linear, LayerNorm, ReLU) gets features f, each times the share that it has
+    in the personal head, and gives r in [0, 1] for each of them. Scores are g(r f) + h((1 - r) f), with the global head
+    g fixed. lam times the squared distance (MMD) holds the features of a minibatch to those of the received body. The
+    server averages body, policy network and personal heads: this is the next g, and clients keep their own h.
+    Differs from the paper: r is a softmax without the Gumbel softmax's noise. The authors' code sends the mean of g
+    and h in place of h.
     """
 
+    beyond_budget = "a network beside the model is trained in a way that is not checked"
+
     strength = "lam"
-    lam: NotNegative = 1.0  # weight of the distance to the received body's features (lambda); the paper: 5
+    lam: NotNegative = 5.0  # weight of the distance to the received body's features (lambda)
 
     def check(self) -> None:
         super().check()
@@ -35,7 +39,7 @@ class FedCP(FedAvg):
 
     def start(self, turn: Turn) -> Tree | Talk:
         width = self.task.width
-        return Vec.join(w=self.task.w0, policy=new_linear(turn.seed, width, 2 * width))
+        return Vec.join(w=self.task.w0, policy=new_normed_linear(turn.seed, width, 2 * width))
 
     def global_model(self, state: Vec) -> Vec:
         return state.split("w")[0]
@@ -51,17 +55,15 @@ class FedCP(FedAvg):
         return u, u.split("w")[0].pick(self.task.head)
 
     def divided_loss(self, u: Vec, batch: Batch, given: tuple[Vec, Tensor]) -> Tensor:
-        sent, v = given
-        scores, f = self.scores_from(u, sent.pick(self.task.head), v, batch.x)
-        away = f - self.task.predict_from(sent, batch.x)[1].detach()
-        mean = batch.live @ away / batch.live.sum().clamp(min=1e-12)
+        (w, policy), (sent, v) = u.split("w", "policy"), given
+        scores, f = self.scores_from(w, policy, sent.pick(self.task.head), v, batch.x)
+        before = self.task.predict_from(sent, batch.x)[1].detach()
         loss = batch.mean(self.task.per_example_loss(scores, batch.y, batch.live))
-        return loss + self.lam * mean.square().mean()
+        return loss + self.lam * squared_mmd(f, before, batch.live)
 
-    def scores_from(self, u: Vec, g: Vec, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        w, policy = u.split("w", "policy")
+    def scores_from(self, w: Vec, policy: Vec, g: Vec, v: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         f = self.task.predict_from(w, x)[1]
-        pairs = normed_relu(policy, f * v).reshape(len(x), 2, -1)  # (examples, 2, features)
+        pairs = linear_norm_relu(policy, f * v).reshape(len(x), 2, -1)  # (examples, 2, features)
         r = pairs.softmax(-2)[..., 0, :]
         return self.task.top(g, r * f) + self.task.top(w.pick(self.task.head), (1 - r) * f), f
 
@@ -70,10 +72,13 @@ class FedCP(FedAvg):
         v = next(a for a in h.values() if a.ndim == 2).sum(0)
         return v / v.norm().clamp(min=1e-12)
 
+    def trained_model(self, sent: Vec, u: Vec, h: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        w, policy = u.split("w", "policy")
+        return partial(self.scores, w, policy, sent.split("w")[0].pick(self.task.head), self.condition(h))
+
     def personal(self, sent: Vec, h: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         w, policy = sent.split("w", "policy")
-        u = Vec.join(w=Vec(w | h), policy=policy)
-        return partial(self.scores, u, w.pick(self.task.head), self.condition(h))
+        return partial(self.scores, Vec(w | h), policy, w.pick(self.task.head), self.condition(h))
 
-    def scores(self, u: Vec, g: Vec, v: Tensor, x: Tensor) -> Tensor:
-        return self.scores_from(u, g, v, x)[0]
+    def scores(self, w: Vec, policy: Vec, g: Vec, v: Tensor, x: Tensor) -> Tensor:
+        return self.scores_from(w, policy, g, v, x)[0]

@@ -19,6 +19,9 @@ class FedDyn(FedAvg):
     Differs from the paper: the minimum of a client's loss is approached by `epochs` of gradient descent.
     """
 
+    private_steps = FedAvg.private_steps
+    counts_cohort = True
+
     strength = "alpha"
     alpha: Positive = 0.01  # strength of the regulariser
 

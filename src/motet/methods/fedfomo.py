@@ -28,6 +28,8 @@ class FedFomo(CollectedModels, FedAvg):
     The server sees every client's model, and clients see those of others.
     """
 
+    beyond_budget = "losses on validation rows weigh the models that rows are trained from"
+
     strength = "offered"
     offered: Count = (
         5  # models of others that a client is sent in a round (M); initial weights where there are fewer
@@ -37,7 +39,7 @@ class FedFomo(CollectedModels, FedAvg):
         offers = {c: self.drawn(s["models"], c, turn.seed) for c in turn.cohort}
         # collect, not average: clients are sent each other's models.
         replies = yield collect(self.train, turn.cohort, each=offers)
-        return {"models": s["models"] | replies}
+        return self.with_models(s, replies)
 
     def drawn(self, models: dict[str, Vec], client: str, seed: int) -> list[Vec]:
         others = [models[c] for c in sorted(models) if c != client]

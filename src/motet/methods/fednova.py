@@ -24,6 +24,10 @@ class FedNova(FedAvg):
     Differs from the paper: with Adam or AdamW, which it does not treat, |a_i|_1 is the number of steps.
     """
 
+    replies_updates = False
+
+    private_steps = FedAvg.private_steps
+
     def check(self) -> None:
         super().check()
         if self.momentum == 1:

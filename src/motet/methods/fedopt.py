@@ -19,3 +19,5 @@ class FedOpt(ServerOptimiser, FedAvg):
     simple mean. FLamby's FedAdam, FedAdagrad and FedYogi weight as we do, and differ from the paper in v, which
     starts at 0, so that the first steps are larger, and in beta2, which is 0.999.
     """
+
+    private_steps = FedAvg.private_steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from motet.client import Data
 from motet.core import Count, Tree, verb
 from motet.methods.fedavg import FedAvg
@@ -23,6 +25,10 @@ class FedPer(PersonalPart, FedAvg):
 
     def stays(self) -> tuple[str, ...]:
         return self.task.head
+
+    def private_steps(self, n: int) -> int:
+        more = self.head_epochs * math.ceil(n / self.batch) if self.alternate else 0
+        return super().private_steps(n) + more
 
     def remarks(self) -> list[str]:
         return all_head(self)

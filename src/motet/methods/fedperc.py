@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Talk, Tree, Turn, average, verb
+from motet.core import Method, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.grouping import Grouping, updated
 from motet.parts.personal_parts import all_head
+from motet.parts.sparsity_groups import SparsityGroups
 from motet.vec import Vec
 
 
@@ -37,6 +38,11 @@ class FedPerC(Grouping, FedAvg):
     The paper's settings: distance "euclidean", extractor_join "mean", warm_up 50, epochs 4, batch 64, lr 0.01,
     momentum 0.5, then 30 rounds.
     """
+
+    @classmethod
+    def around(cls, base: type[Method]) -> type[Method]:
+        """The same groups around another method, after the same warm-up by FedAvg."""
+        return SparsityGroups.made(base, FedAvg, cls.__name__)
 
     def remarks(self) -> list[str]:
         after = "after the warm-up nothing is shared, and clients train alone"

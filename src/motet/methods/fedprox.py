@@ -20,6 +20,8 @@ class FedProx(FedAvg):
     hardly drift apart, and FedProx is close to FedAvg whatever mu is. The paper tries mu from 0.001 to 1.
     """
 
+    private_steps = FedAvg.private_steps
+
     strength = "mu"
     mu: NotNegative = 0.1  # strength of the pull towards the global model
 

@@ -23,6 +23,8 @@ class FedRecon(FedAvg):
     Differs from the paper: examples are halved one by one, not by batches.
     """
 
+    beyond_budget = "rows are shared between two trainings, and train anew at every score"
+
     recon_lr: Rate = 0.5  # learning rate of the head while it is rebuilt; auto = as lr
     recon_epochs: Count = 10  # epochs of the head over the support half
     server_lr: Positive = 1.0  # step of the server towards the mean of the replies (eta_s); 1 = the mean

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from motet.client import Data
 from motet.core import Count, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
@@ -27,6 +29,9 @@ class FedRep(PersonalPart, FedAvg):
 
     def remarks(self) -> list[str]:
         return all_head(self)
+
+    def private_steps(self, n: int) -> int:
+        return super().private_steps(n) + self.head_epochs * math.ceil(n / self.batch)
 
     def round(self, phi: Vec, turn: Turn) -> Tree | Talk:
         return (yield average(self.train, turn.cohort, send=phi, weights=dict.fromkeys(turn.cohort, 1.0)))

@@ -11,6 +11,7 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import Tree, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import refuse_without_linear_head
 from motet.vec import Vec
 
 _ABSENT = -1e9  # the logarithm of no example, kept finite
@@ -28,6 +29,12 @@ class FedROD(FedAvg):
     Differs from the paper: both heads have one learning rate, and classes that a client lacks get a large
     negative number in place of log 0.
     """
+
+    beyond_budget = "numbers of rows of each class are in the loss"
+
+    def check(self) -> None:
+        super().check()
+        refuse_without_linear_head(self, "adds a second head to the last layer")
 
     def unfit_loss(self) -> str:
         loss = self.task.criterion

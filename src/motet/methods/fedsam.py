@@ -21,6 +21,8 @@ class FedSAM(FedAvg):
     rho 0 is FedAvg. A round takes twice the time of FedAvg's.
     """
 
+    beyond_budget = "each step takes two gradients of the same rows"
+
     strength = "rho"
     rho: NotNegative = 0.05  # how far away the steepest point is sought
 

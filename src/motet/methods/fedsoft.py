@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -41,6 +42,9 @@ class FedSoft(OwnModel, IFCA):
 
     def start(self, turn: Turn) -> Tree | Talk:
         return several_starts(self.task.w0, self.k, _APART)
+
+    def personal(self, models: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return super().personal(mixed(models, self.shares(models, data.all)), own, data)
 
     @verb
     def train(self, models: Tree, own: Vec, data: Data) -> tuple[Tree, Tree]:

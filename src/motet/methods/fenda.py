@@ -25,6 +25,8 @@ class FENDA(FedAvg):
     Differs from the paper: both bodies are of one kind, and the client's own starts with weights of other signs.
     """
 
+    private_steps = FedAvg.private_steps
+
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "has a shared body and one of each client's own")

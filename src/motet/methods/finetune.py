@@ -20,6 +20,8 @@ class FineTune(FedAvg):
     Adaptation", study it and related methods. Only FedAvg's replies leave a client.
     """
 
+    beyond_budget = "rows train a model anew at every score"
+
     strength = "tune"
     tune: Count = 5  # epochs of further training
 

@@ -13,11 +13,12 @@ from motet.client import Batch, Data
 from motet.client.losses import Criterion
 from motet.core import NotNegative, Talk, Tree, Turn, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.extra_layers import new_embedding, new_linear, normed_relu
+from motet.parts.extra_layers import linear_relu_norm, new_embedding, new_normed_linear
 from motet.parts.personal_parts import refuse_without_body, without_classes
 from motet.vec import Vec
 
 _SMALL = 0.1  # first scale of gamma and beta
+_LEAST = 1e-12  # under the root of a distance, whose slope at 0 would be infinite
 
 
 class GPFL(FedAvg):
@@ -27,14 +28,17 @@ class GPFL(FedAvg):
     Federated Learning", Algorithm 1. A conditional valve makes gamma and beta of a condition, and of features f
     relu((gamma + 1) f + beta): global ones with the mean of all class embeddings as the condition, personal ones with
     the mean by the client's shares of classes. The personal head learns from the personal ones. Global ones are held to
-    the direction of their class's embedding (softmax of cosines), and lam times to its place.
+    the direction of their class's embedding (softmax of cosines), and by lam times their distance to its place.
     Shared: body, valve and embeddings. The head stays at home.
-    Differs from the paper: the normalisation in the valve has a scale that starts at 0.1, and no shift: the valve then
-    starts near doing nothing, and rates that are safe for the network stay safe. Weight decay is `decay`.
+    Differs from the paper: the scale of the normalisation in the valve starts at 0.1, so that the valve starts near
+    doing nothing, and rates that are safe for the network stay safe. `decay` is of all weights, where the paper's mu is
+    of valve and embeddings. As in the authors' code, equation 7 does not divide by the number of classes once more.
     """
 
+    beyond_budget = "numbers of rows of each class are in the model"
+
     strength = "lam"
-    lam: NotNegative = 0.01  # weight of the squared distance to the class's embedding (lambda)
+    lam: NotNegative = 0.01  # weight of the distance to the class's embedding (lambda)
 
     def check(self) -> None:
         super().check()
@@ -46,9 +50,8 @@ class GPFL(FedAvg):
     def start(self, turn: Turn) -> Tree | Talk:
         K = self.task.width
         embeddings = Vec(E=new_embedding(turn.seed, self.task.outputs, K, salt=3))
-        scale = {"scale": torch.full((K,), _SMALL)}
         valve = {
-            name: Vec(new_linear(turn.seed, K, K, salt) | scale)
+            name: new_normed_linear(turn.seed, K, K, salt, _SMALL)
             for salt, name in enumerate(("gamma", "beta"))
         }
         return Vec.join(body=self.task.w0.pick(self.task.body), embeddings=embeddings, **valve)
@@ -69,23 +72,19 @@ class GPFL(FedAvg):
     def guided(self, u: Vec, batch: Batch, given: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """The three losses of the paper."""
         E, g, p = given
-        (head,) = u.split("head")
-        f = self.features(u, head, batch.x)
+        body, head = u.split("body", "head")
+        f = self.task.predict_from(Vec(body | head), batch.x)[1]
         f_g = self.turned(u, f, g)
         personal = self.task.per_example_loss(self.task.top(head, self.turned(u, f, p)), batch.y, batch.live)
         cosines = normalize(f_g, dim=-1) @ normalize(u["embeddings E"], dim=-1).T
         angle, place = (
             Criterion("cross_entropy").of_rows(cosines, batch.y),
-            (f_g - E[batch.y]).square().mean(-1),
+            ((f_g - E[batch.y]).square().sum(-1) + _LEAST).sqrt(),
         )
         return batch.mean(personal + angle + self.lam * place)
 
-    def features(self, u: Vec, head: Vec, x: Tensor) -> Tensor:
-        (body,) = u.split("body")
-        return self.task.predict_from(Vec(body | head), x)[1]
-
     def turned(self, u: Vec, f: Tensor, condition: Tensor) -> Tensor:
-        gamma, beta = (layer["scale"] * normed_relu(layer, condition) for layer in u.split("gamma", "beta"))
+        gamma, beta = (linear_relu_norm(layer, condition) for layer in u.split("gamma", "beta"))
         return ((gamma + 1) * f + beta).relu()
 
     def shares(self, data: Data) -> Tensor:
@@ -94,8 +93,10 @@ class GPFL(FedAvg):
         return counts / counts.sum().clamp(min=1e-12)
 
     def personal(self, shared: Vec, head: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        p = self.shares(data) @ shared["embeddings E"]
-        return partial(self.scores, shared, head, p)
+        (body,) = shared.split("body")
+        valve = shared.drop([k for k in shared if k.startswith("body ")])
+        return partial(self.scores, Vec(body | head), valve, self.shares(data) @ shared["embeddings E"])
 
-    def scores(self, shared: Vec, head: Vec, p: Tensor, x: Tensor) -> Tensor:
-        return self.task.top(head, self.turned(shared, self.features(shared, head, x), p))
+    def scores(self, w: Vec, valve: Vec, p: Tensor, x: Tensor) -> Tensor:
+        f = self.task.predict_from(w, x)[1]
+        return self.task.top(w.pick(self.task.head), self.turned(valve, f, p))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from motet.client import Data
-from motet.core import Count, Talk, Tree, Turn, average, verb
+from motet.core import Count, Method, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.groups_around import ChosenGroups
 from motet.parts.several_models import each_times, least_of, losses_of, mixed, several_starts, shared_means
 from motet.vec import Vec
 
@@ -26,8 +27,16 @@ class IFCA(FedAvg):
     The k models start with weights of other signs. k 1 is FedAvg.
     """
 
+    replies_updates = False
+    beyond_budget = "losses of all models on the rows choose what leaves"
+
     strength = "k"
     k: Count = 3  # number of models, and of clusters
+
+    @classmethod
+    def around(cls, base: type[Method]) -> type[Method]:
+        """The same groups around another method; the server then learns which client is in which."""
+        return ChosenGroups.made(base, FedAvg, cls.__name__)
 
     def start(self, turn: Turn) -> Tree | Talk:
         return several_starts(self.task.w0, self.k)

@@ -13,7 +13,7 @@ from motet.client import Data
 from motet.core import Count, Positive, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.features import seen_by_head
-from motet.parts.personal_parts import without_classes
+from motet.parts.personal_parts import refuse_without_linear_head, without_classes
 from motet.vec import Vec
 
 _SHARES = torch.linspace(0, 1, 11)  # of the neighbours, among which a client chooses
@@ -32,9 +32,15 @@ class KNNPer(FedAvg):
     A personal model holds features of the client's rows: it is the client's own, and nothing of it is sent.
     """
 
+    beyond_budget = "features and targets of all rows are stored in the model"
+
     strength = "scale"
     neighbours: Count = 10  # nearest neighbours that vote (k)
     scale: Positive = 1.0  # a neighbour's vote is exp(-distance / (scale * mean distance))
+
+    def check(self) -> None:
+        super().check()
+        refuse_without_linear_head(self, "compares features that the last layer sees")
 
     def unfit_loss(self) -> str:
         return without_classes(self, "neighbours vote for classes")

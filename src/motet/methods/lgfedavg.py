@@ -15,6 +15,8 @@ class LGFedAvg(PersonalPart, FedAvg):
     that FedAvg trained. Representations have no loss of their own beside the task's.
     """
 
+    private_steps = FedAvg.private_steps
+
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "gives each client a body of its own under a shared head")

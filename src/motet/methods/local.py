@@ -21,6 +21,8 @@ class Local(FedAvg):
     has the weights that everyone starts from.
     """
 
+    private_steps = FedAvg.private_steps
+
     def start(self, turn: Turn) -> Tree | Talk:
         return ()
 

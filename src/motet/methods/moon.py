@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, softplus
 
 from motet.client import Batch, Data
 from motet.core import NotNegative, Positive, Tree, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.features import contrast
+from motet.parts.personal_parts import refuse_without_linear_head
 from motet.vec import Vec
 
 
@@ -20,9 +21,15 @@ class MOON(FedAvg):
     A client that comes for the first time has the initial weights as its last model. mu 0 is FedAvg.
     """
 
+    private_steps = FedAvg.private_steps
+
     strength = "mu"
     mu: NotNegative = 1.0  # weight of the contrastive loss; the paper tries 0.1 to 10
     temperature: Positive = 0.5  # of the contrastive loss (tau); the paper: 0.5
+
+    def check(self) -> None:
+        super().check()
+        refuse_without_linear_head(self, "compares features that the last layer sees")
 
     def remarks(self) -> list[str]:
         text = "moon compares features, and a network of one layer has none of its own: this is fedavg (hint: net=mlp)"
@@ -38,7 +45,6 @@ class MOON(FedAvg):
 
     def contrasted(self, u: Vec, batch: Batch, given: tuple[Vec, Vec]) -> Tensor:
         scores, z = self.task.predict_from(u, batch.x)
-        z_glob, z_prev = (self.task.predict_from(v, batch.x)[1].detach() for v in given)
-        apart = cosine_similarity(z, z_prev, -1) - cosine_similarity(z, z_glob, -1)
-        con = softplus(apart / self.temperature)
+        z_glob, z_prev = (self.task.predict_from(v, batch.x)[1] for v in given)
+        con = contrast(z, z_glob, z_prev, self.temperature)
         return batch.mean(self.task.per_example_loss(scores, batch.y, batch.live) + self.mu * con)

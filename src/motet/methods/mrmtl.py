@@ -20,6 +20,8 @@ class MRMTL(OwnModel, FedAvg):
     As in the paper, clients count alike in the mean. lam 0 is local training; a large lam is close to FedAvg.
     """
 
+    private_steps = FedAvg.private_steps
+
     strength = "lam"
     lam: NotNegative = 0.03  # pull to the mean of clients' models (lambda); 0 = local training
 

@@ -24,7 +24,6 @@ from motet.core import (
     Tree,
     Turn,
     collect,
-    is_verb,
     verb,
 )
 from motet.methods.fedavg import FedAvg, LocalSGD
@@ -32,6 +31,8 @@ from motet.parts import games
 from motet.parts.agents import AgentSpec
 from motet.parts.following_server import FollowingServer
 from motet.parts.game_around import FITTING, REPLACED, GameAround
+from motet.parts.groups_around import refuse_more_verbs
+from motet.parts.local_agents import CHOOSING
 from motet.vec import Vec
 
 
@@ -81,12 +82,7 @@ class PAGE(FollowingServer, LocalSGD):
     @classmethod
     def around(cls, base: type[Method]) -> type[Method]:
         """The same game, in which clients choose rate and epochs of another method's training."""
-        verbs = {name for name in dir(base) if is_verb(getattr(base, name))}
-        if not issubclass(base, FedAvg) or verbs != {"train"}:
-            raise MethodUnfit(
-                f"{base.__name__}: the game needs clients that train as FedAvg's do and do nothing else, with a rate "
-                f"and epochs that they can choose.\n{FITTING}"
-            )
+        refuse_more_verbs(base, FedAvg, CHOOSING, FITTING)
         if others := [name for name in REPLACED if getattr(base, name) is not getattr(FedAvg, name)]:
             raise MethodUnfit(
                 f"{base.__name__} has {', '.join(others)} of its own, which would have no effect: the game has its "

@@ -28,12 +28,15 @@ class PerFedAvg(FedAvg):
     examples; a client adapts the model by an epoch of steps before it uses it, where the paper takes one.
     """
 
+    beyond_budget = "rows train a model anew at every score"
+
     strength = "inner_lr"
     inner_lr: InnerRate = (
         0.03  # step of a client that adapts the model (alpha; lr is beta); auto: 0.3 of a safe lr
     )
     delta: NotNegative = 0.001  # length of the difference in place of the Hessian (HF); 0 = first-order (FO)
     tune: Count = 1  # epochs in which a client adapts the model before it uses it
+    tune_steps: Annotated[int, ">= 0"] = 0  # or so many minibatches, in the paper one; 0 = epochs count
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
@@ -50,11 +53,15 @@ class PerFedAvg(FedAvg):
         return g.map(lambda a, _: a.detach()).dot(w)
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        adapted = self.descend(self.task.loss, w, data, lr=self.inner_lr, epochs=self.tune)
+        length = {"steps": self.tune_steps} if self.tune_steps else {"epochs": self.tune}
+        adapted = self.descend(self.task.loss, w, data, lr=self.inner_lr, **length)
         return partial(self.task.predict, adapted)
 
+    def trained_model(self, sent: Vec, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, w)
+
     def epochs_at_evaluation(self) -> int:
-        return self.tune
+        return 0 if self.tune_steps else self.tune
 
     def parts_trained(self, n: int) -> tuple[int, ...]:
         return (n // 2,)  # rows of D', along whose gradients the steps go

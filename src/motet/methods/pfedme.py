@@ -12,6 +12,7 @@ from motet.client import Batch, Data
 from motet.client.optimisers import Optimiser
 from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
+from motet.parts.personal_parts import own_or
 from motet.vec import Vec
 
 
@@ -25,6 +26,8 @@ class PFedMe(FedAvg):
     the received w and goes on from minibatch to minibatch. decay and clip are of theta's steps: those of w_i are
     steps on the envelope, which has neither.
     """
+
+    beyond_budget = "each step takes many gradients of the same rows"
 
     strength = "lam"
     lr: Positive = 0.5  # learning rate of the shared model (eta); eta lam should stay below 1
@@ -82,4 +85,4 @@ class PFedMe(FedAvg):
         return Vec.join(w=w - lr * dw, theta=theta - way)
 
     def personal(self, w: Vec, theta: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, theta)
+        return partial(self.task.predict, own_or(self.task, theta, w))

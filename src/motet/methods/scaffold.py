@@ -23,6 +23,9 @@ class Scaffold(FedAvg):
     still a mean of gradients.
     """
 
+    private_steps = FedAvg.private_steps
+    counts_cohort = True
+
     server_lr: Positive = 1.0  # global step size (eta_g)
 
     def check(self) -> None:

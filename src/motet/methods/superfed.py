@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch, Data
+from motet.client.batchnorm import with_statistics_of
 from motet.core import Count, NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.games import local_loss_and_accuracy
@@ -23,11 +24,13 @@ class SuPerFed(FedAvg):
 
     Hahn et al. 2022, "Connecting Low-Loss Subspace for Personalized Federated Learning", Algorithms 1 and 2
     (model mixing): a client trains the shared model w and its own v by f((1 - lambda) w + lambda v) with a random
-    lambda, plus mu times the squared distance of w to what it was sent and nu times the squared cosine of w and v. For
-    the first rounds it trains w alone. It uses the mixture that is best on its validation examples.
+    lambda, plus mu/2 times the squared distance of w to what it was sent and nu times the squared cosine of w and v.
+    For the first rounds it trains w alone. It uses the mixture that is best on its validation examples.
     Differs from the paper: lambda is drawn once for each client and round; v starts with weights of other signs, where
     the paper draws other ones.
     """
+
+    beyond_budget = "losses on validation rows choose the model"
 
     strength = "nu"
     first: Count = 5  # rounds in which a client trains the shared model alone (L)
@@ -38,27 +41,33 @@ class SuPerFed(FedAvg):
         return super().penalty() + self.mu
 
     def join(self, data: Data) -> Tree:
-        return other_start(self.task.w0, 1)
+        return {"v": other_start(self.task.w0, 1), "trained": torch.tensor(0.0)}
 
     @verb
-    def train(self, w: Vec, v: Vec, data: Data) -> tuple[Tree, Tree]:
+    def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         mixes = (data.round >= self.first).to(torch.float32)
         lam = mixes * data.chance(1, salt=1)[0]
-        both = self.descend(self.on_the_way, Vec.join(w=w, v=v), data, given=(w, lam, mixes))
+        both = self.descend(self.on_the_way, Vec.join(w=w, v=keep["v"]), data, given=(w, lam, mixes))
         w, v = both.split("w", "v")
-        return w, v
+        return w, {"v": v, "trained": keep["trained"].maximum(mixes)}
 
     def on_the_way(self, both: Vec, batch: Batch, given: tuple[Vec, Tensor, Tensor]) -> Tensor:
         (w, v), (sent, lam, mixes) = both.split("w", "v"), given
         cosine = w.dot(v) ** 2 / (w.sq() * v.sq()).clamp(min=1e-12)
         pulls = self.mu / 2 * (w - sent).sq() + mixes * self.nu * cosine
-        return self.task.loss((1 - lam) * w + lam * v, batch) + pulls
+        return self.task.loss(mixture(w, v, lam), batch) + pulls
 
-    def personal(self, w: Vec, v: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+    def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
+        """The best mixture; the shared model until the client has trained its own."""
         best, least = w, local_loss_and_accuracy(self.task, w, data)[0]
         for j in range(1, _MIXTURES):
-            lam = j / (_MIXTURES - 1)
-            mixture = (1 - lam) * w + lam * v
-            loss = local_loss_and_accuracy(self.task, mixture, data)[0]
-            best, least = mixture.where(loss < least, best), loss.minimum(least)
+            mixed = mixture(w, keep["v"], j / (_MIXTURES - 1))
+            loss = local_loss_and_accuracy(self.task, mixed, data)[0]
+            best = mixed.where((loss < least) & (keep["trained"] > 0), best)
+            least = loss.minimum(least)
         return partial(self.task.predict, best)
+
+
+def mixture(w: Vec, v: Vec, lam: float | Tensor) -> Vec:
+    """w learns the mixture's statistics of BatchNorm."""
+    return with_statistics_of((1 - lam) * w + lam * v, w)

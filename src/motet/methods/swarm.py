@@ -47,6 +47,8 @@ class Swarm(SearchesByLosses):
     noise on the result, and protects nobody.
     """
 
+    beyond_budget = "losses of models on rows leave; a site has noise for them (policy.noise)"
+
     loss: str = "task"  # task (its own loss), one_vs_all, published, or module:function(scores, y) -> number
     particles: Count = 20  # in a swarm (S); one_vs_all has a swarm for each class
     swarms: Count = 1  # independent swarms side by side; the best one is the model

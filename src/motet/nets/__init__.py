@@ -16,6 +16,8 @@ from torch import nn
 
 from motet.client import seed_of
 from motet.client.losses import Kind
+from motet.client.thread_net import find_last_run
+from motet.nets import pretrained
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
 from motet.nets.normalisation import measure
@@ -32,6 +34,13 @@ def names() -> list[str]:
 
 def source(name: str) -> Callable[..., Any]:
     """The function that builds a net; its parameters with a default are its options."""
+    if name.startswith(pretrained.PREFIX):
+        return pretrained.source(name)
+    if name.startswith("timm:"):
+        raise NetError(
+            f"there is no net {name!r}: networks of timm are not found by name, because timm needs torchvision.\n"
+            "hint: write a function (shape, outputs) that returns timm.create_model(...), and name it module:function"
+        )
     if ":" in name:
         return builder(import_named(name, NetError))
     if name not in _found():
@@ -62,11 +71,11 @@ def build(
     return net  # type: ignore[no-any-return]
 
 
-def default_net(kind: Kind, shape: Shape, symbols: bool = False, few: bool = False) -> str:
-    """A net that suits the examples; `symbols` says that they are rows of codes of a text, `few` that the method wants
-    few weights."""
-    if symbols:
-        return "lstm"
+def default_net(kind: Kind, shape: Shape, text: str = "", few: bool = False) -> str:
+    """A net that suits the examples; `text` says that they are codes of `symbols` or `words` of a text, `few` that the
+    method wants few weights."""
+    if text:
+        return "transformer" if text == "words" else "lstm"
     if len(shape) == 3 and not few:
         return "mlp" if max(shape[1:]) <= 16 else "cnn"
     return "logistic" if kind == "classes" else "regression"
@@ -86,8 +95,10 @@ def _check_output(net: Any, name: str, shape: Shape, outputs: int) -> None:
         )
     training = net.training
     try:
-        with torch.no_grad():
+        with torch.no_grad(), find_last_run(net, outputs):
             got = tuple(net.eval()(torch.zeros(2, *shape)).shape)
+    except NetError:
+        raise
     except (RuntimeError, ValueError, IndexError) as e:
         raise NetError(
             f"net {name!r} does not take examples of shape {shape}: {e}\n"

@@ -46,11 +46,6 @@ def builder(found: Callable[..., Any]) -> Callable[..., Any]:
 
 def copies_of(net: nn.Module) -> Callable[..., Any]:
     """What gives copies of a network, with the weights that it has now."""
-    if frozen := [name for name, p in net.named_parameters() if not p.requires_grad]:
-        raise NetError(
-            f"parameters of the network are frozen ({', '.join(frozen[:3])}), and every parameter is trained.\n"
-            "hint: put what stays as it is into a function of the input, outside of the network"
-        )
     net = copy.deepcopy(net)
 
     def module(shape: Shape, outputs: int) -> nn.Module:

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from torch import nn
 
+from motet.client.thread_net import trained_weights
 from motet.nets.layers import NetError
 
 
 def fill(net: nn.Module, file: str) -> nn.Module:
-    """The net with the weights of the file; names and shapes must be the same."""
+    """The net with the weights of the file. All that are trained must be there; frozen ones and buffers may be."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -22,7 +23,7 @@ def fill(net: nn.Module, file: str) -> nn.Module:
         found = load(content(file))
     except SafetensorError as e:
         raise NetError(f"{file} holds no weights: {e}.\nhint: it must be a .safetensors file") from e
-    own = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    own = {k: v for k, v in net.state_dict().items() if k in found} | trained_weights(net)
     shapes = [{k: tuple(v.shape) for k, v in part.items()} for part in (found, own)]
     if wrong := sorted(k for k in set(found) | set(own) if shapes[0].get(k) != shapes[1].get(k)):
         there, here = (s.get(wrong[0], "absent") for s in shapes)

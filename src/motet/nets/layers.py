@@ -63,6 +63,19 @@ def no_image(shape: Shape) -> list[str]:
     ]
 
 
+def no_codes(shape: Shape, symbols: int) -> list[str]:
+    """Complaints of a net for rows of codes, of which there are `symbols`."""
+    wrong = []
+    if symbols < 0:
+        wrong += [f"has symbols {symbols}; expected 0 or more.\nhint: 0 means as many as outputs"]
+    if len(shape) != 1:
+        wrong += [
+            f"needs rows of codes, of shape (length,); one example has shape {shape}.\n"
+            "hint: use vit, cnn or resnet18 for images"
+        ]
+    return wrong
+
+
 def wrong_width(width: float) -> list[str]:
     if 0 < width <= 16:
         return []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from motet.client.activations import is_recording, record
-from motet.nets.layers import Shape, chain, refuse, too_few
+from motet.nets.layers import Shape, chain, no_codes, refuse, too_few
 
 
 def lstm(
@@ -23,14 +23,7 @@ def lstm(
 ) -> nn.Module:
     """LEAF's network for Shakespeare (Caldas et al. 2018): an example is a row of codes 0, 1, 2, ..."""
     wrong = too_few(embedding=embedding, hidden=hidden, layers=layers)
-    if symbols < 0:
-        wrong += [f"has symbols {symbols}; expected 0 or more.\nhint: 0 means as many as outputs"]
-    if len(shape) != 1:
-        wrong += [
-            f"needs rows of codes, of shape (length,); one example has shape {shape}.\n"
-            "hint: use cnn or resnet18 for images"
-        ]
-    refuse("lstm", wrong)
+    refuse("lstm", wrong + no_codes(shape, symbols))
     return chain(
         codes=Embedding(symbols or outputs, embedding),
         lstm=LastStep(embedding, hidden, layers, batch_first=True),

@@ -57,14 +57,15 @@ def linked(rows: Vectors, threshold: float) -> Labels:
 
 
 def bipartition(similarity: Vectors) -> Labels:
-    """Two groups of rows, from similarities of all pairs: complete linkage keeps the least similar rows apart.
+    """Two groups of rows, from similarities of all pairs, whose most similar pair across both is as unlike as can be:
+    the most similar pairs are joined until two groups are left (single linkage).
 
     >>> bipartition(np.array([[1.0, 0.9, -0.8], [0.9, 1.0, -0.7], [-0.8, -0.7, 1.0]])).tolist()
     [0, 0, 1]
     """
     from sklearn.cluster import AgglomerativeClustering
 
-    found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit(1.0 - similarity)
+    found = AgglomerativeClustering(2, metric="precomputed", linkage="single").fit(1.0 - similarity)
     return in_order(found.labels_)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
@@ -26,7 +27,23 @@ def new_embedding(seed: int, rows: int, width: int, salt: int = 0) -> Tensor:
     return normal(seed, salt, rows * width).reshape(rows, width)
 
 
-def normed_relu(layer: Vec, x: Tensor) -> Tensor:
-    """A linear layer, a ReLU, and a normalisation without weights of its own."""
-    z = linear(x, layer["weight"], layer["bias"]).relu()
-    return layer_norm(z, z.shape[-1:])
+def new_normed_linear(seed: int, inputs: int, outputs: int, salt: int = 0, scale: float = 1.0) -> Vec:
+    """A linear layer and a LayerNorm of its outputs, with weights of its own."""
+    norm = Vec(scale=torch.full((outputs,), scale), shift=torch.zeros(outputs))
+    return Vec(new_linear(seed, inputs, outputs, salt) | norm)
+
+
+def linear_norm_relu(layer: Vec, x: Tensor) -> Tensor:
+    return _norm(layer, _linear(layer, x)).relu()
+
+
+def linear_relu_norm(layer: Vec, x: Tensor) -> Tensor:
+    return _norm(layer, _linear(layer, x).relu())
+
+
+def _linear(layer: Vec, x: Tensor) -> Tensor:
+    return linear(x, layer["weight"], layer["bias"])
+
+
+def _norm(layer: Vec, z: Tensor) -> Tensor:
+    return layer_norm(z, z.shape[-1:], layer["scale"], layer["shift"])

@@ -30,6 +30,8 @@ AGENT = AgentSettings(
 class FollowingServer(Method):
     """Settings and steps of a server that answers clients' models with weights."""
 
+    beyond_budget = "losses are measured on rows, and agents choose numbers of steps by them"
+
     reward: Literal["proxy", "paper"] = "proxy"  # the server's: from its proxy set, or from clients' losses
     eps: Positive = 0.01  # added to every loss before it is inverted to a reward
     server_scale: Positive = 1.0  # factor on the reward of the server
@@ -151,6 +153,7 @@ class FollowingServer(Method):
     def outcome(self, w: Vec, p: Tensor, f: Tensor, proxy: Batch) -> Tree:
         r = self.earned(w, p, f, proxy)
         metrics = {"server": r, "clients": self.worth(f).mean(), "effective clients": 1 / p.square().sum()}
+        metrics |= {"largest weight": p.max(), "smallest weight": p.min()}
         return {"w": w, "r": r, "metrics": metrics}
 
     def server(self, many: int) -> Follower:
@@ -162,8 +165,8 @@ class FollowingServer(Method):
         return Follower(spec, 1 if self.floor == 1 else self.candidates, self.stride, self.floor)
 
     def metrics(self, state: Tree) -> dict[str, float]:
-        """Rewards of the server and, on average, of clients; how many clients of equal weight p amounts to; how far
-        the server went, where it may go further than to the mean."""
+        """Rewards of the server and, on average, of clients; how many clients of equal weight p amounts to, and its
+        largest and smallest weight; how far the server went, where it may go further than to the mean."""
         return {k: float(v) for k, v in state["metrics"].items()}
 
     def worth(self, loss: Tensor) -> Tensor:

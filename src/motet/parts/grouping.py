@@ -51,6 +51,8 @@ _LOSS = 10.0  # what one example counts in a validation loss that gets noise, wh
 class Grouping(Method):
     """Settings, parts of a round and verbs of a method that groups clients by sparsity vectors."""
 
+    beyond_budget = "sparsity vectors are measured on rows and leave"
+
     measuring = ("sparsity", "second_moments", "validation_loss", "best_group")
     warm_up: Annotated[int, ">= 0"] = 1  # first rounds, in which FedAvg trains the global model W_g
     grouping: Literal["kmeans", "threshold", "random", "none"] = "kmeans"  # how groups are found
@@ -100,6 +102,14 @@ class Grouping(Method):
     def client_model(self, model: Vec, keep: Tree) -> Vec:
         """A client's whole model, given its group's."""
         return model
+
+    def shows_differences(self) -> str:
+        if self.k or self.choose_k != "trials" or self.grouping != "kmeans":
+            return ""
+        return (
+            "method.choose_k is trials, which sums the same replies in groups of different sizes, and the differences "
+            "of masked sums would show single replies\nhint: method.choose_k=silhouette, or method.k"
+        )
 
     # ---- parts of a round ----
 
@@ -219,8 +229,11 @@ class Grouping(Method):
     @verb
     def best_group(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
         losses = torch.stack([self.task.loss(self.client_model(m, keep), data.val) for m in sent["models"]])
-        stays = losses.min() >= losses.gather(0, sent["own"][None])[0]
-        return torch.where(stays, sent["own"], losses.argmin()), keep
+        return self.least(losses, sent["own"]), keep
+
+    def least(self, losses: Tensor, own: Tensor) -> Tensor:
+        """The group of least loss; a client's own where others are no better."""
+        return torch.where(losses.min() >= losses.gather(0, own[None])[0], own, losses.argmin())
 
     def sparsity_vector(self, w: Vec, data: Data) -> Tensor:
         """The client's V, with noise if epsilon is set; empty where groups do not depend on it."""

@@ -1,13 +1,14 @@
 """What of a model is a client's own: one part of a network, or a whole model.
 
 `PersonalPart` goes before FedAvg. A method says in `stays` which weights never leave; both parts are trained together
-unless it trains otherwise. `OwnModel` and `CollectedModels` are for clients that have a model beside the shared ones.
+unless it trains otherwise. `OwnModel` and `CollectedModels` are for clients that have a model beside the shared ones;
+`own_or` is what a client uses that never took part and so has none.
 Knows names of weights. Does not know why a part is personal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from motet.client import Data
 from motet.client.descent_rule import Loss
 from motet.core import Method, MethodUnfit, Talk, Tree, Turn, verb
+from motet.parts.several_models import mean_of
 from motet.vec import Vec
 
 
@@ -48,27 +50,39 @@ class PersonalPart(Method):
         return partial(self.task.predict, Vec(shared | own))
 
 
+def own_or(task: Any, own: Vec, shared: Vec) -> Vec:
+    """A client's own model; the shared one while its own is still the initial one, as before its first round."""
+    return own.where((own - task.w0).sq() > 0, shared)
+
+
 class OwnModel(Method):
-    """A method whose clients keep a whole model of their own and use it."""
+    """A method whose clients keep a whole model of their own and use it; before its first round, a client uses the
+    model that it downloads."""
 
     def join(self, data: Data) -> Tree:
         return self.task.w0
 
-    def personal(self, view: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, own)
+    def personal(self, view: Vec, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
+        return partial(self.task.predict, own_or(self.task, own, view))
 
 
 class CollectedModels(OwnModel):
-    """And whose server collects these models: its state has the last one of each client, and no global one."""
+    """And whose server collects these models: its state has the last one of each client, and no global one. Clients
+    that never took part use the mean of the last round's."""
 
     def start(self, turn: Turn) -> Tree | Talk:
-        return {"models": {}}
+        return {"models": {}, "mean": self.task.w0}
+
+    def with_models(self, s: Tree, replies: Mapping[str, Vec]) -> Tree:
+        """The state after a round in which these models came."""
+        mean = mean_of([replies[c] for c in sorted(replies)]) if replies else s["mean"]
+        return {"models": s["models"] | replies, "mean": mean}
 
     def global_model(self, state: Tree) -> None:
         return None
 
     def download(self, state: Tree, client: str) -> Tree:
-        return ()  # a client uses the model that it trained
+        return state["mean"]
 
 
 # ---- networks that have no such part ----
@@ -87,6 +101,15 @@ def refuse_without_body(method: Method, why: str) -> None:
         raise MethodUnfit(
             f"{type(method).__name__.lower()} {why}, and this network is all head.\n"
             "hint: use a network with more than one layer, say net=mlp"
+        )
+
+
+def refuse_without_linear_head(method: Method, why: str) -> None:
+    """Raise MethodUnfit for a network whose last layer is not linear; `why` says what the method does with it."""
+    if not any(method.task.w0[k].ndim == 2 for k in method.task.head):
+        raise MethodUnfit(
+            f"{type(method).__name__.lower()} {why}, and the last layer here, with {', '.join(method.task.head)}, is "
+            "not linear.\nhint: end the network with torch.nn.Linear(features, outputs)"
         )
 
 

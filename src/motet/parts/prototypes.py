@@ -19,12 +19,14 @@ from torch import Tensor
 from motet.client import Batch, Data, Task
 from motet.core import Method, NotNegative, Tree, verb
 from motet.parts.features import features
-from motet.parts.personal_parts import refuse_without_body, without_classes
+from motet.parts.personal_parts import refuse_without_body, refuse_without_linear_head, without_classes
 from motet.vec import Vec
 
 
 class MeasuredFeatures(Method):
     """A method whose clients send means of features: how large these may be, and noise of that size."""
+
+    beyond_budget = "means of features are measured on rows and leave"
 
     feature_clip: NotNegative = (
         0.0  # features are cut to this size before a mean of them is sent; 0 = no limit
@@ -48,6 +50,7 @@ class Prototypes(MeasuredFeatures):
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "compares features that the layers before the last make")
+        refuse_without_linear_head(self, "compares features that the last layer sees")
 
     def unfit_loss(self) -> str:
         return without_classes(self, "it has a prototype for each class")

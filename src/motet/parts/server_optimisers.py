@@ -53,7 +53,9 @@ class ServerOptimiser(Method):
             "__doc__": f"{base.__doc__}\n    With {cls.__name__} at the server.",
             "__module__": base.__module__,
         }
-        more = {"strength": base.strength} if base.strength else {}
+        more: dict[str, Any] = {"strength": base.strength} if base.strength else {}
+        if own_steps := vars(base).get("private_steps"):  # what its server does sees no rows
+            more["private_steps"] = own_steps
         return type(f"{base.__name__}{cls.__name__}", (ServerOptimiser, base), said | more)
 
     def start(self, turn: Turn) -> Tree | Talk:

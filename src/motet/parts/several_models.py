@@ -46,6 +46,11 @@ def mixed(models: Sequence[Vec], weights: Tensor) -> Vec:
     return Vec({k: one(k) for k in models[0]})
 
 
+def mean_of(models: Sequence[Vec]) -> Vec:
+    """The mean of models that count alike."""
+    return mixed(models, torch.full((len(models),), 1 / len(models)))
+
+
 def each_times(w: Vec, weights: Tensor) -> list[Vec]:
     """One model as often as there are weights, each time by its weight."""
     return [weights[j] * w for j in range(len(weights))]

@@ -16,24 +16,68 @@ from motet.published.limits import USUAL, Limits
 from motet.published.manifest import LONGEST, Manifest, ModelRefused, Published, same_bytes
 from motet.published.model_check import sized
 
+_UNFIT = '%/\\:*?"<>|'  # in names of files, here or on other systems
+
 
 def save(model: Published, folder: str | Path) -> Path:
     """Write both files; returns the model's path."""
-    to = Path(folder) / f"{quote(model.client, safe=' ')}.onnx"
+    to = Path(folder) / f"{file_name(model.client)}.onnx"
     to.parent.mkdir(parents=True, exist_ok=True)
     to.write_bytes(model.model)
-    to.with_name(to.name.removesuffix(".onnx") + ".json").write_text(model.manifest.to_json())
+    _manifest(to).write_text(model.manifest.to_json())
+    if (old := to.with_name(_old_name(model.client))) != to:  # one model of a client is there, not two
+        for path in (old, _manifest(old)):
+            path.unlink(missing_ok=True)
     return to
+
+
+def file_name(client: str) -> str:
+    """A client's name as that of a file: as people write it, but for what folders cannot hold, which is
+    percent-encoded.
+
+    >>> file_name("Klinik Süd"), file_name("a/b: 5%"), file_name(".ann")
+    ('Klinik Süd', 'a%2Fb%3A 5%25', '%2Eann')
+    """
+    if client.startswith("."):  # not a hidden file
+        return "%2E" + file_name(client[1:])
+    return "".join(
+        c if c.isprintable() and c not in _UNFIT else quote(c, safe="", errors="replace") for c in client
+    )
+
+
+def owner_of(path: Path) -> str:
+    """The client whose model a file holds."""
+    return unquote(path.name.removesuffix(".onnx"))
 
 
 def load(folder: str | Path, client: str, limits: Limits = USUAL) -> Published:
     """The model that `client` has published there; raises ModelRefused."""
-    name = quote(client, safe=" ")
-    manifest = Manifest.from_json(_read(Path(folder) / f"{name}.json", client, "manifest", LONGEST), client)
+    return load_file(path_of(folder, client), client, limits)
+
+
+def path_of(folder: str | Path, client: str) -> Path:
+    """Where a client's model is, or would be."""
+    path = Path(folder) / f"{file_name(client)}.onnx"
+    old = path.with_name(_old_name(client))
+    return old if old.exists() and not path.exists() else path
+
+
+def load_file(path: Path, client: str, limits: Limits = USUAL) -> Published:
+    """The model in a file, and its manifest beside it, which must name this client; raises ModelRefused."""
+    manifest = Manifest.from_json(_read(_manifest(path), client, "manifest", LONGEST), client)
     sized(manifest, limits)
-    model = Published(manifest, _read(Path(folder) / f"{name}.onnx", client, "model", limits.size))
+    model = Published(manifest, _read(path, client, "model", limits.size))
     same_bytes(manifest, model.model)
     return model
+
+
+def _manifest(path: Path) -> Path:
+    return path.with_name(path.name.removesuffix(".onnx") + ".json")
+
+
+def _old_name(client: str) -> str:
+    """As earlier versions wrote it."""
+    return f"{quote(client, safe=' ')}.onnx"
 
 
 def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published], dict[str, str]]:
@@ -42,9 +86,9 @@ def load_all(folder: str | Path, limits: Limits = USUAL) -> tuple[list[Published
         raise UsageError(f"there is no folder {str(folder)!r}\nhint: save_published(made, folder) writes one")
     models, refused = [], {}
     for path in sorted(Path(folder).glob("*.onnx")):
-        client = unquote(path.name.removesuffix(".onnx"))
+        client = owner_of(path)
         try:
-            models.append(load(folder, client, limits))
+            models.append(load_file(path, client, limits))
         except ModelRefused as e:
             refused[client] = str(e)
     return models, refused

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from motet.errors import UsageError
-from motet.published.folder import load
+from motet.published.folder import load_file, owner_of
 from motet.published.graph import rescaled
 from motet.published.manifest import Feature, Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
@@ -50,7 +49,7 @@ def from_outbox(folder: Path) -> Published:
     if not models[0].with_suffix(".json").exists():
         raise UsageError(f"{models[0]} has no manifest beside it, which names its columns.\n{_HINT}")
     try:
-        found = load(folder, unquote(models[0].name.removesuffix(".onnx")))
+        found = load_file(models[0], owner_of(models[0]))
         refuse(found)
     except ModelRefused as e:
         raise UsageError(f"the model in {folder} cannot be published: {e.reason}\n{_HINT}") from e

@@ -9,6 +9,7 @@ how models are made.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -31,6 +32,15 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
 }
 
 
+def _words(text: str) -> list[str]:
+    """The words of a choice; what stands in double quotes is one word."""
+    if text.count('"') % 2:
+        raise UsageError(f"what is published is {text!r}; expected that every quotation mark is closed")
+    reader = shlex.shlex(text, posix=True)
+    reader.whitespace_split, reader.quotes, reader.escape, reader.commenters = True, '"', "", ""
+    return list(reader)
+
+
 @dataclass(frozen=True)
 class PublicChoice:
     """A family and its settings; `epsilon` and `versions` are those of private families."""
@@ -48,8 +58,10 @@ class PublicChoice:
 
         >>> PublicChoice.of("dp-linear epsilon=0.5 columns=age,bp").columns
         ('age', 'bp')
+        >>> PublicChoice.of('forest columns="age (years),bp"').columns
+        ('age (years)', 'bp')
         """
-        first, *rest = words.split() or [""]
+        first, *rest = _words(words) or [""]
         if first == "encrypted":
             raise UsageError(
                 "an encrypted model is not published: it stays with its owner, who answers encrypted rows, and a "
@@ -62,7 +74,14 @@ class PublicChoice:
         for word in rest:
             name, _, value = word.partition("=")
             if name not in _SETTINGS:
-                raise UsageError(unknown("setting of what is published", name, _SETTINGS))
+                raise UsageError(
+                    unknown("setting of what is published", name, _SETTINGS)
+                    + (
+                        '; names with spaces stand in quotes: columns="age (years),bp"'
+                        if "columns=" in words
+                        else ""
+                    )
+                )
             try:
                 said[name] = _SETTINGS[name](value)
             except ValueError:

@@ -89,7 +89,8 @@ def _variance(x: Floats, u: Any, each: Floats, c: Any, trainings: int) -> tuple[
     if of_trainings <= noise:
         return total, many - 1.0
     parts = of_units**2 / (many - 1) + of_trainings**2 / (trainings - 1) + noise**2 / free
-    return total, total**2 / parts
+    # a difference of variances can bring Satterthwaite's formula near 0; no part of it has fewer than the least
+    return total, max(total**2 / parts, min(many, trainings) - 1.0)
 
 
 def _noise(x: Floats, u: Any, each: Floats, c: Any, trainings: int) -> tuple[float, int]:

@@ -1,19 +1,17 @@
-"""The figures of clients: their scores, what they gain, what they hold, and how they are grouped.
+"""The figures of clients: their scores, what they gain, and what they hold.
 
 With many clients some of them are drawn, evenly spaced. Knows matplotlib and the frames of figure_data.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from motet.report.figure_data import most_frequent
 from motet.report.figures import (
     GREY,
     INK,
-    MARKERS,
     PALETTE,
     Draw,
     Styles,
@@ -23,7 +21,7 @@ from motet.report.figures import (
     percent,
     within,
 )
-from motet.report.read import ReportedRun, natural
+from motet.report.read import natural
 from motet.report.terminal import named, short, unit
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 DOTS = 200  # most dots in a row
 COLUMNS = 60  # most clients with names in a figure
 LEVELS = 12  # sizes of bubbles
-NAMED = 40  # most dots that are drawn with their names
 CHANGES = {
     "better": (PALETTE[0], "^"),
     "same": (GREY, "o"),
@@ -104,13 +101,13 @@ def gains(found: pd.DataFrame, intervals: Mapping[str, MeanGain], metric: str) -
         _rows(axes, labels, 18 if narrow(figure) else 34)
         axes.set_xlabel(f"gain over training alone, {points(metric)}")
         percent(axes.xaxis, metric)
-        _key(axes, figure)
+        _key(figure, found["change"], mean=True)
 
     return draw
 
 
 def points(metric: str) -> str:
-    return f"points of {named(metric)}" if in_percent(metric) else f"{metric}, positive is better"
+    return f"points of {named(metric)}" if in_percent(metric) else f"{named(metric)}, positive is better"
 
 
 def _mean(axes: Axes, row: int, interval: MeanGain) -> None:
@@ -119,15 +116,17 @@ def _mean(axes: Axes, row: int, interval: MeanGain) -> None:
     axes.plot([mean], [row], marker="D", markersize=5.5, color=INK, markerfacecolor="white", zorder=5)
 
 
-def _key(axes: Axes, figure: Figure) -> None:
+def _key(figure: Figure, changes: pd.Series[str], mean: bool) -> None:
+    """What the marks mean, of those that are drawn."""
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], linestyle="", marker=m, color=c, markersize=5, label=name)
-        for name, (c, m) in CHANGES.items()
-    ]
-    handles.append(Line2D([], [], marker="D", color=INK, markerfacecolor="white", markersize=5, label="mean"))
-    figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.4, columnspacing=1.2)
+    drawn = [(name, *CHANGES[name]) for name in CHANGES if (changes == name).any()]
+    handles = [Line2D([], [], ls="", marker=m, color=c, markersize=5, label=name) for name, c, m in drawn]
+    if mean:
+        handles.append(Line2D([], [], marker="D", color=INK, mfc="white", markersize=5, label="mean"))
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.2, columnspacing=1.2
+    )
 
 
 def gains_by_size(found: pd.DataFrame, names: Sequence[str], metric: str) -> Draw:
@@ -146,7 +145,7 @@ def gains_by_size(found: pd.DataFrame, names: Sequence[str], metric: str) -> Dra
             percent(axes.yaxis, metric)
         if order is not None:
             _client_ticks(panels[-1], order)
-        _key_of_changes(figure)
+        _key(figure, found.loc[found["label"].isin(names), "change"], mean=False)
 
     return draw
 
@@ -159,16 +158,6 @@ def _sticks(axes: Axes, own: pd.DataFrame) -> None:
         axes.scatter(some.index, some["gain"], s=size, c=colour, marker=marker, linewidths=0.6, zorder=3)
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.grid(axis="x", visible=False)
-
-
-def _key_of_changes(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], linestyle="", marker=m, color=c, markersize=5, label=name)
-        for name, (c, m) in CHANGES.items()
-    ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=4, handlelength=1.2, columnspacing=1.2)
 
 
 def _client_ticks(axes: Axes, order: pd.DataFrame) -> None:
@@ -231,26 +220,3 @@ def _bubbles(axes: Axes, counts: dict[str, list[int]], small: bool) -> None:
     )
     axes.set_yticks(range(len(counts)), [short(c, 18) for c in counts])
     axes.set(ylim=(len(counts) - 0.4, -0.6), xlim=(-0.7, many - 0.3), ylabel="label")
-
-
-def groups(runs: Sequence[ReportedRun]) -> Draw:
-    """What the server saw of clients to group them, in two principal components: a colour for each group."""
-
-    def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, len(runs), squeeze=False)[0]
-        for axes, run in zip(panels, runs, strict=True):
-            _places(axes, run.facts["record"])
-            axes.set_title(short(f"{run.label}, seed {run.seed}", 60), loc="left")
-            axes.set(xlabel="first principal component", ylabel="second" if axes is panels[0] else "")
-
-    return draw
-
-
-def _places(axes: Axes, record: Mapping[str, Any]) -> None:
-    common = len(os.path.commonprefix(list(record["places"])))  # what all names begin with says nothing
-    for client in sorted(record["places"], key=natural):
-        (x, y), group = record["places"][client], int(record["groups"].get(client, -1))
-        colour, marker = (PALETTE[group % 6], MARKERS[group // 6 % 7]) if group >= 0 else (GREY, "x")
-        axes.scatter([x], [y], s=34, c=colour, marker=marker, linewidths=0 if group >= 0 else 1)
-        if len(record["places"]) <= NAMED:
-            axes.annotate(short(client[common:], 12), (x, y), xytext=(5, -3), textcoords="offset points")

@@ -92,6 +92,8 @@ def compared(some: Sequence[Pair]) -> dict[Any, Compared]:
 
 
 def _outcome(one: Compared, run: ReportedRun) -> str:
+    if run.hidden:
+        return UNKNOWN
     if one.rows is None:
         return _by_scores(one.own, one.other, one.tests, run.metric)
     if run.metric == "accuracy" and len(one.rows) == 1 and not _weighted(one.rows):
@@ -102,7 +104,8 @@ def _outcome(one: Compared, run: ReportedRun) -> str:
 def _gain_interval(one: Compared, run: ReportedRun) -> tuple[float, float]:
     if one.rows is not None:
         return _bootstrapped(one.rows, run.metric, measure_of(run), run.better, one.share)
-    return two_shares(one.own, one.other, one.tests) if run.metric == "accuracy" else _NOT_KNOWN
+    shares = run.metric == "accuracy" and not run.hidden
+    return two_shares(one.own, one.other, one.tests) if shares else _NOT_KNOWN
 
 
 def _weighted(rows: Rows) -> bool:
@@ -204,6 +207,13 @@ def _by_scores(own: float, other: float, rows: int, metric: str) -> str:
 
 def _by_bootstrap(rows: Rows, metric: str, measure: Measure | None, better: int, share: float) -> str:
     return _called(*_bootstrapped(rows, metric, measure, better, share))
+
+
+def row_interval(
+    own: Predicted, other: Predicted, metric: str, measure: Measure | None, better: int
+) -> tuple[float, float]:
+    """The interval of one client's gain by a bootstrap of its rows; nan where that is not known."""
+    return _bootstrapped({0: [(own, other)]}, metric, measure, better, share=1.0)
 
 
 def _bootstrapped(

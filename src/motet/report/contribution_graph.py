@@ -11,7 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from motet.report.contributions import history_of
+from motet.report.contributions import contributions_of, history_of
+from motet.report.curves import names_at_ends
 from motet.report.figures import GREY, INK, PALETTE, WIDE, Draw, Picture, evenly, styles_of
 from motet.report.read import ReportedRun, natural
 from motet.report.terminal import short
@@ -23,25 +24,21 @@ if TYPE_CHECKING:
 Trust = Mapping[str, Mapping[str, float]]  # {asker: {owner: share}}
 MOST = 24  # clients that are drawn
 ARROWS = 3  # most of one asker
-LINES = 10  # clients whose history is drawn
+LINES = 9  # clients whose history is drawn
 
 
 def picture(run: ReportedRun) -> list[Picture]:
     """The figure, or nothing for a run without trust."""
     import pandas as pd
 
-    record = run.facts.get("record") or {}
+    record = contributions_of(run.facts) or {}
     trust = record.get("trust") or {}
     if not trust:
         return []
     riders = record.get("free_riders") or []
     everyone = sorted({*trust, *(j for row in trust.values() for j in row)}, key=natural)
     names = evenly(everyone, MOST)
-    caption = (
-        "How much each client's model relies on the model of each other one. Left: the larger a client, the more the "
-        f"others rely on it; arrows lead to the {ARROWS} that a client relies on most. Right: rows rely on "
-        "columns, hollow is a client's own private model."
-    )
+    caption = _caption(bool(record.get("values")))
     caption += f" Gives little and takes: {', '.join(riders)}." * bool(riders)
     caption += "".join(f" {c} is named: {why}." for c, why in sorted((record.get("named") or {}).items()))
     caption += f" {len(names)} of {len(everyone)} clients are drawn." * (len(everyone) > len(names))
@@ -51,6 +48,20 @@ def picture(run: ReportedRun) -> list[Picture]:
     data = pd.DataFrame(rows, columns=["client", "relies_on", "share"])
     drawn = Picture(name, "Who relies on whom", caption, drawing(trust, names), size, data)
     return [drawn, *_history(run, record)]
+
+
+def _caption(measured: bool) -> str:
+    if measured:
+        return (
+            "Whose updates lower the validation loss of whose rows (shares of Shapley values; what harms counts as "
+            f"nothing). Left: the larger a client, the more others gain by it; arrows lead to the {ARROWS} that a "
+            "client gains most by. Right: rows gain by columns, hollow is what a client gains by itself."
+        )
+    return (
+        "How much each client's model relies on the model of each other one. Left: the larger a client, the more the "
+        f"others rely on it; arrows lead to the {ARROWS} that a client relies on most. Right: rows rely on "
+        "columns, hollow is a client's own private model."
+    )
 
 
 def _history(run: ReportedRun, record: Mapping[str, Any]) -> list[Picture]:
@@ -65,7 +76,7 @@ def _history(run: ReportedRun, record: Mapping[str, Any]) -> list[Picture]:
     rows = [(c, k, v) for c, values in by_round.items() for k, v in enumerate(values, 1)]
     data = pd.DataFrame(rows, columns=["client", "round", "contribution"])
     name = f"contributions-by-round-{run.label}-seed{run.seed}"
-    return [Picture(name, "Contributions by round", caption, _lines(by_round), (WIDE, 3.2), data)]
+    return [Picture(name, "Contributions by round", caption, _lines(by_round), (WIDE, 3.2), data, True)]
 
 
 def _lines(by_round: Mapping[str, list[float]]) -> Draw:
@@ -76,22 +87,13 @@ def _lines(by_round: Mapping[str, list[float]]) -> Draw:
 
         axes = figure.subplots()
         for c, values in by_round.items():
-            at = range(1, len(values) + 1)
-            how = styles[c]
-            axes.plot(
-                at,
-                values,
-                color=how.colour,
-                marker=how.marker,
-                ls=how.dashes,
-                ms=4,
-                lw=1.4,
-                label=short(c, 14),
-            )
+            at, how = range(1, len(values) + 1), styles[c]
+            axes.plot(at, values, color=how.colour, marker=how.marker, ls=how.dashes, ms=4, lw=1.4)
         axes.axhline(1.0, color=GREY, lw=0.8)
         axes.set(xlabel="round", ylabel="contribution", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        ends = {(short(c, 14), styles[c].colour): values[-1] for c, values in by_round.items()}
+        names_at_ends(axes, ends, 72 * figure.get_figheight())
 
     return draw
 

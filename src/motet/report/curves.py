@@ -6,7 +6,7 @@ and the frame of `figure_data.curves`. Does not know runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -173,6 +173,15 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     for k, i in enumerate(order):
         places[i] = round(min(max(starts[k], low), most) + k * gap, 9)
     return places
+
+
+def names_at_ends(axes: Axes, ends: Mapping[tuple[str, str], float], tall: float) -> None:
+    """Names of plain lines right of the axes, {(name, colour): last value}, in a panel so many points high."""
+    low, high = axes.get_ylim()
+    wanted = [(value - low) / (high - low) for value in ends.values()]
+    places = spread(wanted, 1.25 * _letter(axes) / max(tall - 5 * _letter(axes), 40), 0.0, 1.0)
+    for (name, colour), at in zip(ends, places, strict=True):
+        axes.annotate(name, (1.0, at), (2, 0), "axes fraction", "offset points", va="center", color=colour)
 
 
 def _labels(axes: Axes, groups: Sequence[Sequence[Curve]], constant: float | None) -> None:

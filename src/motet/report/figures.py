@@ -28,7 +28,10 @@ WIDE = 9.8  # inches: the width of the page
 COLUMN, TEXT = 3.5, 7.0  # inches: a column of a paper, and its whole width
 SMALL = 7.0  # points: letters in a column
 INK = "#010203"  # becomes currentColor in a page, black in a file
-PALETTE = ("#0077BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow
+PALETTE = (
+    "#0077BB", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",  # Okabe and Ito, without yellow
+    "#6644EE", "#993322", "#88BB66",  # the farthest from these, also to colour-blind eyes
+)  # fmt: skip
 GREY = "#808080"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
@@ -47,6 +50,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": INK, "grid.alpha": 0.12, "grid.linewidth": 0.6, "axes.linewidth": 0.6,
     "legend.frameon": False, "axes.titlesize": 9.0, "figure.dpi": 72,
 }  # fmt: skip
+DIGITS = re.compile(r"(\d\.\d{3})\d+")
 FIRST_FAMILIES = re.compile(r"('DejaVu Sans'[^;\"]*)")
 
 
@@ -74,6 +78,12 @@ class Picture:
     size: Size
     data: pd.DataFrame  # the numbers that are drawn
     fits_column: bool = False  # else it needs the whole width of a paper
+    column_height: float = 0.0  # inches at 9 points, where it needs another height in a column
+
+    @property
+    def in_words(self) -> str:
+        """What a reader who cannot see the figure is told."""
+        return f"{self.title}. {self.caption}"
 
 
 def styles_of(labels: Sequence[str]) -> Styles:
@@ -81,7 +91,7 @@ def styles_of(labels: Sequence[str]) -> Styles:
 
     >>> len(set(styles_of([f"m{i}" for i in range(160)]).values()))
     160
-    """
+    """  # a colour is given twice only where there are more methods than colours
     reference = {ALONE: GREY, "centralised": INK}
     laps, found = Counter[str](), {}
     for name in labels:
@@ -127,9 +137,11 @@ def narrow(figure: Figure) -> bool:
 # ---- files ----
 
 
-def svg(draw: Draw, size: Size, about: str, points: float = 9.0) -> str:
-    """A picture to put into a page: no ground of its own, the page's ink, text as text."""
-    return _inline(_svg(draw, size, points, transparent=True), about)
+def svg(draw: Draw, size: Size, about: str, points: float = 9.0, mark: str = "") -> str:
+    """A picture to put into a page: no ground of its own, the page's ink, text as text.
+
+    `about` is its text alternative, and `mark` what no other picture of the page is called."""
+    return _inline(_svg(draw, size, points, transparent=True), about, mark or about)
 
 
 def png(draw: Draw, size: Size) -> bytes:
@@ -138,19 +150,20 @@ def png(draw: Draw, size: Size) -> bytes:
 
 
 def in_page(picture: Picture) -> str:
-    return svg(picture.draw, picture.size, f"{picture.title}: {picture.name}")
+    return svg(picture.draw, picture.size, picture.in_words, mark=picture.name)
 
 
 def in_narrow_page(picture: Picture) -> str:
     """The same for a small screen; empty where a picture does not fit."""
     if not picture.fits_column:
         return ""
-    return svg(picture.draw, file_size(picture), f"{picture.title}: {picture.name}, narrow", SMALL)
+    return svg(picture.draw, file_size(picture), picture.in_words, SMALL, f"{picture.name}, narrow")
 
 
 def file_size(picture: Picture) -> Size:
     """As wide as a column or a page of a paper; as high as its smaller letters need."""
-    return COLUMN if picture.fits_column else TEXT, picture.size[1] * SMALL / 9.0
+    height = picture.column_height or picture.size[1]
+    return COLUMN if picture.fits_column else TEXT, height * SMALL / 9.0
 
 
 def as_file(picture: Picture, kind: str, lacking: set[str] | None = None) -> bytes:
@@ -190,9 +203,12 @@ def _drawn(draw: Draw, size: Size, points: float = 9.0, lacking: set[str] | None
     return out.getvalue()
 
 
-def _inline(text: str, about: str) -> str:
-    """Without prologue, ink as currentColor, ids that no other picture on the page has."""
+def _inline(text: str, about: str, name: str) -> str:
+    """Without prologue, ink as currentColor, ids that no other picture on the page has, and no larger than need be:
+    fonts are named once, and a thousandth of a point is exact enough."""
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    mark = f"p{zlib.crc32(about.encode()):x}"
-    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{mark}-", text)
-    return text.replace("<svg", f'<svg role="img" aria-label="{html.escape(about, quote=True)}"', 1)
+    mark, families = f"p{zlib.crc32(name.encode()):x}", f"font-family: {fonts.STACK}"
+    text = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{mark}-", text).replace(f"{families}; ", "")
+    text = re.sub(r"<[^>]*>", lambda tag: DIGITS.sub(r"\1", tag[0]), text)
+    said = f'role="img" aria-label="{html.escape(about, quote=True)}" style="{families}"'
+    return text.replace("<svg", f"<svg {said}", 1)

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.report import figure_data, figures, terminal
+from motet.report.audit_report import audits
+from motet.report.downloads import SAVING, file_name, numbers
 from motet.report.export_table import columns_of, name_of
+from motet.report.figures import Picture
 from motet.report.gains import NO_NETWORK
 from motet.report.pictures import pictures
 from motet.report.price import forgotten
+from motet.report.privacy_figures import budgets
 from motet.report.read import ALONE, ReportedRun
 from motet.report.stack_variants import stacks
 from motet.report.tables import client_scores, comparison, summary
@@ -29,7 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CLIENTS = 200  # rows of the table of clients
-SORTING = """
+SCRIPT = (
+    """
 for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => {
   const th = button.closest("th"), body = th.closest("table").tBodies[0], i = th.cellIndex;
   const up = th.getAttribute("aria-sort") !== "ascending";
@@ -44,6 +49,8 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   body.append(...rows);
 });
 """
+    + SAVING
+)
 
 
 def write(
@@ -71,18 +78,23 @@ def render(
     table = comparison(runs) if table is None else table
     text: str = template("report.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
-        better=table.attrs["better"], sorting=SORTING, policy=policy(), verdict=verdict(runs, table),
+        better=table.attrs["better"], script=SCRIPT, policy=policy(), verdict=verdict(runs, table),
         remarks=table.attrs["warnings"], varied=table.attrs["what_varies"],
         rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
-        clients=_client_table(runs, table), forgotten=forgotten(runs), stacks=stacks(runs),
-        pictures=[
-            {"title": p.title, "caption": p.caption, "svg": figures.in_page(p), "narrow": figures.in_narrow_page(p)}
-            for p in pictures(runs, table)
-        ],
+        clients=_client_table(runs, table), forgotten=forgotten(runs), stacks=stacks(runs), audits=audits(runs),
+        budgets=budgets(runs),
+        pictures=[_picture(p) for p in pictures(runs, table)],
         about=_about(runs), recipes=[_recipe(run) for run in runs],
     )  # fmt: skip
     return text
+
+
+def _picture(p: Picture) -> dict[str, Any]:
+    return {
+        "title": p.title, "caption": p.caption, "name": file_name(p.name), "svg": figures.in_page(p),
+        "narrow": figures.in_narrow_page(p), "numbers": numbers(p),
+    }  # fmt: skip
 
 
 def template(name: str) -> Any:
@@ -110,7 +122,7 @@ def _typeset(text: str) -> str:
 
 def policy() -> str:
     """Nothing may be loaded, and no script may run but our own."""
-    digest = base64.b64encode(hashlib.sha256(SORTING.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 

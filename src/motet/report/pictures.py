@@ -5,14 +5,29 @@ Knows runs as they are read and the table of methods. Does not know pages.
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.report import client_figures, contribution_graph, curves, figure_data, fonts, survival_figures
+from motet.report import (
+    audit_report,
+    class_figures,
+    client_figures,
+    contribution_graph,
+    curves,
+    figure_data,
+    fonts,
+    group_figures,
+    method_figures,
+    privacy_figures,
+    survival_figures,
+    tradeoff_figures,
+)
+from motet.report.downloads import file_name
 from motet.report.export_table import as_csv
 from motet.report.figures import FORMATS, WIDE, Picture, Styles, as_file, styles_of
 from motet.report.read import ReportedRun
@@ -29,9 +44,26 @@ def pictures(runs: Sequence[ReportedRun], table: pd.DataFrame) -> list[Picture]:
     labels = [str(name) for name in table["method"]]
     styles, metric = styles_of(labels), str(table.attrs["metric"])
     found = [*_of_rounds(runs, styles, metric), *_of_clients(runs, styles, metric)]
+    found += tradeoff_figures.plane(runs, table, styles, metric)
     found += [*survival_figures.picture(runs, _best(table)), *_of_gains(runs, table, metric)]
-    found += [*_of_groups(runs), *_of_client_rows(runs[0])]
-    return found + [picture for run in runs for picture in contribution_graph.picture(run)]
+    found += class_figures.confusion(runs, _best(table))
+    found += class_figures.calibration(runs, labels, _best(table), styles)
+    found += [*group_figures.pictures(runs), *_of_client_rows(runs[0])]
+    found += method_figures.pictures(runs, labels)
+    found += tradeoff_figures.cost(runs, table, styles, metric)
+    found += privacy_figures.price_of_privacy(runs, metric)
+    found += [picture for run in runs for picture in contribution_graph.picture(run)]
+    return _named_apart(found + audit_report.audit_pictures(runs))
+
+
+def _named_apart(found: Sequence[Picture]) -> list[Picture]:
+    """The second of one name is `name-2`: names are those of files."""
+    many, apart = Counter[str](), []
+    for picture in found:
+        many[picture.name] += 1
+        again = many[picture.name]
+        apart.append(replace(picture, name=f"{picture.name}-{again}") if again > 1 else picture)
+    return apart
 
 
 def _best(table: pd.DataFrame) -> str:
@@ -129,35 +161,6 @@ def _gains_by_size(found: pd.DataFrame, metric: str) -> Picture:
     return Picture("gains-by-size", "Who gains, who loses", caption, draw, size, some)
 
 
-def _of_groups(runs: Sequence[ReportedRun]) -> list[Picture]:
-    """Of the first run of each method that groups clients by what it saw of them."""
-    import pandas as pd
-
-    seen = {run.label: run for run in reversed(runs) if (run.facts.get("record") or {}).get("places")}
-    grouping = list(reversed(seen.values()))
-    some, left_out = grouping[:MOST_PANELS], [run.label for run in grouping[MOST_PANELS:]]
-    if not some:
-        return []
-    said = [
-        f"{run.label}: {len(set(run.facts['record']['groups'].values()))} groups, silhouette "
-        f"{run.facts['record']['silhouette']:.2f}, {run.facts['record']['share']:.0%} of the variance shown"
-        for run in some
-    ]
-    caption = (
-        "Each dot is what the server saw of a client to group it, in two principal components; "
-        f"a colour is a group. {'; '.join(said)}. A silhouette of 1 is groups far apart, 0 is none."
-    )
-    caption += f" Not drawn: {', '.join(left_out)}." * bool(left_out)
-    rows = [
-        (run.label, run.seed, client, *place, run.facts["record"]["groups"].get(client))
-        for run in some
-        for client, place in run.facts["record"]["places"].items()
-    ]
-    data = pd.DataFrame(rows, columns=["label", "seed", "client", "first", "second", "group"])
-    draw = client_figures.groups(some)
-    return [Picture("groups-of-clients", "Groups of clients", caption, draw, (WIDE, 4.2), data)]
-
-
 def _of_client_rows(run: ReportedRun) -> list[Picture]:
     if not len(run.clients):
         return []
@@ -194,18 +197,10 @@ def write_figures(found: Sequence[Picture], folder: Path, kind: str, say: Callab
     lacking: set[str] = set()
     written = []
     for picture in found:
-        path = folder / f"{_file_name(picture.name)}.{kind}"
+        path = folder / f"{file_name(picture.name)}.{kind}"
         write_atomically(path, as_file(picture, kind, lacking))
         write_atomically(path.with_suffix(".csv"), as_csv(picture.data))
         written += [path]
     if lacking:
         say(fonts.sentence(sorted(lacking)))
     return written
-
-
-def _file_name(name: str) -> str:
-    """
-    >>> _file_name("who-relies-on-whom-stacking (lr=1/2)-seed0")
-    'who-relies-on-whom-stacking-lr-1-2-seed0'
-    """
-    return re.sub(r"[^\w.]+", "-", name).strip("-")[:100]

@@ -12,12 +12,14 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.errors import UsageError
 from motet.report.sample import sample_notes
-from motet.runs.store import Store
+from motet.runs.store import Store, metric_of
+from motet.text import ALL_SITES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,15 @@ NOT_ALWAYS = (
     "own",
     "cindex",
 )  # metrics that a sound client may lack: all rows of one class
+SENDS = {
+    "nan": "nan",
+    "zero": "zeros",
+    "flip": "updates with their sign flipped",
+    "idle": "no update",
+    "replay": "the last round's update",
+    "noise": "noise",
+    "inflate": "ten times its number of examples",
+}
 EXPERIMENT = ("data", "net", "method", "train")  # sections of a recipe that make another experiment
 
 
@@ -75,7 +86,8 @@ class ReportedRun:
 
     @property
     def metric(self) -> str:
-        return str(self.facts.get("metric", "accuracy"))
+        """The metric's name; of a user's own metric `module:function`."""
+        return metric_of(self.facts)
 
     @property
     def better(self) -> int:
@@ -95,7 +107,7 @@ class ReportedRun:
         data = (self.facts.get("settings") or {}).get("data") or {}
         return bool(self.facts.get("weighted") or data.get("weight"))
 
-    @property
+    @cached_property
     def trouble(self) -> str:
         """Why this run counts in no average; empty for a sound run."""
         status = self.facts.get("status", "running")
@@ -127,16 +139,47 @@ class ReportedRun:
         rows = self.val[(self.val["side"] == "personal") & (self.val["round"] == self.facts.get("reported"))]
         return float(rows["score"].iloc[0]) if len(rows) else float("nan")
 
+    @property
+    def hidden(self) -> bool:
+        """Whether sites' scores came in masked sums: then one client stands for all sites, with their mean."""
+        return bool(self.facts.get("hides_scores"))
+
+    @property
+    def sites(self) -> int:
+        """How many sites' scores are in the mean, where that is all that is known of them; else 0."""
+        found = (self.facts.get("site_scores") or {}).get("test") or {}
+        return int(found.get("sites", 0)) if self.hidden else 0
+
+    def known_spread(self, side: str) -> tuple[float, float] | None:
+        """Standard deviation and worst tenth of clients, where only sums of them are known; else None."""
+        if not self.hidden:
+            return None
+        found = ((self.facts.get("site_scores") or {}).get("test") or {}).get("sd") or {}
+        column = str(self.facts.get("metric", "accuracy"))
+        return float((found.get(side) or {}).get(column, float("nan"))), float("nan")
+
     def of(self, side: str, *, seen: bool = True) -> pd.Series[float]:
         """Test scores of one side by client, of the clients that took part or of those never seen."""
-        rows = self.test[(self.test["side"] == side) & (self.test["seen"] == int(seen))]
-        return rows.set_index("client")["score"].astype(float)
+        none = self.test["score"][:0].astype(float)
+        return self._scores.get((side, int(seen)), none)
+
+    @cached_property
+    def _scores(self) -> dict[tuple[str, int], pd.Series[float]]:
+        """Test scores by client, of every side and kind of clients; tables and figures ask for them many times."""
+        scores = self.test.set_index("client")["score"].astype(float)
+        keys = [self.test[k].to_numpy() for k in ("side", "seen")]
+        return {(str(s), int(n)): found for (s, n), found in scores.groupby(keys, sort=False)}
+
+
+def may_lack(metric: str) -> bool:
+    """Whether a sound client may have no score of this metric; of a user's own metric it always may."""
+    return metric in NOT_ALWAYS or ":" in metric
 
 
 def _proof(rows: pd.DataFrame, metric: str) -> pd.Series[float]:
     """Numbers that every sound client has: its score, or its loss where a score may be missing."""
     score = rows["score"].astype(float)
-    if metric not in NOT_ALWAYS:
+    if not may_lack(metric):
         return score
     loss = rows["loss"].astype(float) if "loss" in rows else score
     return loss.where(score.isna(), score)
@@ -157,9 +200,10 @@ def _read(folder: Path) -> ReportedRun:
         scores, events, metrics = store.frame("scores"), store.frame("events"), store.frame("metrics")
     finally:
         store.close()
-    metric = str(facts.get("metric", "accuracy"))
+    metric, column = metric_of(facts), str(facts.get("metric", "accuracy"))
+    clients = _one_for_all(clients, facts) if facts.get("hides_scores") else clients
     # a column without any number is not in the frame
-    scores["score"] = scores[metric] if metric in scores else float("nan")
+    scores["score"] = scores[column] if column in scores else float("nan")
     scores = scores[scores["n"] > 0]
     test = _test(scores, clients, facts.get("reported"))
     return ReportedRun(
@@ -168,20 +212,48 @@ def _read(folder: Path) -> ReportedRun:
     )  # fmt: skip
 
 
+def _one_for_all(clients: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
+    """One row in place of sites whose scores came in masked sums."""
+    totals = facts.get("totals") or {}
+    rows = {part: totals.get(part, 0) for part in ("train", "val", "test")}
+    return clients[:1].assign(client=ALL_SITES, seen=1, **rows)
+
+
 def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
     """What the method said of itself on this task, and what guards did, in sentences; nothing for most runs."""
     found = [f"{str(r)[0].upper()}{str(r)[1:]}." for r in facts.get("remarks") or []]
+    if counts := facts.get("untrained"):
+        many, scored = counts
+        found.append(
+            f"{many:,} of {scored:,} scored clients had not trained by the reported round (train.cohort, "
+            "train.rounds): their own models are as the method begins them."
+        )
+    if facts.get("hides_scores"):
+        found.append(
+            "Sites' scores are masked: each score is the mean over sites. No site's own score or gain is known here; "
+            "its owner sees it there, with motet federation scores KIT."
+        )
     if facts.get("learns"):
         found.append(f"The server saw every reply, because guard.mean = {facts.get('guard')}.")
     if who := facts.get("attackers"):
-        does = {"nan": "nan", "zero": "zeros", "flip": "updates with their sign flipped"}
+        does = SENDS
         sent = does.get(facts.get("attack", ""), "false replies")
         are = "1 client was" if len(who) == 1 else f"{len(who):,} clients were"
         found.append(f"Simulated attack: {are} made to send {sent} (guard.attack); all clients are scored.")
+    small = events.loc[events["kind"] == "left out", "text"]
+    if len(small):
+        found.append(
+            f"Clients were left out of masked sums {len(small):,} times, the first time in {small.iloc[0]}."
+        )
     refused = events.loc[events["kind"] == "refused", "text"]
     if len(refused):
         many = "1 reply was" if len(refused) == 1 else f"{len(refused):,} replies were"
         found.append(f"{many} not finite and left out, the first in {refused.iloc[0].split('; ')[0]}.")
+    lost = events.loc[events["kind"] == "lost", "text"]
+    if len(lost):
+        many = "1 process was" if len(lost) == 1 else f"{len(lost):,} processes were"
+        first = lost.iloc[0].partition("\n")[0]
+        found.append(f"{many} lost, and others did the work again, which changes no result; {first}.")
     return found
 
 
@@ -196,7 +268,7 @@ def _test(scores: pd.DataFrame, clients: pd.DataFrame, reported: int | None) -> 
 
 def _val(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
     rows = scores.loc[scores["part"] == "val", ["round", "side", "score"]]
-    means = rows.groupby(["round", "side"])["score"].agg(lambda s: s.mean(skipna=metric in NOT_ALWAYS))
+    means = rows.groupby(["round", "side"])["score"].agg(lambda s: s.mean(skipna=may_lack(metric)))
     return means.astype(float).reset_index()
 
 
@@ -229,7 +301,7 @@ def settings_of(run: ReportedRun) -> dict[str, Any]:
     parts = {s: recipe[s] for s in EXPERIMENT if isinstance(recipe.get(s), dict)}
     flat = {f"{s}.{k}": v for s, part in parts.items() for k, v in part.items() if (s, k) != ("data", "seed")}
     flat |= _USUAL_LOSS | flat if flat else {}
-    flat |= _guard(recipe.get("guard", {})) if flat else {}
+    flat |= _guard(recipe.get("guard", {})) | _privacy(recipe.get("privacy", {})) if flat else {}
     return flat or {"net": run.facts.get("net")}
 
 
@@ -247,6 +319,14 @@ def _guard(part: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _privacy(part: dict[str, Any]) -> dict[str, str]:
+    """What of privacy makes another experiment; as by default where a run has none."""
+    if part.get("level", "none") == "none":
+        return {"privacy": "none"}
+    given = [f"{k}={part[k]:g}" for k in ("epsilon", "delta", "noise_multiplier") if part.get(k)]
+    return {"privacy": " ".join([part["level"], *given, f"length={part.get('max_grad_norm')}"])}
+
+
 def _parsed(recipe: str) -> dict[str, Any]:
     try:
         return tomllib.loads(recipe)
@@ -257,7 +337,8 @@ def _parsed(recipe: str) -> dict[str, Any]:
 def check_comparable(runs: Sequence[ReportedRun]) -> None:
     """Runs on other data or with another score do not belong in one table."""
     for what in ("data", "metric"):
-        found = sorted({str(run.facts[what]) for run in runs if run.facts.get(what) is not None})
+        known = [run for run in runs if run.facts.get(what) is not None]
+        found = sorted({run.metric if what == "metric" else str(run.facts[what]) for run in known})
         if len(found) > 1:
             raise UsageError(
                 f"these runs cannot be compared: their {what} differs ({', '.join(found)})\n"

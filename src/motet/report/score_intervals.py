@@ -23,12 +23,15 @@ from motet.report.client_outcomes import (
     predictions,
 )
 from motet.report.read import ReportedRun
+from motet.text import ALL_SITES
 
 _UNKNOWN = (float("nan"), float("nan"))
 
 
 def score_intervals(run: ReportedRun) -> dict[str, tuple[float, float]]:
-    """Of each client's personal test score."""
+    """Of each client's personal test score; none of a mean over sites whose scores are masked."""
+    if run.hidden:
+        return {ALL_SITES: _UNKNOWN}
     rows = run.test[run.test["side"] == "personal"].set_index("client")
     held = predictions(run.folder, "personal")
     if run.metric == "accuracy":

@@ -14,11 +14,14 @@ from motet.report.contributions import (
     CENTRALITIES,
     by_client,
     contributions_of,
+    how_lines,
     named_lines,
     policy_lines,
     published_lines,
+    value_cells,
 )
 from motet.report.read import ReportedRun, natural
+from motet.report.terminal import named
 from motet.text import aligned, printable
 
 if TYPE_CHECKING:
@@ -81,14 +84,20 @@ def stacks(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
             "label": run.label,
             "seed": run.seed,
             "heads": [NAMES[m] for m in (variants or {}).get("metrics", ())],
-            "metric": NAMES.get(run.metric, run.metric),
+            "metric": named(run.metric),
             "rows": _cells(variants) if variants else [],
             "chosen_by": chosen_by(variants) if variants else "",
             "sides": [SIDES[s] for s in (variants or {}).get("means", ())],
             "by_client": _client_cells(variants) if variants else [],
             "clients": by_client(record) if record else [],
             "centralities": CENTRALITIES,
-            "lines": [*published_lines(record), *policy_lines(record), *named_lines(record)]
+            "measured": value_cells(record) if record and record.get("values") else [],
+            "lines": [
+                *how_lines(record),
+                *published_lines(record),
+                *policy_lines(record),
+                *named_lines(record),
+            ]
             if record
             else [],
             "made_with": (record or {}).get("made_with", ""),

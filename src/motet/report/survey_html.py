@@ -9,7 +9,7 @@ from pathlib import Path
 
 from motet.errors import UsageError
 from motet.report import survey_text
-from motet.report.html import SORTING, policy, template
+from motet.report.html import SCRIPT, policy, template
 from motet.report.survey_figure import caption, png_of, svg_of
 from motet.report.survey_text import Plain
 from motet.report.survival_figures import survey_caption, survey_svg
@@ -44,7 +44,7 @@ def page(survey: Plain, command: str = "") -> str:
     """The whole page as text."""
     cells = survey_text.columns(survey)
     text: str = template("survey.html").render(
-        title=f"Who holds what: {survey['name']}", policy=policy(), sorting=SORTING, command=command,
+        title=f"Who holds what: {survey['name']}", policy=policy(), script=SCRIPT, command=command,
         picture=svg_of(survey), caption=caption(survey), curves=survey_svg(survey),
         curves_caption=survey_caption(survey), facts=survey_text.facts(survey), notes=survey["notes"],
         headings=list(cells), left=survey_text.LEFT, apart=survey_text.APART, about=survey_text.of_clients(survey),

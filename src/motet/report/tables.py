@@ -20,16 +20,17 @@ from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pai
 from motet.report.read import (
     ALONE,
     CONSTANT,
-    NOT_ALWAYS,
     POOLED,
     ReportedRun,
     check_comparable,
     differing_clients,
+    may_lack,
     natural,
     settings_of,
 )
 from motet.report.row_intervals import gain_of_these
 from motet.report.sample import sample_of
+from motet.report.spent_privacy import spent
 from motet.report.terminal import plain
 from motet.report.unscored import remark, scored, unscored, with_unscored
 
@@ -48,13 +49,11 @@ SIGNIFICANT = 0.05  # p below which two methods are called different
 
 def summary(run: ReportedRun) -> dict[str, Any]:
     """One run in numbers: both sides, the worst tenth, unseen clients, time and bytes; None does not apply.
-
-    The standard deviation is that of the population of clients. Bytes are per client and round.
-    """
+    The standard deviation is that of the population of clients. Bytes are per client and round."""
     facts = run.facts
     found = {
         "label": run.label, "method": run.method, "seed": run.seed, "split": run.split, "metric": run.metric,
-        "better": run.better, "trouble": run.trouble, "clients": len(run.of("personal")),
+        "better": run.better, "trouble": run.trouble, "clients": run.sites or len(run.of("personal")),
         "unscored": unscored(run), "weighted": run.weighted,
         "unseen": int((run.clients["seen"] == 0).sum()), "reported": facts.get("reported"),
         "rounds": len(run.rounds), **_side(run, "personal"), **_side(run, "global"), **_side(run, "after_training"),
@@ -62,10 +61,10 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "needs": needs([run]), "device": facts.get("device", "cpu"), "alone": _known(run, "alone"),
         "arrival": _known(run, "arrival", seen=False), "visit": _known(run, "visit", seen=False),
         "unseen_global": _known(run, "global", seen=False),
-        "server_test": (facts.get("server_test") or {}).get(run.metric),
+        "server_test": (facts.get("server_test") or {}).get(facts.get("metric", "accuracy")),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
         "groups": _group_sizes(run), "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
-        "sample": sample_of(facts, run.test),
+        "sample": sample_of(facts, run.test), **spent(facts),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
 
@@ -73,7 +72,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
 def _known(run: ReportedRun, side: str, *, seen: bool = True) -> float:
     """The mean over the clients that have this score."""
     scores = run.of(side, seen=seen)
-    return _mean(scores.dropna() if run.metric in NOT_ALWAYS else scores)
+    return _mean(scores.dropna() if may_lack(run.metric) else scores)
 
 
 def _metrics(run: ReportedRun) -> dict[str, float]:
@@ -100,9 +99,10 @@ def _traffic(run: ReportedRun) -> dict[str, float]:
 
 def _side(run: ReportedRun, side: str) -> dict[str, float]:
     scores = run.of(side)
-    scores = scores.dropna() if run.metric in NOT_ALWAYS else scores
-    spread = math.sqrt(_mean((scores - scores.mean()) ** 2))  # of the population
-    return {side: _mean(scores), f"{side}_sd": spread, f"{side}_worst": worst_tenth(scores, run.better)}
+    scores = scores.dropna() if may_lack(run.metric) else scores
+    own = math.sqrt(_mean((scores - scores.mean()) ** 2)), worst_tenth(scores, run.better)
+    spread, worst = (run.known_spread(side) if len(scores) else None) or own  # of the population
+    return {side: _mean(scores), f"{side}_sd": spread, f"{side}_worst": worst}
 
 
 def _mean(scores: pd.Series[float]) -> float:
@@ -193,7 +193,7 @@ def _constants(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 
 def _constant(run: ReportedRun) -> ReportedRun:
     test, val = (f[f["side"] == CONSTANT].assign(side="personal") for f in (run.test, run.val))
-    facts = run.facts | {"method": CONSTANT, "seconds": 0.0, "server_test": None}
+    facts = run.facts | {"method": CONSTANT, "seconds": 0.0, "server_test": None, "privacy": None}
     return replace(
         run, label=constant_name(run), facts=facts, test=test, val=val, rounds=run.rounds[:0], notes=()
     )
@@ -216,7 +216,7 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
         "validation": "validation", "personal": "personal", "sd": "personal_sd", "worst": "personal_worst",
         "global": "global", "after_training": "after_training",
         "unseen": "unseen", "arrival": "arrival", "visit": "visit", "unseen_global": "unseen_global",
-        "server_test": "server_test", "seconds": "seconds", "rounds": "rounds",
+        "server_test": "server_test", "seconds": "seconds", "rounds": "rounds", "epsilon": "epsilon",
     }  # fmt: skip
     numbers = {name: float(found[key].astype(float).mean(skipna=False)) for name, key in names.items()}
     kib = {f"kib_{way}": float(found[way].astype(float).mean()) / 1024 for way in ("up", "down")}
@@ -224,7 +224,7 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
         "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
-        "clients": len({unit_of(run, str(c)) for run in group for c in scored(run)}),
+        "clients": group[0].sites or len({unit_of(run, str(c)) for run in group for c in scored(run)}),
         **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
 

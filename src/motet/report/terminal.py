@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from motet.text import round_name
+from motet.report.spent_privacy import privacy_lines
+from motet.text import function_name, round_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,7 @@ def short(name: str, most: int) -> str:
 
 def named(metric: str) -> str:
     """A metric as people call it."""
-    return NAMES.get(metric, metric)
+    return NAMES.get(metric) or function_name(metric)
 
 
 def unit(metric: str) -> str:
@@ -138,6 +139,7 @@ SCORES: dict[str, Cell] = {
     ),
     "better, same, worse": lambda r, m: _counted(r),
     "rounds (needed)": lambda r, m: _rounds(r),
+    "epsilon": lambda r, m: number(r.get("epsilon")),
 }
 FIRST_TO_GO = (  # where the terminal is narrow
     "runs sd", "global", "worst 10 %", "rounds (needed)", "better, same, worse",
@@ -372,7 +374,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         lines.append(("server", f"{reached}, the global model on the server's own test set"))
     if sizes := summary["groups"]:
         lines.append(("groups", f"{len(sizes)}, with {', '.join(map(str, sizes))} clients"))
-    lines.append(("cost", _cost(summary)))
+    lines += [*privacy_lines(summary), ("cost", _cost(summary))]
     if summary["needs"]:
         lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))
     if summary["code"]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from motet.report.read import NOT_ALWAYS, ReportedRun, natural
+from motet.report.read import ReportedRun, may_lack, natural
 from motet.report.terminal import over_clients
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ WEIGHTED = "Scores are weighted: a test row counts by its weight (data.weight), 
 def unscored(run: ReportedRun) -> list[str]:
     """The clients of a run whose model has no score of the metric for their test rows."""
     scores = run.of("personal")
-    names = scores.index[scores.isna()] if run.metric in NOT_ALWAYS else []
+    names = scores.index[scores.isna()] if may_lack(run.metric) else []
     return sorted(map(str, names), key=natural)
 
 

@@ -27,21 +27,29 @@ from motet.core import Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
-from motet.engines.masked_asks import MaskSettings
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
 from motet.guard.pairs.chain import Chain, Guard
 from motet.guard.pairs.clip import Clip
 from motet.guard.pairs.compress import Compress
 from motet.guard.robust import check_krum, whole
-from motet.nets import initial_weights
+from motet.nets import initial_weights, pretrained
 from motet.runs.choose_loss import check_loss, check_row_weights, chosen_loss, criterion_of
 from motet.runs.choose_metric import Counts, check_own, chosen_metric, own_metric
+from motet.runs.client_privacy import ClientLevelBudget, check_one_mean, client_level_budget
 from motet.runs.evaluation_interval import rounds_between, steps_in_round
+from motet.runs.example_privacy import (
+    Budget,
+    check_coverage,
+    check_few_clients,
+    check_network,
+    example_budget,
+)
 from motet.runs.identity import Pieces, pieces_of
+from motet.runs.method_asks import check_guards
 from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
-from motet.runs.sections import GUARDS_AT_SITES, GuardSettings
+from motet.runs.sections import GUARDS_AT_SITES, OF_LEDGER, GuardSettings
 from motet.settings import fields_of, with_objects
 
 Who = Mapping[Client, ClientData] | Sequence[Client]
@@ -64,6 +72,7 @@ class Resolved:
     pieces: Pieces = field(default_factory=dict)  # of its identity
     metric_why: str = ""  # why the run goes by its metric; "" if it was given
     asked: Settings = field(default_factory=dict)  # the settings before what was open in them was filled in
+    budget: Budget | ClientLevelBudget | None = None  # of private training
 
     @property
     def pooled(self) -> bool:
@@ -86,6 +95,7 @@ def resolve(recipe: Recipe) -> Resolved:
     check_row_weights(found.task, found.method, federated.clients_data)
     check_own(found.task, federated.clients_data)
     check_loss(found.task, found.method, federated.clients_data)
+    found = with_privacy(found)
     why = chosen_metric(recipe, federated)[1]
     fingerprint = fingerprint_of(found.recipe, rows)
     pieces = pieces_of(found.recipe, fingerprint)
@@ -108,8 +118,10 @@ def choose_engine(found: Resolved) -> Choice:
     """The engine that the recipe names, or one that suits the network and the length of the run."""
     method, e, rounds = found.method, found.recipe.engine, found.recipe.train.rounds
     clients, steps = found.training.clients_data, partial(batched_steps, found)
+    # private steps are compiled by inductor, which takes a minute: only if somebody asks for it
+    compiled = "no" if found.recipe.privacy.level == "example" and e.compile == "auto" else e.compile
     return choose(
-        e.name, found.task, clients, steps, e.chunk, e.compile, method, rounds, e.device, e.workers, e.inner
+        e.name, found.task, clients, steps, e.chunk, compiled, method, rounds, e.device, e.workers, e.inner
     )
 
 
@@ -135,6 +147,40 @@ def evaluation_interval(found: Resolved) -> int:
     return rounds_between(train, found.method, clients, many, share)
 
 
+def with_privacy(found: Resolved) -> Resolved:
+    """The same with private training, if the recipe asks for it: its budgets, and examples that carry the noise."""
+    settings, clients_data = found.recipe.privacy, found.training.clients_data
+    if not settings.on:
+        return found
+    if settings.level == "client":
+        return replace(found, budget=whole_clients_budget(found))
+    check_few_clients(clients_data)
+    check_coverage(found.method, found.recipe["method"]["name"])
+    check_network(found.method, clients_data)
+    cohorts = [cohort_of(found.recipe, clients_data, k) for k in range(found.recipe.train.rounds)]
+    rows = {c: d.n for c, d in clients_data.items()}
+    budget = example_budget(settings, found.method, rows, cohorts)
+    protected = {c: budget.protected(c, d) for c, d in clients_data.items()}
+    training = replace(found.training, clients_data=protected)
+    federated = found.federated if found.pooled else training
+    return replace(found, federated=federated, training=training, budget=budget)
+
+
+def whole_clients_budget(found: Resolved) -> ClientLevelBudget:
+    recipe, everyone = found.recipe, found.training.clients_data
+    if found.pooled:
+        raise RecipeError(
+            "privacy.level is client, and centralised has one client\nhint: privacy.level=example"
+        )
+    check_one_mean(found.method, recipe["method"]["name"], recipe.privacy.sampling)
+    cohorts = [cohort_of(recipe, everyone, k) for k in range(recipe.train.rounds)]
+    share = recipe.train.cohort
+    many = share * len(everyone) if share <= 1 else min(share, len(everyone))
+    if recipe.privacy.sampling == "fixed":
+        many = cohort_size(share, len(everyone))
+    return client_level_budget(recipe.privacy, len(everyone), many, cohorts)
+
+
 # ---- data ----
 
 
@@ -147,6 +193,8 @@ def fingerprint_of(recipe: Recipe, data: str) -> str:
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
     digests = [initial_weights.digest(file) for file in files if file]
+    if (net := str(recipe["net"]["name"])).startswith(pretrained.PREFIX):
+        digests.append(pretrained.digest(net))
     return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
 
 
@@ -194,6 +242,7 @@ def method_of(recipe: Recipe, task: Task) -> Method:
     found = method_class(recipe["method"]["name"])
     method = found(task, **with_objects(found, recipe.options("method")))
     method.check()
+    check_guards(method, recipe.guard)
     return method
 
 
@@ -221,10 +270,15 @@ def completed_but_rates(recipe: Recipe, federated: FederatedData, counts: Counts
         settings["data"]["unseen"] = federated.unseen_share
     if settings["net"]["name"] == "auto":
         few = method_class(settings["method"]["name"]).few_weights
-        name = nets.default_net(federated.kind, federated.shape, federated.symbols, few)
+        text = "words" if federated.codes else "symbols" if federated.symbols else ""
+        name = nets.default_net(federated.kind, federated.shape, text, few)
         options = {k: f.check(f.default)[0] for k, f in fields_of(nets.source(name)).items()}
         common = {k: v for k, v in settings["net"].items() if k in OF_ANY_NET}
         settings["net"] = {"name": name} | options | common
+    if federated.codes and settings["net"].get("symbols") == 0:
+        settings["net"] |= {"symbols": federated.codes} | (
+            {"padding": 0} if "padding" in settings["net"] else {}
+        )
     schedule = settings["method"].get("schedule")
     if isinstance(schedule, dict) and (schedule["warm_up"] or schedule["kind"] != "constant"):
         schedule["over"] = schedule["over"] or recipe.train.rounds  # by default the whole run
@@ -244,6 +298,8 @@ def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
         return recipe
     usual = {k: v for k, v in recipe.options("method").items() if k not in shares and k not in epochs}
     method = found(task, **with_objects(found, usual))
+    if recipe.privacy.on:  # what is measured on rows would be no part of the budget
+        federated = replace(federated, clients_data={})
     rate = rate_for(method, task, federated) if shares else 1.0
     settings |= {k: float(f"{share * rate:.2g}") for k, share in shares.items()}
     settings |= dict.fromkeys(epochs, epochs_for(method, federated) if epochs else 1)
@@ -269,8 +325,12 @@ def cohort_size(asked: float, clients: int) -> int:
 
 def cohort_of(recipe: Recipe, clients: Who, number: int) -> Sequence[Client]:
     """Who takes part in a round."""
-    everyone = names_of(clients)
-    return drawn(everyone, cohort_size(recipe.train.cohort, len(everyone)), recipe.seed, "cohort", number)
+    everyone, share = names_of(clients), recipe.train.cohort
+    if recipe.privacy.level == "client" and recipe.privacy.sampling == "poisson":
+        rate = share if share <= 1 else share / len(everyone)
+        key = hashes(torch.tensor(seed_of(recipe.seed, "poisson", number)), 0, torch.arange(len(everyone)))
+        return [everyone[i] for i in (key < int(rate * 2**62)).nonzero()[:, 0].tolist()]
+    return drawn(everyone, cohort_size(share, len(everyone)), recipe.seed, "cohort", number)
 
 
 def scored_of(recipe: Recipe, clients: Who) -> Sequence[Client]:
@@ -309,16 +369,13 @@ def chain_of(guard: GuardSettings) -> Chain | None:
     return Chain(tuple(guards)) if guards else None
 
 
-def masks_of(guard: GuardSettings) -> MaskSettings | None:
-    """How sums of sites' replies are masked; None where they are not."""
-    return MaskSettings(guard.mask_bits, guard.mask_range, guard.min_in_sum) if guard.masked else None
-
-
 def guards_at_sites(recipe: Recipe) -> dict[str, Any]:
     """What letters to sites hold of a recipe's guards; nothing where replies leave as they are."""
+    asked = {k: v for k, v in recipe["privacy"].items() if k not in OF_LEDGER}
+    private = {"privacy": asked} if recipe.privacy.on else {}
     if not recipe.guard.masked and chain_of(recipe.guard) is None:
-        return {}
-    return {"guard": {k: getattr(recipe.guard, k) for k in GUARDS_AT_SITES}}
+        return private
+    return {"guard": {k: getattr(recipe.guard, k) for k in GUARDS_AT_SITES}} | private
 
 
 def mean_of(guard: GuardSettings) -> Callable[[], ReplyMean]:

@@ -12,21 +12,29 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from motet.client import Batch, ClientData
+from motet.client.population import sizes_of
+from motet.client.step_library import compiler, version_of
 from motet.core import Client
+from motet.engines.choose import check_compiler
 from motet.engines.cores import cores
 from motet.engines.ray_cluster import Cluster, connect
 from motet.errors import RunError
 from motet.runs.build import Resolved
-from motet.runs.identity import source_digest, versions
 from motet.runs.store import FILE, Store
+from motet.runs.versions import Facts, facts_here
 from motet.trusted_code import check_trusted, cluster_name
 
+if TYPE_CHECKING:
+    from motet.engines.ray_crew import Crew
+
 _ROW = 16  # bytes of a row besides its features
+_LISTED = 20  # clients that an event names
 _COPIES = 4  # of the weights that an object store has to hold at a time
-Facts = dict[str, str]
 
 
 @contextmanager
@@ -55,8 +63,9 @@ def opened(resolved: Resolved) -> Iterator[Any]:
     e, choice = resolved.recipe.engine, resolved.choice
     if name := cluster_name(e.address):
         check_trusted(name)
+    check_compiler(choice.compiled)
     cluster = connect(e.address, max(cores(), e.actors))
-    check_versions(cluster)
+    check_versions(cluster, choice.compiled)
     check_object_stores(cluster, resolved)
     cpus = max(1, cluster.cpus())
     actors = e.actors or cpus
@@ -69,27 +78,40 @@ def opened(resolved: Resolved) -> Iterator[Any]:
         crew.close()
 
 
+# ---- losses ----
+
+
+def write_losses(crew: Crew | None, store: Store) -> None:
+    """Every process that the cluster lost is an event of the run: what it was doing, and who was asked again."""
+    while crew and crew.losses:
+        lost = crew.losses.pop(0)
+        more = f" and {len(lost.again) - _LISTED:,} more" if len(lost.again) > _LISTED else ""
+        again = f"{', '.join(lost.again[:_LISTED])}{more}"
+        text = f"{lost.what}: the cluster lost a process; asked again: {again}"
+        store.event("lost", f"{text}\nRay says: {lost.why}")
+
+
 # ---- versions ----
 
 
-def facts_here() -> Facts:
-    """What must be the same on all machines, so that results are."""
-    found = versions()
-    names = {k: found[k] for k in ("python", "torch", "numpy")}
-    return {"motet": f"{found['motet']} (source {source_digest()[:12]})"} | names
+def compiler_here() -> Facts:
+    """What must be the same too where steps are compiled: a machine without a compiler would round otherwise."""
+    program = compiler()
+    return {"C++ compiler": version_of(program) if program else "not there"}
 
 
-def asking() -> Callable[[], Facts]:
+def asking() -> Callable[[bool], Facts]:
     """A function that tells these facts of the machine where it runs, or why it cannot. It is sent as it is, so a
     machine without motet can say so."""
 
-    def facts_there() -> Facts:
+    def facts_there(compiled: bool) -> Facts:
         import importlib
         import platform
 
         try:
-            found = importlib.import_module("motet.runs.cluster").facts_here()
-            return dict(found)
+            found = importlib.import_module("motet.runs.versions").facts_here()
+            own = importlib.import_module("motet.runs.cluster").compiler_here() if compiled else {}
+            return {**found, **own}
         except ImportError as e:
             return {"python": platform.python_version(), "motet": f"not there ({e})"}
 
@@ -97,9 +119,9 @@ def asking() -> Callable[[], Facts]:
     return facts_there
 
 
-def check_versions(cluster: Cluster) -> None:
-    here = facts_here()
-    for node, there in cluster.on_every_node(asking()).items():
+def check_versions(cluster: Cluster, compiled: bool = False) -> None:
+    here = facts_here() | (compiler_here() if compiled else {})
+    for node, there in cluster.on_every_node(asking(), compiled).items():
         wrong = [
             f"{k} is {there.get(k, 'not there')}, and here it is {v}"
             for k, v in here.items()
@@ -108,7 +130,8 @@ def check_versions(cluster: Cluster) -> None:
         if wrong:
             raise RunError(
                 f"the machine {node} of the cluster differs from this one: {'; '.join(wrong)}.\n"
-                "hint: the same Python, motet[ray] and torch on every machine; results of other versions may differ"
+                "hint: the same Python, motet[ray] and torch on every machine, and the same compiler unless "
+                "engine.compile=no; results of other versions may differ"
             )
 
 
@@ -122,20 +145,17 @@ def check_object_stores(cluster: Cluster, resolved: Resolved) -> None:
     rows = largest_shard(resolved.training.clients_data, max(1, resolved.choice.chunk))
     if (need := rows + _COPIES * weights) <= size:
         return
+    fewer = ", or a smaller engine.chunk" if _COPIES * weights <= size else ""  # which has fewer rows
     raise RunError(
         f"the object store of the machine {node} has {size >> 20} MiB, and clients' rows and weights need "
         f"{(need >> 20) + 1} MiB at a time.\n"
-        f"hint: ray start --object-store-memory={2 * need} on every machine, or a smaller engine.chunk"
+        f"hint: ray start --object-store-memory={2 * need} on every machine{fewer}"
     )
 
 
 def largest_shard(clients_data: Mapping[Client, ClientData], chunk: int) -> int:
     """Bytes of the rows of so many clients, the largest ones."""
-    return sum(sorted(map(bytes_of, clients_data.values()))[-chunk:])
-
-
-def bytes_of(client: ClientData) -> int:
-    """Of a client's rows."""
-    train = client.train
+    train = next(iter(clients_data.values())).train
     cell = (train.x if isinstance(train, Batch) else train.shared_x).element_size()
-    return (len(train) + len(client.val) + len(client.test)) * (math.prod(train.shape) * cell + _ROW)
+    rows = np.sort(sizes_of(clients_data).sum(1))[-chunk:].sum()
+    return int(rows) * (math.prod(train.shape) * cell + _ROW)

@@ -9,28 +9,20 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any
 
-from motet.engines.cores import cores
-from motet.engines.ray_cluster import Cluster, Handle, Lost, Ref, connect
+from motet.engines.ray_cluster import Cluster
 from motet.errors import RunError
 from motet.runs.cluster import check_versions
+from motet.runs.cluster_worker import ClusterProcess, joined
 from motet.runs.jobs import Job, Outcome
 from motet.runs.parallel import Hired, Watch, WorkerPool
-from motet.runs.worker_process import COMMAND
 
 _AGAIN = 3  # times that a run may lose its worker
 _READY = 90.0  # seconds in which the first worker must be there
-_LOOK = 0.5  # seconds after which somebody who waits for lines is told that there are none
-Around = dict[str, Any]
 
 
 class ClusterPool(WorkerPool):
@@ -38,12 +30,16 @@ class ClusterPool(WorkerPool):
 
     def __init__(self, jobs: Sequence[Job], base: str | Path, where: str, watch: Watch, fresh: bool) -> None:
         base = Path(base).absolute()
-        address = where.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
-        self.cluster = connect(address, cores())
-        check_versions(self.cluster)
-        check_folders(self.cluster, base, paths_of(jobs))
+        self.cluster = joined(where)
         super().__init__(jobs, base, self.cluster.cpus(), watch, fresh)
-        self.coming: list[ClusterProcess] = []
+        many = min(self.at_once, len(jobs))
+        self.coming = [ClusterProcess(self.cluster) for _ in range(many)]  # they load libraries meanwhile
+        try:
+            check_versions(self.cluster)
+            check_folders(self.cluster, base, paths_of(jobs))
+        except BaseException:
+            self.close_coming()
+            raise
         self.losses: Counter[str] = Counter()
         self.since = time.monotonic()
 
@@ -87,97 +83,11 @@ class ClusterPool(WorkerPool):
         try:
             return super().work()
         finally:
-            for process in self.coming:
-                process.close()
+            self.close_coming()
 
-
-# ---- a worker, seen from here ----
-
-
-class ClusterProcess:
-    """A worker process on some machine of a cluster, with the same parts as one of this machine."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.actor: Handle = cluster.start(JobActor, surroundings(), threads=4)
-        self.ready: Ref = self.actor.where.remote()
-
-    @property
-    def answers(self) -> Iterator[str]:
-        return self.lines("answers")
-
-    @property
-    def errors(self) -> Iterator[str]:
-        return self.lines("errors")
-
-    def lines(self, which: str) -> Iterator[str]:
-        """Until the process ends, or its machine is lost."""
-        try:
-            while (found := self.cluster.get(self.actor.lines.remote(which))) is not None:
-                yield from found
-        except Lost:
-            return
-
-    def send(self, line: str) -> None:
-        self.actor.send.remote(line)
-
-    def close(self) -> None:
-        self.cluster.kill(self.actor)  # the process ends with it
-
-    def code(self) -> int:
-        return 0
-
-
-def surroundings() -> Around:
-    """Where a worker looks for code and data."""
-    return {
-        "cwd": os.getcwd(),
-        "path": [p or os.getcwd() for p in sys.path],
-        "env": {k: v for k, v in os.environ.items() if k.startswith("MOTET_")},
-    }
-
-
-class JobActor:
-    """On the machine of the worker: starts it, and passes lines on. When this process ends, so does the worker."""
-
-    def __init__(self, around: Around) -> None:
-        env = os.environ | around["env"] | {"PYTHONPATH": os.pathsep.join(around["path"])}
-        self.process = subprocess.Popen(
-            COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=around["cwd"], env=env, start_new_session=True,
-        )  # fmt: skip
-        self.said: dict[str, SimpleQueue[str | None]] = {"answers": SimpleQueue(), "errors": SimpleQueue()}
-        for which, stream in (("answers", self.process.stdout), ("errors", self.process.stderr)):
-            threading.Thread(target=pass_on, args=(stream, self.said[which]), daemon=True).start()
-
-    def where(self) -> int:
-        return os.getpid()
-
-    def send(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line)
-        self.process.stdin.flush()
-
-    def lines(self, which: str) -> list[str] | None:
-        """Lines that came since the last call, none after a while without any; None if there will be no more."""
-        found: list[str | None] = []
-        try:
-            found.append(self.said[which].get(timeout=_LOOK))
-            while True:
-                found.append(self.said[which].get_nowait())
-        except Empty:
-            pass
-        if found == [None]:
-            return None
-        if found and found[-1] is None:
-            self.said[which].put(None)
-        return [line for line in found if line is not None]
-
-
-def pass_on(stream: Any, to: SimpleQueue[str | None]) -> None:
-    for line in stream:
-        to.put(line)
-    to.put(None)
+    def close_coming(self) -> None:
+        for process in self.coming:
+            process.close()
 
 
 # ---- folders that all machines must see ----

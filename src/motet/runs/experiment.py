@@ -229,20 +229,16 @@ def _filled_in(value: Any, places: dict[str, Any]) -> Any:
 
 
 def experiments_folder() -> Path:
-    """experiments/ in the current folder, or in the checkout that motet runs from."""
-    places = [Path.cwd() / "experiments", own_folder()]
-    for place in places:
-        if place.is_dir():
-            return place
-    raise RecipeError(
-        "there is no folder experiments/ here.\nhint: experiments are part of motet's repository; "
-        "run this in a clone of it"
-    )
+    """experiments/ in the current folder, or motet's own."""
+    here = Path.cwd() / "experiments"
+    return here if any(here.rglob("recipe.toml")) else own_folder()
 
 
 def own_folder() -> Path:
-    """experiments/ of the checkout that motet runs from."""
-    return Path(__file__).parents[3] / "experiments"
+    """experiments/ of the checkout that motet runs from, or of the installed package."""
+    package = Path(__file__).parents[1]
+    installed = package / "reproductions" / "experiments"
+    return installed if installed.is_dir() else package.parents[1] / "experiments"
 
 
 def names() -> list[str]:

@@ -61,7 +61,8 @@ def around(inner: str, outer: str) -> type[Method]:
         raise RecipeError(
             f"{outer} cannot be put around {inner}\nhint: fedopt can be put around fedavg, fedprox, fedper, ditto and "
             "other methods whose server takes the mean, say method=fedper+fedopt; page around methods that train as "
-            "fedavg does, say method=feddyn+page"
+            "fedavg does, say method=feddyn+page, and dapfl too; ifca, cfl and fedperc around methods with one shared "
+            "model, say fedper+ifca"
         )
     try:
         found: type[Method] = put(base)

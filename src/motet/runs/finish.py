@@ -24,6 +24,7 @@ from motet.data.federated import FederatedData, Scaler
 from motet.data.fill_missing import shared
 from motet.engines.driver import play
 from motet.runs.build import scored_of
+from motet.runs.cluster import write_losses
 from motet.runs.model_files import INDEX, ModelWriter, model_path
 from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
@@ -46,8 +47,10 @@ def finish(trainer: Trainer, folder: Path) -> None:
     if trainer.recipe.save.models != "none":
         write_models(trainer, best, turn, folder)
     trainer.write_traffic(trainer.number + 1)
+    write_losses(trainer.choice.crew, trainer.store)
+    trainer.store.flush()
     for table in TABLES:
-        trainer.store.frame_now(table).to_parquet(folder / f"{table}.parquet")
+        write_table(trainer.store.pieces(table), folder / f"{table}.parquet")
     if trainer.stuck():
         trainer.store.set_facts(equilibrium=trainer.last_improvement)
         trainer.store.event(
@@ -61,12 +64,36 @@ def finish(trainer: Trainer, folder: Path) -> None:
     trainer.store.commit()
 
 
+def write_table(pieces: Iterator[pd.DataFrame], path: Path) -> None:
+    """One Parquet file of frames with the same columns; they are never held all at once."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    first = pa.Table.from_pandas(next(pieces), preserve_index=False)
+    with ParquetWriter(path.absolute(), first.schema) as writer:  # x:y/z would be taken for an address
+        writer.write_table(first)
+        for piece in pieces:
+            writer.write_table(pa.Table.from_pandas(piece, schema=first.schema))
+
+
 def score_clients(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None:
     """Test scores of the clients, with what they are compared with: a constant, and the method's own kind alone."""
     rows, extra = PredictionRows(trainer.task), ("constant", "alone", *trainer.method.variants)
     trainer.score(trainer.evaluator, best.state, turn, "test", (*SIDES, *extra), rows.add)
     trainer.score(trainer.evaluator, best.state, turn, "val", extra)
     rows.write(folder)
+    trainer.store.set_facts(untrained=untrained(trainer, best.round))
+
+
+def untrained(trainer: Trainer, upto: int) -> list[int]:
+    """How many of how many scored clients no cohort had up to a round, where clients keep models of their own; [] if
+    all of them trained."""
+    kind = type(trainer.method)
+    if kind.join is Method.join or kind.personal is Method.personal or trainer.keeps.nothing:
+        return []
+    scored = scored_of(trainer.recipe, trainer.federated.clients_data)
+    many = trainer.keeps.without(scored, upto)
+    return [many, len(scored)] if many else []
 
 
 def written_files(folder: Path, clients: Iterable[str]) -> list[Path]:
@@ -129,9 +156,9 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
         writer.write(client, tensors, facts | layout)
         write_atomically(model_path(folder, client).with_suffix(".md"), card(facts))
 
-    model = trainer.method.global_model(best.state)
+    model, budget = trainer.method.global_model(best.state), trainer.store.facts().get("privacy") or {}
     if model is not None:
-        write("", model, facts_of(*run, "", {}))
+        write("", model, facts_of(*run, "", {}) | spent_by(budget, ""))
     if trainer.recipe.save.models == "all":
         call = ""
         models = trainer.evaluator.personal_models(trainer.method, best.state, turn)
@@ -141,7 +168,7 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
             trainer.store.event("models", f"personal models of at most {_MODELS:,} of {many} are written")
         for client, tree in models:
             call = call or calls(trainer, best, turn, client)
-            more = {"call": call} | trainer.method.described(tree)
+            more = {"call": call} | trainer.method.described(tree) | spent_by(budget, client)
             write(client, tree, facts_of(*run, client, scores.get(client, {})) | more)
     writer.close()
 
@@ -179,10 +206,13 @@ def _walk(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def test_scores(trainer: Trainer, number: int) -> dict[str, dict[str, float]]:
-    frame = trainer.store.frame_now("scores")
-    rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
-    kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
-    return {str(c): {str(k): float(v) for k, v in row.dropna().items()} for c, row in kept.iterrows()}
+    trainer.store.flush()
+    found: dict[str, dict[str, float]] = {}
+    for frame in trainer.store.pieces("scores"):
+        rows = frame[(frame["part"] == "test") & (frame["side"] == "personal") & (frame["round"] == number)]
+        kept = rows.drop(columns=["round", "part", "side"]).set_index("client")
+        found |= {str(c): {str(k): float(v) for k, v in row.dropna().items()} for c, row in kept.iterrows()}
+    return found
 
 
 def variants_in(scores: pd.DataFrame, reported: int | None) -> pd.DataFrame:
@@ -228,6 +258,14 @@ def facts_of(
         else {},
         "test": dict(scores),
     } | ({"weighted": True} if client_data and client_data.weighted else {})
+
+
+def spent_by(budget: Mapping[str, Any], client: str) -> dict[str, Any]:
+    """What a model's file says of privacy: what this client spent, or for the global model the one that spent most."""
+    if not budget:
+        return {}
+    spent = (budget.get("clients") or {}).get(client, budget["epsilon"])
+    return {"privacy": {k: budget.get(k) for k in ("level", "delta", "noise")} | {"epsilon": spent}}
 
 
 def target_unit(recipe: Recipe, f: FederatedData) -> dict[str, Any]:
@@ -291,6 +329,15 @@ def stack_lines(stack: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def privacy_line(p: Mapping[str, Any]) -> str:
+    what = {"example": "each of a client's training rows", "client": "each client with all its rows"}[
+        p["level"]
+    ]
+    delta = f", delta {p['delta']:.2g}" if p["delta"] else ""
+    spent = f"epsilon {p['epsilon']:.3g}{delta} for {what}"
+    return f"- What left clients has differential privacy: {spent}; noise: {in_markdown(p['noise'])}."
+
+
 def card(f: dict[str, Any]) -> str:
     """A model card that a person can read; names of classes, columns and clients are text and nothing else."""
     method = in_markdown(", ".join(f"{k} {v}" for k, v in f["method"].items() if k != "name"))
@@ -318,6 +365,8 @@ def card(f: dict[str, Any]) -> str:
         lines.append(
             f"- The client's examples: {e['train']} training, {e['val']} validation, {e['test']} test."
         )
+    if f.get("privacy"):
+        lines.append(privacy_line(f["privacy"]))
     if f["test"]:
         how = ", each counting by its weight" if f.get("weighted") else ""
         scores = ", ".join(f"{k} {v:.4g}" for k, v in f["test"].items())

@@ -13,9 +13,7 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,11 @@ import torch
 
 from motet.data.code_digest import digest, is_own_module
 from motet.runs.recipe import PLACES, Recipe, RecipeError, method_class, toml_value
+from motet.runs.versions import OF_MODELS, source_digest, versions
 from motet.settings import SESSION, import_named
 
 Pieces = dict[str, Any]  # piece: a hash or a version; for code a dict, object: hash
 _NAMED = re.compile(r"(?:session:[\w.-]+|[^\W\d][\w.]*:[^\W\d]\w*)$")
-_NO_RESULT = ("cli", "report", "deploy", "evidence")  # rooms of motet that change no result
-_OF_MODELS = ("scikit-learn", "onnxruntime", "skl2onnx")  # what makes a stack
 _EARLIER = "it was made by an earlier version of motet, which did not write down what code made a run"
 
 
@@ -48,7 +45,7 @@ def pieces_of(recipe: Recipe, fingerprint: str = "") -> Pieces:
 def libraries_of(recipe: Recipe) -> dict[str, str]:
     """Versions of the libraries that fit, convert and run public models, for methods that have such."""
     public = method_class(recipe["method"]["name"]).has_public_models
-    return {name: versions()[name] for name in _OF_MODELS} if public else {}
+    return {name: versions()[name] for name in OF_MODELS} if public else {}
 
 
 def outbox_files(recipe: Recipe) -> dict[str, str]:
@@ -61,29 +58,6 @@ def outbox_files(recipe: Recipe) -> dict[str, str]:
 def whole(pieces: Pieces) -> str:
     """One hash of all pieces."""
     return sha256(json.dumps(pieces, sort_keys=True).encode()).hexdigest()
-
-
-@cache
-def versions() -> dict[str, str]:
-    def of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    names = ("motet", "torch", "numpy", "pandas", *_OF_MODELS)
-    return {"python": platform.python_version(), "machine": platform.machine()} | {n: of(n) for n in names}
-
-
-@cache
-def source_digest() -> str:
-    """Of motet's own source, as far as it can change a result; read once in a process."""
-    root, found = Path(__file__).parents[1], sha256()
-    for file in sorted(root.rglob("*.py")):
-        place = file.relative_to(root)
-        if place.parts[0] not in _NO_RESULT:
-            found.update(f"{place.as_posix()} {sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return found.hexdigest()
 
 
 # ---- code ----

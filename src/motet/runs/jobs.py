@@ -19,6 +19,7 @@ from motet.runs.build import Resolved, resolve
 from motet.runs.recipe import Recipe
 from motet.runs.run import folder_for, run
 from motet.runs.run_folder import Busy
+from motet.runs.store import metric_of
 from motet.runs.store_file import FILE
 from motet.settings import SESSION
 
@@ -76,7 +77,7 @@ class Reporter:
     def on_start(self, trainer: Trainer) -> None:
         self.began, self.ended = True, max(trainer.number + 1, 0)
         facts = trainer.store.facts()
-        self.metric = facts.get("round_by", facts["metric"])
+        self.metric = facts.get("round_by") or metric_of(facts)
         self._report(
             event="start", folder=str(self.folder), first=self.ended, rounds=trainer.recipe.train.rounds,
             clients=len(trainer.federated.clients_data), notes=trainer.federated.notes,

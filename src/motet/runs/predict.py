@@ -25,6 +25,7 @@ from motet.data.federated import DataError
 from motet.data.new_rows import NewRows, category_sources
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.data.table_settings import SIGNS
+from motet.data.text_codes import NewTexts
 from motet.data.tidy_cells import HowWritten, tidy
 from motet.errors import RunError
 from motet.runs.model_files import read_facts, read_whole, stored
@@ -61,7 +62,7 @@ class Model:
         A frame's columns are found by name; the target need not be among them. Empty cells are filled as they were
         in training; where there were none, they are refused unless `missing="mean"`.
         """
-        if self.columns and not isinstance(rows, np.ndarray):
+        if (self.columns or "text" in self.reading) and not isinstance(rows, np.ndarray):
             how = HowWritten(self.sign, self.missing_values, untyped=False, likely=self.likely_sign)
             frame = tidy(rows, how).frame
             return self.table(self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing).values())
@@ -71,8 +72,10 @@ class Model:
             raise DataError(f"examples have the shape {found.shape[1:]}; this model expects {shape}")
         return self.table(found)
 
-    def rows_of(self, table: SourceTable, missing: str) -> NewRows:
-        """A table's rows in this model's columns."""
+    def rows_of(self, table: SourceTable, missing: str) -> NewRows | NewTexts:
+        """A table's rows in this model's columns, or its texts as codes."""
+        if "text" in self.reading:
+            return NewTexts(table, self.reading["text"])
         if not self.columns:
             raise RunError(
                 f"this model takes examples of shape {tuple(self.facts['shape'])}, not rows of a table"

@@ -62,4 +62,4 @@ class PredictionRows:
             | columns
             | ({} if (weight == 1).all() else {"weight": weight})
         )
-        frame.to_parquet(folder / FILE)
+        frame.to_parquet((folder / FILE).absolute())

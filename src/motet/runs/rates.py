@@ -107,9 +107,11 @@ def evenly(things: Sequence[Any], most: int) -> Sequence[Any]:
 
 
 def made_rows(federated: FederatedData, size: int) -> Batch:
-    """Rows of equal columns, from the quantiles of the normal distribution; classes in turn."""
+    """Rows of equal columns, from the quantiles of the normal distribution, or codes of words; classes in turn."""
     share = (torch.arange(size) + 0.5) / size
     z = torch.special.ndtri(share)
     x = z.reshape(-1, *(1 for _ in federated.shape)).expand(size, *federated.shape)
+    if federated.codes:
+        x = torch.arange(x.numel()).reshape(x.shape) % federated.codes
     y = torch.arange(size) % federated.outputs if federated.kind == "classes" else z
     return Batch.of(x.contiguous(), y)

@@ -21,6 +21,7 @@ from motet.data import splits
 from motet.data.federated import DataError
 from motet.runs.find_methods import method_class as method_class
 from motet.runs.find_methods import method_names as method_names
+from motet.runs.impossible_settings import impossible_guard, impossible_privacy
 from motet.runs.recipe_text import LARGE
 from motet.runs.recipe_text import RecipeError as RecipeError
 from motet.runs.recipe_text import Settings as Settings
@@ -29,10 +30,12 @@ from motet.runs.recipe_text import parse_file as parse_file
 from motet.runs.recipe_text import parse_word as parse_word
 from motet.runs.sections import (
     NEW_IN_GUARD,
+    OF_LEDGER,
     PLAIN,
     EngineSettings,
     GuardSettings,
     LossSettings,
+    PrivacySettings,
     SaveSettings,
     StartSettings,
     TrainSettings,
@@ -45,7 +48,7 @@ OF_ANY_NET = (
     *fields_of(StartSettings),
     *fields_of(LossSettings),
 )  # settings of [net] that no network has of its own
-SECTIONS = ("data", "net", "method", "train", "guard", "engine", "save")
+SECTIONS = ("data", "net", "method", "train", "guard", "privacy", "engine", "save")
 
 
 PLACES = ("workers", "address", "actors")  # settings of the engine that change no result
@@ -84,6 +87,10 @@ class Recipe:
     @property
     def guard(self) -> GuardSettings:
         return GuardSettings(**self["guard"])
+
+    @property
+    def privacy(self) -> PrivacySettings:
+        return PrivacySettings(**self["privacy"])
 
     @property
     def engine(self) -> EngineSettings:
@@ -127,6 +134,10 @@ class Recipe:
             del what["engine"]["device"]  # as in runs of the version in which there was no other
         if self.guard == GuardSettings():
             del what["guard"]  # so that runs of the version before it are found again
+        if not self.privacy.on:
+            del what["privacy"]  # as in runs of the version before it
+        for name in OF_LEDGER:
+            what.get("privacy", {}).pop(name, None)
         for name in (k for k in NEW_IN_GUARD if what.get("guard", {}).get(k) == getattr(GuardSettings, k)):
             del what["guard"][name]
         if not self.weights:
@@ -304,7 +315,12 @@ def impossible(s: Settings) -> list[str]:
         with_objects(method_class(s["method"]["name"]), s["method"])
     except ValueError as e:  # a nested setting refuses its own values
         wrong.append(f"method: {e}")
-    return [*wrong, *without_effect(s["net"]), *impossible_guard(GuardSettings(**s["guard"]))]
+    return [
+        *wrong,
+        *without_effect(s["net"]),
+        *impossible_guard(GuardSettings(**s["guard"])),
+        *impossible_privacy(s),
+    ]
 
 
 def without_ray(engine: Settings) -> list[str]:
@@ -326,28 +342,6 @@ def without_effect(net: Settings) -> list[str]:
         for name, loss in (("quantile", "quantile"), ("gamma", "focal"))
         if net["loss"] != loss and net[name] != getattr(usual, name)
     ]
-
-
-def impossible_guard(guard: GuardSettings) -> list[str]:
-    wrong = []
-    if guard.masked and guard.mean != "mean":
-        wrong.append(
-            f"guard.masked is true and guard.mean is {guard.mean}; they exclude each other: a robust mean "
-            "needs every single reply, and a masked sum hides them\nhint: guard.masked=false or guard.mean=mean"
-        )
-    if guard.masked and (guard.bits != 32 or guard.top < 1):
-        wrong.append(
-            "guard.masked is true, and so replies cannot be compressed (guard.bits, guard.top): a mask takes as many "
-            "bytes whatever is under it\nhint: guard.mask_bits=32, or guard.masked=false"
-        )
-    if guard.masked and guard.mask_range * 1000 > 2.0 ** (guard.mask_bits - 10):
-        wrong.append(
-            f"guard.mask_range is {guard.mask_range:g}; {guard.mask_bits} bits would leave too few behind the point\n"
-            "hint: a smaller guard.mask_range, or guard.mask_bits=64"
-        )
-    if guard.chosen < 0:
-        wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")
-    return wrong
 
 
 # ---- writing ----

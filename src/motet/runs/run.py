@@ -26,6 +26,7 @@ from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
+from motet.runs.budget_ledger import charge
 from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.client_columns import client_rows
@@ -34,12 +35,14 @@ from motet.runs.compare_runs import changed_files, differences
 from motet.runs.device_of_run import check_device, other_device
 from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, variants_in, written_files
-from motet.runs.identity import Pieces, changes, code_record, versions, whole
+from motet.runs.identity import Pieces, changes, code_record, whole
+from motet.runs.keep_place import page_size
 from motet.runs.recipe import Recipe
 from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, Store
 from motet.runs.trainer import Observer, Trainer
-from motet.text import round_name
+from motet.runs.versions import versions
+from motet.text import ALL_SITES, round_name
 from motet.trusted_code import Consent, require_trust
 
 if TYPE_CHECKING:
@@ -120,7 +123,7 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The run in numbers; each side's score is the mean of the clients' reported test scores."""
         f, members = self.facts, self.clients.query("seen == 1")["client"]
-        rows = self.test[self.test["client"].isin(members)]
+        rows = self.test[self.test["client"].isin([*members, ALL_SITES])]
         means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
         many = {"clients": f["population"], "scored": len(members)} if f.get("population") else {}
@@ -128,9 +131,10 @@ class Run:
 
     @property
     def contributions(self) -> dict[str, Any]:
-        """Who relies on whose model, with centralities, history, what was published, and who is named for what; {} for
-        methods without contributions."""
-        record = self.facts.get("record") or {}
+        """Who contributes what to whom, with centralities, history, and who is named for what: as `motet.contributions`
+        measured it, else as the method (stacking) recorded it; {} where there is neither."""
+        facts = self.facts
+        record = facts.get("contributions") or facts.get("record") or {}
         return dict(record) if record.get("trust") else {}
 
     @property
@@ -176,11 +180,12 @@ def run(
     with on_cluster(resolved, folder, fresh) as resolved, writable(folder), locked(folder), single_threaded():
         if fresh:
             delete_run(folder)
-        store = Store(folder, writing=True)
+        charge(resolved, folder)
+        kept = (resolved.recipe.engine.keep, resolved.method, resolved.training.clients_data)
+        store = Store(folder, writing=True, page=page_size(*kept))
         try:
             begin(resolved, store, folder)
-            done = store.facts()["status"] == "done"
-            if not done:
+            if not (done := store.facts()["status"] == "done"):
                 train(resolved, store, folder, observer or NoProgress())
         finally:
             store.close()
@@ -232,6 +237,8 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         metric_why=resolved.metric_why, asked=resolved.asked, weighted=federated.weighted,
         device=full_name(resolved.choice.device),
     )  # fmt: skip
+    if note := resolved.task.frozen_note():
+        store.set_facts(notes=[*federated.notes, note])
     if len(scored[0]) < len(federated.clients_data):
         store.set_facts(population=len(federated.clients_data), scored=len(scored[0]))
     store.commit()

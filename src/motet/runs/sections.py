@@ -14,6 +14,7 @@ Half = Annotated[float, "0 to 0.5"]
 PositiveShare = Annotated[float, "above 0, up to 1"]
 Whole = Annotated[int, ">= 0"]
 Inside = Annotated[float, "above 0 and below 1"]
+Below1 = Annotated[float, "0 or more, below 1"]
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ class GuardSettings:
     mask_bits: Literal[64, 32] = 64  # masked only: of each number; 32 halves the bytes and rounds more
     mask_range: Positive = 1024.0  # masked only: largest absolute value of a number in a reply
     min_in_sum: Count = 3  # masked only: fewest replies in a sum; asks to fewer clients fail
-    attack: Literal["none", "nan", "zero", "flip"] = (
-        "none"  # simulated attack; attackers send nan, zeros, or their update with its sign flipped
+    attack: Literal["none", "nan", "zero", "flip", "idle", "replay", "noise", "inflate"] = (
+        "none"  # simulated: attackers send nan, zeros, their update flipped, no update, the last round's, noise, or
+        # say that they have ten times their examples
     )
     attackers: Share = 0.2  # share of the clients that attack, drawn by the seed
 
@@ -96,6 +98,49 @@ class GuardSettings:
         return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
 
 
+@dataclass(frozen=True)
+class PrivacySettings:
+    """Differential privacy: whom it protects, how much it may cost, and the noise."""
+
+    level: Literal["none", "example", "client"] = (
+        "none"  # what is protected: one training row of a client (DP-SGD), or a client with all its rows
+    )
+    epsilon: NotNegative = (
+        0.0  # budget of each client in this run; the noise follows from it; 0 = noise_multiplier is given
+    )
+    delta: Below1 = (
+        0.0  # with it; 0 = the largest power of ten up to 1 / (10 n), n rows (level client: clients)
+    )
+    noise_multiplier: NotNegative = 0.0  # noise as a multiple of the clipping length; 0 = as epsilon needs
+    max_grad_norm: Positive = 1.0  # level example: longest gradient of one example; longer ones are cut to it
+    accountant: Literal["auto", "rdp", "prv"] = (
+        "auto"  # level example: how steps are counted, as in Opacus; auto = the smaller bound
+    )
+    noise: Literal["server", "clients"] = (
+        "server"  # level client: who adds noise to the sum: a trusted server, or each client its share of it
+    )
+    sampling: Literal["fixed", "poisson"] = (
+        "fixed"  # level client: fixed = cohorts of one size, each round counts fully; poisson = a secret draw
+    )
+    clip_quantile: Share = (
+        0.0  # level client: share of updates that the clip should leave whole, to which it adapts; 0 = fixed
+    )
+    ledger: str = (
+        ""  # a file in which runs on the same data add up what clients spent; "" = each run by itself
+    )
+    ledger_epsilon: NotNegative = (
+        0.0  # with ledger: most that a client may spend over all its runs, else a run is refused; 0 = any
+    )
+
+    @property
+    def on(self) -> bool:
+        return self.level != "none"
+
+
+OF_LEDGER = (
+    "ledger",
+    "ledger_epsilon",
+)  # settings of privacy that change no result, and stay with a simulation
 NEW_IN_GUARD = (
     "clip",
     "bits",
@@ -147,6 +192,7 @@ class SaveSettings:
 PLAIN: dict[str, type[Any]] = {
     "train": TrainSettings,
     "guard": GuardSettings,
+    "privacy": PrivacySettings,
     "engine": EngineSettings,
     "save": SaveSettings,
 }

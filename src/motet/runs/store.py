@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.runs.client_columns import as_column, with_alike
-from motet.runs.store_checks import BY_ROUND, Checks, damage, named_damage
+from motet.runs.store_checks import BY_ROUND, Checks, Groups, damage, named_damage
 from motet.runs.store_file import FILE as FILE
-from motet.runs.store_file import open_to_read, open_to_write, readable
+from motet.runs.store_file import PAGE, open_to_read, open_to_write, readable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +26,8 @@ METRICS = (
     "accuracy", "balanced", "auc", "f1", "brier", "ece", "rmse", "mae", "r2", "loss", "own", "cindex", "pinball",
     "deviance",
 )  # fmt: skip
+OWN = "own"  # the column of a user's own metric
+PIECE = 20_000  # rows of a table that are objects of Python at a time
 SCORED = ("round", "part", "side", "client", "n", *METRICS)  # columns of scores
 SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -60,6 +62,10 @@ CREATE TABLE IF NOT EXISTS scores (
 CREATE TABLE IF NOT EXISTS metrics (
     round INTEGER NOT NULL, name TEXT NOT NULL, value REAL, PRIMARY KEY (round, name)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS privacy (
+    round INTEGER NOT NULL, client TEXT NOT NULL, steps INTEGER NOT NULL, noise REAL NOT NULL, rate REAL NOT NULL,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS states (round INTEGER PRIMARY KEY, tree BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS checkpoint (latest INTEGER NOT NULL, best INTEGER, score REAL);
 CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, checksum TEXT NOT NULL) WITHOUT ROWID;
@@ -69,13 +75,13 @@ CREATE TABLE IF NOT EXISTS files (path TEXT PRIMARY KEY, checksum TEXT NOT NULL)
 class Store:
     """One run's database, open for writing (by the run) or for reading (by anybody)."""
 
-    def __init__(self, folder: Path, *, writing: bool = False) -> None:
+    def __init__(self, folder: Path, *, writing: bool = False, page: int = PAGE) -> None:
         self.path = Path(folder) / FILE
         if not writing and not self.path.exists():
             raise FileNotFoundError(f"{folder} is not a run: it has no {FILE}")
         self.writing = writing
         self.rows: dict[str, list[Sequence[Any]]] = {table: [] for table in BY_ROUND}
-        self.db = open_to_write(self.path) if writing else open_to_read(self.path)
+        self.db = open_to_write(self.path, page) if writing else open_to_read(self.path)
         self.checks = Checks(self.db, self.path)
         try:
             self._prepare() if writing else self._check_form()
@@ -98,7 +104,12 @@ class Store:
             checked, tables = self.checks.there, self.checks.tables()
             lacking = [m for m in METRICS if m not in self.metrics] if "scores" in tables else []
             renew = checked and self.checks.version == 1
-            if checked and {"files", "asks", "asked_alike"} <= tables and not lacking and not renew:
+            if (
+                checked
+                and {"files", "asks", "asked_alike", "privacy"} <= tables
+                and not lacking
+                and not renew
+            ):
                 return
             self.db.execute("BEGIN IMMEDIATE")
             if renew:
@@ -144,6 +155,8 @@ class Store:
     def ended(self, number: int, seconds: float, trained: int, up: int, down: int) -> None:
         """A round has ended: how long it took, how many clients were trained in it, and their bytes up and down."""
         self.rows["rounds"].append((number, seconds, trained, up, down))
+        if sum(map(len, self.rows.values())) > PIECE:  # quick rounds between two checkpoints may be thousands
+            self.flush()
 
     def crossed(self, number: int, traffic: Mapping[str, tuple[int, int]]) -> None:
         """(up, down) bytes of each client in a round, scores included; -1: before the first, and the number after the
@@ -166,6 +179,15 @@ class Store:
     def add_metrics(self, number: int, numbers: dict[str, float]) -> None:
         """What a method says of a round."""
         self.rows["metrics"] += [(number, name, float(value)) for name, value in numbers.items()]
+
+    def spent(self, number: int, steps: Iterable[tuple[str, int, float, float]]) -> None:
+        """Private steps of a round: (client, steps, noise multiplier, sampling rate)."""
+        self.rows["privacy"] += [(number, *row) for row in steps]
+
+    def private_rounds(self) -> dict[str, int]:
+        """In how many rounds each client took private steps."""
+        self.flush()
+        return dict(self.db.execute("SELECT client, COUNT(*) FROM privacy GROUP BY client"))
 
     def scored(
         self,
@@ -265,6 +287,20 @@ class Store:
             finally:
                 self.db.rollback()
 
+    def changed_rounds(
+        self, table: str, known: Mapping[int, bytes], only: int | None = None
+    ) -> tuple[dict[int, bytes], Groups, list[str]]:
+        """For who reads again and again: checksums of a table's rounds, the rows of rounds whose checksum is not
+        `known`, and what is damaged, in words. Damaged rounds are left out. `only`: of one round."""
+        with readable(self.path):
+            self.db.execute("BEGIN")  # rows and checksums of one moment
+            try:
+                return (
+                    self.checks.changed(table, known, only) if table in self.checks.tables() else ({}, {}, [])
+                )
+            finally:
+                self.db.rollback()
+
     def check(self) -> None:
         """Read everything once; raises Damaged."""
         with readable(self.path):
@@ -282,25 +318,80 @@ class Store:
         """The server's state after a round that can be gone back to."""
         return bytes(dict(self.read("states"))[number])
 
-    def frame_now(self, table: str) -> pd.DataFrame:
-        """As `frame`, with what is still buffered."""
-        self.flush()
-        return self.frame(table)
-
     def frame(self, table: str) -> pd.DataFrame:
         """One of clients, rounds, traffic, scores, metrics or events, as a data frame."""
         import pandas as pd
 
-        names = self.columns(table)
-        if not names:  # runs of earlier versions say nothing of their rounds
+        if not self.columns(table):  # runs of earlier versions say nothing of their rounds
             return pd.DataFrame({"round": [], "name": [], "value": []})
-        frame = pd.DataFrame.from_records(self.read(table), columns=names, coerce_float=True)
+        found = list(self.pieces(table))
+        return found[0] if len(found) == 1 else pd.concat(found, ignore_index=True)
+
+    def pieces(self, table: str) -> Iterator[pd.DataFrame]:
+        """The rows of `frame`, so many at a time, with the same columns; at least one piece, which may be empty.
+        A row is some hundred bytes as objects of Python, and a long run has a million of them."""
+        columns = self.declared(table)
         if table in ("asks", "traffic") and (alike := self.read("asked_alike")):
-            return with_alike(frame, alike)
-        if table != "scores" or frame.empty:
-            return frame
-        return frame.dropna(axis="columns", how="all")
+            yield with_alike(framed(self.read(table), columns, columns), alike)
+            return
+        kept = self.with_numbers(columns) if table == "scores" else columns
+        rows = self.parts(table)
+        with named_damage(self.path):
+            yield framed(next(rows, []), columns, kept)
+            for some in rows:
+                yield framed(some, columns, kept)
+
+    def parts(self, table: str) -> Iterator[list[tuple[Any, ...]]]:
+        """As `read`, some rows at a time."""
+        with readable(self.path):
+            if self.writing:
+                rows = self.checks.select(table)
+                while some := rows.fetchmany(PIECE):
+                    yield [row[1:] for row in some]
+                return
+            self.db.execute("BEGIN")  # rows and checksums of one moment
+            try:
+                yield from gathered(rows for _, rows in self.checks.groups(table))
+            finally:
+                self.db.rollback()
+
+    def with_numbers(self, columns: Collection[str]) -> list[str]:
+        """The columns of scores, without metrics that no client has."""
+        asked = ", ".join(f"COUNT({c})" for c in columns)
+        with readable(self.path):
+            rows, *counts = self.db.execute(f"SELECT COUNT(*), {asked} FROM scores").fetchone()
+        return [c for c, n in zip(columns, counts, strict=True) if n or not rows]
 
     def columns(self, table: str) -> list[str]:
+        return list(self.declared(table))
+
+    def declared(self, table: str) -> dict[str, str]:
+        """The columns of a table, with their kinds."""
         with readable(self.path):
-            return [row[1] for row in self.db.execute(f"PRAGMA table_info({table})")]
+            return {row[1]: row[2] for row in self.db.execute(f"PRAGMA table_info({table})")}
+
+
+def framed(rows: list[tuple[Any, ...]], columns: dict[str, str], kept: Collection[str]) -> pd.DataFrame:
+    """Rows of a table with these columns as a frame, of which some are kept; what has no number is nan."""
+    import pandas as pd
+
+    frame = pd.DataFrame.from_records(rows, columns=list(columns), coerce_float=True)[list(kept)]
+    return frame.astype({c: float for c in kept if columns[c] == "REAL"})
+
+
+def gathered(groups: Iterable[list[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Groups of rows, small ones together."""
+    found: list[tuple[Any, ...]] = []
+    for rows in groups:
+        found += rows
+        if len(found) >= PIECE:
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+def metric_of(facts: Mapping[str, Any]) -> str:
+    """The name of a run's metric; of a user's own metric `module:function`, where the run wrote it down."""
+    found = str(facts.get("metric", "accuracy"))
+    return str(facts.get("metric_name") or found) if found == OWN else found

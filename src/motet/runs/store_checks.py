@@ -10,7 +10,7 @@ Knows tables, groups and SQL. Does not know what the rows mean. Imports no torch
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -55,6 +55,7 @@ PARTS = {
     "asked_alike": Part("round", "round, number", f"many clients' traffic by verb {ROUND}"),
     "scores": Part("round", "round, part, side, client", f"scores {ROUND}"),
     "metrics": Part("round", "round, name", f"the method's metrics {ROUND}"),
+    "privacy": Part("round", "round, client", f"private steps {ROUND}"),
     "states": Part("round", "round", f"the server's state {ROUND}"),
     "keeps": Part(
         "round", "round, client", "the list of what clients keep since round {}", "client, round, checksum"
@@ -63,7 +64,10 @@ PARTS = {
 }
 # how versions 1 of databases have them: in one group, whose checksum took as long as there were clients
 _KEEPS_BEFORE = Part("0", "client, round", "the list of what clients keep", "client, round, checksum")
-BY_ROUND = ("rounds", "traffic", "asks", "asked_alike", "scores", "metrics")
+BY_ROUND = ("rounds", "traffic", "asks", "asked_alike", "scores", "metrics", "privacy")
+
+
+Groups = dict[int, list[tuple[Any, ...]]]  # rows by the number of their group
 
 
 class Checks:
@@ -149,6 +153,30 @@ class Checks:
             yield group, rows
         if known:
             raise self.damage(f"{says.format(min(known) + 1)}: rows are missing")
+
+    def changed(
+        self, part: str, known: Mapping[int, bytes], only: int | None = None
+    ) -> tuple[dict[int, bytes], Groups, list[str]]:
+        """Checksums by group, the rows of those that are not `known`, and what is damaged. Runs of earlier versions
+        have no checksums: theirs are computed from what is there."""
+        if not self.there:
+            grouped = groupby(self.select(part, only), itemgetter(0))
+            found = {group: [row[1:] for row in rows] for group, rows in grouped}
+            checksums = {group: rows_checksum(rows) for group, rows in found.items()}
+            return checksums, {g: rows for g, rows in found.items() if known.get(g) != checksums[g]}, []
+        checksums = dict(
+            self.db.execute("SELECT number, checksum FROM checks WHERE part = ?", (part,)).fetchall()
+        )
+        checksums = {g: mark for g, mark in checksums.items() if only in (None, g)}
+        rows, wrong = Groups(), list[str]()
+        for group in [g for g, mark in checksums.items() if known.get(g) != mark]:
+            there = [row[1:] for row in self.select(part, group)]
+            if rows_checksum(there) == checksums[group]:
+                rows[group] = there
+            else:
+                wrong.append(f"{self.part(part).says.format(group + 1)}: the checksum does not match")
+                del checksums[group]
+        return checksums, rows, wrong
 
     def check_all(self) -> None:
         """Read everything, and the structure of the file too."""

@@ -18,13 +18,16 @@ from motet.errors import RunError
 from motet.runs.store_checks import about_the_disk, named_damage
 
 FILE = "run.sqlite"
+PAGE = 4096  # bytes of a page, by default
 _WAIT = 30.0  # seconds to wait for another process
 
 
-def open_to_write(path: Path) -> sqlite3.Connection:
+def open_to_write(path: Path, page: int = PAGE) -> sqlite3.Connection:
+    """`page` counts for a new file: SQLite holds 8 bytes in memory for each page that a round writes."""
     with named_damage(path):
         db = sqlite3.connect(path, timeout=_WAIT)
         careful(db)
+        db.execute(f"PRAGMA page_size = {page}")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
     return db

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from motet.engines.loop import Loop, rate_hint
 from motet.engines.meter import Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
+from motet.guard.pairs.chain import Chain
+from motet.guard.pairs.client_noise import ClientNoise
 from motet.runs.build import (
     Resolved,
     attackers_of,
@@ -34,22 +36,18 @@ from motet.runs.build import (
     scored_of,
 )
 from motet.runs.choose_metric import metric_facts
+from motet.runs.client_privacy import ClientLevelBudget
+from motet.runs.cluster import write_losses
 from motet.runs.divergence import Diverged, diverged
 from motet.runs.keep_place import keeps_on_disk
-from motet.runs.store import METRICS, Store
-from motet.text import round_name
+from motet.runs.mean_scores import has_score, mean_score
+from motet.runs.store import METRICS, Store, metric_of
+from motet.text import function_name, round_name
 from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
 _PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
-_SHARES = (
-    "accuracy",
-    "balanced",
-    "auc",
-    "f1",
-    "cindex",
-)  # metrics with the standard error of a share of rows
-_BY_PAIRS = ("auc", "cindex")  # metrics of pairs of rows, which a client may have none of
+_SHARES = ("accuracy", "balanced", "auc", "f1", "cindex")  # with the standard error of a share of rows
 
 
 class Observer(Protocol):
@@ -84,14 +82,14 @@ class Trainer:
     def __init__(self, resolved: Resolved, store: Store, remote: Loop | None = None) -> None:
         self.recipe, self.store = resolved.recipe, store
         self.federated, self.task, self.method = resolved.federated, resolved.task, resolved.method
-        self.choice, self.pooled = resolved.choice, resolved.pooled
+        self.choice, self.pooled, self.budget = resolved.choice, resolved.pooled, resolved.budget
         recipe, e = self.recipe, self.recipe.engine
         on_disk = keeps_on_disk(e.keep, self.method, resolved.training.clients_data)
         self.keeps = ClientStates(store.db, on_disk=on_disk)
         clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps
-        if not self.pooled:
-            clients.fold, clients.chain = mean_of(recipe.guard), chain_of(recipe.guard)
+        self.client_noise: ClientNoise | None = None
+        self.set_guards(clients)
         attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
         attacked = Hostile(clients, attackers, how) if attackers and how != "none" else clients
         # an engine that sends letters counts their bytes itself
@@ -108,6 +106,7 @@ class Trainer:
         self.proxy = self.federated.proxy and self.federated.proxy.take()
         facts = metric_facts(recipe) | store.facts()
         self.metric, self.better = str(facts["metric"]), int(facts["better"])
+        self.metric_name = metric_of(facts)
         self.round_by = str(facts.get("round_by", self.metric))  # chooses the round: the metric, or the loss
         self.state: Tree = ()
         self.number = -2  # the last round that ended; -1 is the start
@@ -120,6 +119,15 @@ class Trainer:
         self.top, self.val_rows = -math.inf, 0  # the highest mean score so far, and the rows it is from
         self.idle = 0  # rounds since somebody was asked something
         self.next_save = 0.0
+
+    def set_guards(self, clients: Loop) -> None:
+        guard = self.recipe.guard
+        self.left_out = clients.left_out  # who makes no mean, or is not scored, in words
+        if not self.pooled:
+            clients.fold, clients.chain = mean_of(guard), chain_of(guard)
+        if isinstance(self.budget, ClientLevelBudget):
+            self.client_noise = clients.private = self.budget.guard(guard)
+            clients.chain = Chain((self.client_noise,))
 
     # ---- rounds ----
 
@@ -147,11 +155,12 @@ class Trainer:
             self.store.ended(self.number, seconds, *trained)
             self.idle = 0 if trained[0] else self.idle + 1
             self.store.add_metrics(self.number, self.method.metrics(self.state))
+            self.write_spent()
             self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
             observer.on_round(self, seconds)
-        self.save()
+        self.save(spent=True)
 
     def write_traffic(self, number: int) -> tuple[int, int, int]:
         """Write down what crossed the wire since the last call; return how many clients were trained, and the bytes up
@@ -163,8 +172,15 @@ class Trainer:
             self.store.asked_alike(number, group.what, group.learn, group.up, group.down, group.clients)
         return totals(by_client(in_training(asked)), alike)
 
+    def write_spent(self) -> None:
+        """Write down the private steps of the round that ended."""
+        if self.budget:
+            self.store.spent(self.number, self.budget.spent_in(self.cohort(self.number)))
+
     def over(self) -> bool:
-        return self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished()
+        if self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished():
+            return True
+        return self.budget is not None and not self.cohort(self.number + 1)  # all budgets are spent
 
     def finished(self) -> bool:
         """Whether nothing is left to do: with patience, a few rounds in which everybody was there and nobody was
@@ -182,11 +198,16 @@ class Trainer:
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
     def cohort(self, number: int) -> Sequence[str]:
-        return cohort_of(self.recipe, self.engine.clients, number)
+        drawn = cohort_of(self.recipe, self.engine.clients, number)
+        return self.budget.allowed(drawn, number) if self.budget else drawn
 
     def write_events(self, before: Tree) -> None:
-        """Log replies that were left out of the round, and the method's own line."""
+        """Log replies that were left out of the round, processes that were lost, and the method's own line."""
         self.write_refusals(self.engine.refused)
+        write_losses(self.choice.crew, self.store)
+        for text in self.left_out:
+            self.store.event("left out", text)
+        self.left_out.clear()
         if said := self.method.log(before, self.state):
             self.store.event("note", f"{round_name(self.number)}: {said}")
 
@@ -301,8 +322,9 @@ class Trainer:
         """Where no client has a score of the run's metric on its validation examples."""
         self.round_by = "loss"
         self.store.set_facts(round_by="loss")
+        name = function_name(self.metric_name)
         self.store.event(
-            "metric", f"no client has {self.metric} on its validation rows; the round is chosen by loss"
+            "metric", f"no client has {name} on its validation rows; the round is chosen by loss"
         )
 
     def reported(self) -> Best:
@@ -313,8 +335,10 @@ class Trainer:
 
     # ---- checkpoints ----
 
-    def save(self) -> None:
-        """All of the rounds so far, in one transaction."""
+    def save(self, spent: bool = False) -> None:
+        """All of the rounds so far, in one transaction; what they `spent` of budgets too, which takes a second."""
+        if spent and self.budget:
+            self.store.set_facts(privacy=self.budget.facts(self.store.private_rounds(), self.number + 1))
         began, b = time.monotonic(), self.best
 
         def state(number: int) -> bytes:
@@ -327,6 +351,8 @@ class Trainer:
         self.store.set_facts(
             peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest, top=top
         )
+        if self.client_noise:
+            self.store.set_facts(clip=self.client_noise.clip)
         if self.counted and self.counted.held:
             self.store.set_facts(held={c: sorted(files) for c, files in self.counted.held.items()})
         self.keeps.write(self.number)
@@ -344,9 +370,7 @@ class Trainer:
         self.state = unpack(self.store.state(self.number))
         if best is not None and score is not None:
             facts = self.store.facts()  # runs before 0.1 have no `peaks`, and `risen`, or neither
-            lowest = facts.get(
-                "best_loss"
-            )  # without one, a round with the same score does not replace the best
+            lowest = facts.get("best_loss")  # without one, a round with the same score is not better
             state = unpack(self.store.state(best))
             self.best = Best(best, score, state, -math.inf if lowest is None else lowest)
             self.keeps.best = best
@@ -355,6 +379,8 @@ class Trainer:
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
+        if self.client_noise:
+            self.client_noise.clip = float(self.store.facts()["clip"])
         if self.counted:
             held = self.store.facts().get("held", {})  # files that clients were sent, which go once
             self.counted.held = {c: set(files) for c, files in held.items()}
@@ -368,27 +394,3 @@ class Trainer:
         self.keeps.rewind(self.number)
         if self.number >= -1:
             self.save()
-
-
-# ---- means over clients ----
-
-
-def has_score(metric: str, scores: Mapping[str, Any]) -> Any:
-    """Which clients have a score: AUC needs two classes, concordance an event and a row that was watched for longer,
-    and an own metric may say that there is none."""
-    if metric in _BY_PAIRS:
-        return scores["pairs"] > 0
-    return ~np.isnan(scores[metric]) if metric == "own" else np.ones(len(scores["n"]), bool)
-
-
-def mean_score(metric: str, scores: Mapping[str, Any]) -> float:
-    """The mean over clients that have a score; nan if none has one.
-
-    The AUC or concordance of a few rows is mostly chance. So clients count by the pairs of rows that it compares:
-    for two classes, and for survival, the mean is the share of all such pairs that are in the right order.
-    """
-    some = has_score(metric, scores)
-    if not some.any():
-        return math.nan
-    weights = scores["pairs"][some] if metric in _BY_PAIRS else None
-    return float(np.average(scores[metric][some], weights=weights))

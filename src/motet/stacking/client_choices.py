@@ -14,11 +14,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
 
 from motet.errors import UsageError
 from motet.published import ModelRefused, Published
-from motet.published.folder import load
+from motet.published.folder import load, owner_of, path_of
 from motet.published.outbox import Terms, defaults_stand_for, in_terms, is_pickle, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice
 from motet.stacking.contribution import OWN
@@ -57,7 +56,7 @@ def wishes(
     if not outbox:
         return found
     check_outbox(Path(outbox), terms)
-    there = [c for c in clients if (Path(outbox) / f"{quote(c, safe=' ')}.onnx").exists()]
+    there = [c for c in clients if path_of(outbox, c).exists()]
     return found | {c: loaded(outbox, c, (terms or {}).get(c)).tree() for c in there}
 
 
@@ -104,7 +103,7 @@ def check_outbox(outbox: Path, terms: Mapping[str, Terms] | None) -> None:
         raise UsageError(
             f"{pickled} is a pickle: reading it could run any code, so nothing of it was read.\n{_HINT}"
         )
-    owners = [unquote(p.name.removesuffix(".onnx")) for p in files if p.suffix == ".onnx"]
+    owners = [owner_of(p) for p in files if p.suffix == ".onnx"]
     if terms and (strange := [c for c in owners if c not in terms]):
         raise UsageError(f"method.outbox: {unknown('client', strange[0], list(terms))}")
 

@@ -5,7 +5,10 @@ Knows scikit-learn's models and a few settings of each. Does not know rows or st
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+
+_OF_TREES = "`sklearn.utils.parallel.delayed` should be used with"
 
 
 def model_of(what: Any, task: str, seed: int, *, trees: int = 100, cv: int = 3) -> Any:
@@ -45,8 +48,26 @@ def forest(task: str, seed: int, trees: int = 100) -> Any:
     """scikit-learn's random forest, for one thread."""
     from sklearn import ensemble
 
+    hide_warnings_of_trees()
     name = "RandomForestClassifier" if task == "classes" else "RandomForestRegressor"
     return getattr(ensemble, name)(n_estimators=trees, random_state=seed % 2**31, n_jobs=1)
+
+
+def hide_warnings_of_trees() -> None:
+    """scikit-learn replaces the process's warning filters for every tree. Where clients work in threads the filters
+    can be lost in between, and it then warns of every tree, thousands of times in a run. The sentence is about its
+    own code, and is not shown."""
+    shown = warnings.showwarning
+    if getattr(shown, "hides_trees", False):
+        return
+
+    def show(message: Warning | str, *about: Any) -> None:
+        if not str(message).startswith(_OF_TREES):
+            shown(message, *about)
+
+    quiet: Any = show
+    quiet.hides_trees = True
+    warnings.showwarning = quiet
 
 
 def boosting(task: str, seed: int, trees: int = 100) -> Any:

@@ -36,7 +36,14 @@ SHEET = _ROW * _ROW
 
 def idx(path: Path, shape: tuple[int, ...] = (), md5: str = "") -> np.ndarray:
     """An idx file of bytes, which must have this shape and, unpacked, this md5."""
-    raw = content(path, md5=md5)
+    found = idx_array(content(path, md5=md5), path)
+    if shape and found.shape != shape:
+        raise DataError(f"{path} holds an array of shape {found.shape}; expected {shape}")
+    return found
+
+
+def idx_array(raw: bytes, path: object) -> np.ndarray:
+    """The array of an unpacked idx file of bytes."""
     if len(raw) < 4 or raw[:3] != b"\x00\x00\x08":
         raise DataError(
             f"{path} is no idx file of bytes: it begins with {raw[:4].hex(' ')}; expected 00 00 08 .."
@@ -48,8 +55,6 @@ def idx(path: Path, shape: tuple[int, ...] = (), md5: str = "") -> np.ndarray:
         raise DataError(
             f"{path} is damaged: {len(raw)} bytes, and its first ones speak of {' x '.join(map(str, found))}"
         )
-    if shape and found != shape:
-        raise DataError(f"{path} holds an array of shape {found}; expected {shape}")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(found)
 
 

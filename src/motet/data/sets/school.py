@@ -53,19 +53,20 @@ _NAMES = [name if n == 1 else f"{name}={i}" for name, n in _GROUPS for i in rang
 def load(
     *,
     raw_score: bool = False,  # the score itself, from 1 to 70, instead of (score - 1) / 69
+    own_unit: bool = False,  # train on the target as it is, not standardised by rows of all schools
 ) -> Pool:
     """A table of percentages and flags, and scores; the clients are schools."""
     found = arrays("school")
-    return pool(found, raw_score)
+    return pool(found, raw_score, own_unit)
 
 
-def pool(found: Mapping[str, np.ndarray], raw_score: bool = False) -> Pool:
+def pool(found: Mapping[str, np.ndarray], raw_score: bool = False, own_unit: bool = False) -> Pool:
     score = found["score"].astype(np.float64)
     y = score if raw_score else (score - _LOWEST) / (_HIGHEST - _LOWEST)
     names = tuple(f"school-{i:03}" for i in range(1, _SCHOOLS + 1))
     return Pool(
-        found["x"].astype(np.float32), y, "numbers", (), frames.columns(_NAMES), found["owner"], names
-    )
+        found["x"].astype(np.float32), y, "numbers", (), frames.columns(_NAMES), found["owner"], names, exact=own_unit
+    )  # fmt: skip
 
 
 def decode(folder: Path) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from motet.core import Tree
 from motet.data.federated import DataError
 from motet.deploy.agreement.column_sums import ColumnSums, combined
 from motet.deploy.agreement.layout import Layout, Split
+from motet.deploy.agreement.masked_sums import ExactSum, count_rows, masked_layout
 from motet.deploy.agreement.refusals import WHERE, explained
 from motet.deploy.agreement.schema import Agreement, Features, merge
 from motet.deploy.agreement.site_replies import (
@@ -47,12 +48,14 @@ def handshake(
     test: float = 0.25,
     features: Features = "same",
     robust: bool = False,
+    summed: ExactSum | None = None,
     on_agreement: Callable[[Agreement], Any] = lambda a: None,
 ) -> tuple[Agreement, Layout]:
     """What all sites hold, with the numbers of rows that they keep to, and the layout that all of them then use.
     `on_agreement` is called before the agreement is checked, so that people see what does not fit, and again when
     more is known. `seed`, `val` and `test` are what the recipe has; sites divide their rows in their own way, and where
-    that differs a note says so. `robust`: no single site moves the scaling far."""
+    that differs a note says so. `robust`: no single site moves the scaling far. `summed` sums what sites hide from the
+    server under masks; None in a run without masks."""
     described = each_site(trees_of(call(Letter("describe", run))), checked_description)
     check_widths(described)
     rows = {site: int(tree["counts"].get("rows", 0)) for site, tree in described.items()}
@@ -60,9 +63,15 @@ def handshake(
     agreement.note_splits(Split(val, test, seed, scale))  # type: ignore[arg-type]
     agreement.notes += large_sites(rows)
     on_agreement(agreement)
-    layout = measured(call, run, agreement, agreement.check().layout(scale), rows, robust)
+    layout = agreement.check().layout(scale)
+    if "sums" in agreement.hidden and (layout.wants_sums or agreement.holes):
+        layout = masked_layout(layout, agreement, summed)
+    else:
+        layout = measured(call, run, agreement, layout, rows, robust)
     replies = trees_of(call(Letter("layout", run, send=layout.tree())))
     agreement.part_rows = each_site(replies, lambda site, tree: part_rows(tree, rows.get(site, 0)))
+    if summed and "counts" in agreement.hidden:
+        count_rows(agreement, summed)
     on_agreement(agreement)
     return agreement, layout
 

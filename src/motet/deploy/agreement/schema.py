@@ -25,6 +25,7 @@ from motet.deploy.agreement.layout import Layout, Split
 from motet.wire import WireError, record
 
 Features = Literal["same", "common", "any"]
+Hidden = Literal["sums", "counts", "scores"]
 ColumnKind = Literal["number", "flag", "text"]
 ANY_COLUMNS = ("stacking", "local")  # methods that can do with sites that hold different columns
 _MOST = 100_000  # columns or categories that a site may describe
@@ -61,6 +62,7 @@ class TableDescription(Struct, frozen=True):
     holes: bool  # whether cells are empty
     split: Split  # how the site divides its rows
     counts: dict[str, Any]  # numbers of rows; {} where the site's policy keeps them
+    masked: list[Hidden]  # what leaves the site in masked sums alone
 
 
 def description_of(site: str, tree: Tree) -> TableDescription:
@@ -103,6 +105,11 @@ class Agreement:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     part_rows: dict[str, dict[str, int]] = field(default_factory=dict)  # of each site, once it has the layout
+    hidden: set[str] = field(default_factory=set)  # what some site lets leave in masked sums alone
+    totals: dict[str, int] = field(
+        default_factory=dict
+    )  # rows of all sites together, where each one's are hidden
+    total_classes: dict[str, int] = field(default_factory=dict)  # the same by class
 
     def check(self) -> Agreement:
         """Raise all that does not fit, at once."""
@@ -119,7 +126,7 @@ class Agreement:
 
     def class_counts(self) -> dict[str, int]:
         """Rows of each class at all sites; {} unless all sites say them."""
-        found: dict[str, int] = {}
+        found: dict[str, int] = dict(self.total_classes)
         for site, counts in self.counts.items():
             many = counts.get("classes", [])
             if not isinstance(many, list) or len(many) != len(self.seen.get(site, ())):
@@ -300,6 +307,7 @@ def merge(descriptions: Mapping[str, Tree], method: str = "", features: Features
         counts if len(counts) == len(tables) else {},
         any(t.holes for t in tables.values()),
     )
+    found.hidden = {what for t in tables.values() for what in t.masked}
     found.add_splits(tables)
     found.add_fields(tables)
     found.add_target(tables)

@@ -78,8 +78,8 @@ class Authority:
 
     def subject(self, name: str) -> Subject:
         if name == "server":
-            return Subject(self.plan.server, "server", host=self.plan.server)
-        return Subject(OWNER, "server", ROLE) if name == "owner" else Subject(name, name)
+            return Subject(self.plan.server, certs.SERVERS, host=self.plan.server)
+        return Subject(OWNER, certs.SERVERS, ROLE) if name == "owner" else Subject(name, name)
 
     def issue(
         self, name: str, key: rsa.RSAPublicKey, days: int = DAYS, begins: datetime | None = None

@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from motet.deploy.flare.kits import FederationError
 
+SERVERS = "server"  # organisation of the server and of who starts runs
 BITS, ROOT_BITS = (
     2048,
     3072,
@@ -134,6 +135,15 @@ def common_name(name: x509.Name) -> str:
     return str(found[0].value) if found else ""
 
 
+def is_site(cert: x509.Certificate) -> bool:
+    """Whether a certificate is a site's: its organisation is its own name, and it has no role. The server's and its
+    owner's have the organisation `server`, which no site may be called."""
+    found = cert.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    org = str(found[0].value) if found else ""
+    role = cert.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)
+    return not role and org == common_name(cert.subject) != SERVERS
+
+
 # ---- certificates ----
 
 
@@ -195,11 +205,12 @@ def signed_by(cert: x509.Certificate, root: x509.Certificate) -> bool:
 
 
 def list_pem(signer: Signer, entries: tuple[Revocation, ...], number: int) -> bytes:
-    """The list, signed; it is good until a newer one comes."""
+    """The list, signed; it is good until a newer one comes. OpenSSL takes the newest of several by whole seconds, so a
+    list of the same second has a later one; and a day early, so that no clock finds it too new."""
     made = (
         x509.CertificateRevocationListBuilder()
         .issuer_name(signer.root.subject)
-        .last_update(datetime.now(UTC))
+        .last_update(datetime.now(UTC) - timedelta(days=1) + timedelta(seconds=number))
         .next_update(signer.root.not_valid_after_utc)
         .add_extension(x509.CRLNumber(number), critical=False)
     )

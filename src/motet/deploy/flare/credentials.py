@@ -30,6 +30,7 @@ from motet.deploy.flare.kits import FederationError, Kit, key_places
 log = logging.getLogger("motet.site")
 SOON = timedelta(days=30)  # before the end of a certificate, from when on people are warned
 _SECONDS = 3.0  # for a handshake with the server
+_NO_REASON = "it gives no reason"
 _GLITCH = 20.0  # seconds that the network may fail at the start of a job
 _PEERS = "peers.json"  # in the server's kit: certificates that were last seen
 _ALERTS = {  # OpenSSL's words for what the other side said
@@ -159,23 +160,36 @@ def shake_hands(kit: Kit, host: str, port: int) -> tuple[bytes, str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(kit.folder / place / f"{base}.crt", kit.folder / place / f"{base}.key")
+    shown, refusal = ask_server(context, host, port)
+    if refusal == _NO_REASON:  # what we sent may have crossed it
+        refusal = ask_server(context, host, port, quiet=True)[1]
+    return shown, refusal
+
+
+def ask_server(context: ssl.SSLContext, host: str, port: int, quiet: bool = False) -> tuple[bytes, str]:
     until = time.monotonic() + _SECONDS
     with socket.create_connection((host, port), _SECONDS / 2) as plain:
         plain.settimeout(max(until - time.monotonic(), 0.1))
         with context.wrap_socket(plain) as secure:
-            return secure.getpeercert(binary_form=True) or b"", refusal_of(secure)
+            return secure.getpeercert(binary_form=True) or b"", refusal_of(secure, quiet)
 
 
-def refusal_of(secure: ssl.SSLSocket) -> str:
-    """Ask something: in TLS 1.3 the server's verdict comes after the handshake."""
+def refusal_of(secure: ssl.SSLSocket, quiet: bool) -> str:
+    """Ask something, or be quiet: in TLS 1.3 the server's verdict comes after the handshake, and is lost where
+    something arrives at a connection that the server has closed."""
     try:
-        secure.sendall(b"GET / HTTP/1.0\r\n\r\n")
-        return "" if secure.recv(1) else "it gives no reason"
+        if not quiet:
+            secure.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return "" if secure.recv(1) else _NO_REASON
     except ssl.SSLError as e:
         word = str(e.reason or e)
         return next((text for alert, text in _ALERTS.items() if alert in word), word)
     except ConnectionError:
-        return "it gives no reason"
+        return _NO_REASON
+    except TimeoutError:
+        if not quiet:
+            raise
+        return _NO_REASON
 
 
 # ---- at the start of a job ----

@@ -25,12 +25,16 @@ class AllSites:
 
     def __call__(self, letter: Letter, to: Collection[str] | None = None) -> Mapping[str, Reply]:
         """Replies by site; those that cannot be read at all are an UnusableReplies."""
-        sites = sorted(self.engine.present if to is None else to)
-        message = letter.pack()
-        came, failed = self.post(dict.fromkeys(sites, message))
-        self.engine.received(came, letter.job)
+        return self.each(dict.fromkeys(self.engine.present if to is None else to, letter))
+
+    def each(self, letters: Mapping[str, Letter]) -> Mapping[str, Reply]:
+        """The same, with a letter for each site; all are of one job."""
+        sites, letter = sorted(letters), next(iter(letters.values()), Letter("describe"))
+        packed = {s: letters[s].pack() for s in sites}
+        came, failed = self.post(packed)
+        self.engine.received(came, letter.job, letter.verb, "", letter.round, letter.number)
         for site in sites:
-            self.engine.meter.count(site, letter.job, "handshake", length(came.get(site)), len(message))
+            self.engine.meter.count(site, letter.job, "handshake", length(came.get(site)), len(packed[site]))
         missing = {s: printable(failed.get(s, "no answer")) for s in sites if s in failed or s not in came}
         for site, why in missing.items():
             self.engine.lose(site, why)

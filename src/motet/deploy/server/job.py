@@ -39,7 +39,8 @@ from motet.deploy.agreement.site_replies import (
 )
 from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.all_sites import AllSites
-from motet.deploy.server.offers import offer, sites_recipe
+from motet.deploy.server.handshake_sums import recall, remember, sums_of, write_hidden
+from motet.deploy.server.offers import asked_of_sites, masks_of, offer, sites_recipe
 from motet.deploy.server.received import ReceivedReplies
 from motet.deploy.server.run_files import (
     JOB_LOCK,
@@ -56,7 +57,7 @@ from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter
 from motet.errors import Damaged, MotetError
 from motet.nets import NetError
-from motet.runs.build import build, completed, masks_of
+from motet.runs.build import build, completed
 from motet.runs.choose_loss import check_loss
 from motet.runs.choose_metric import chosen_metric
 from motet.runs.divergence import Diverged
@@ -190,12 +191,12 @@ def run_rounds(
 ) -> None:
     observer.report(None, "agreeing")
     sites = AllSites(engine, slow_post, order.min_sites)
+    engine.masks = masks_of(order.recipe)
     recipe, layout = agree(order, folder, store, sites, observer)
     engine.recipe = sites_recipe(recipe)
     engine.clients = all_clients(store, engine)
-    engine.masks = masks_of(recipe.guard)
     trainer = Trainer(build(recipe, data_at_the_server(order, recipe, layout)), store, engine)
-    store.set_facts(remarks=trainer.method.remarks())
+    store.set_facts(remarks=trainer.method.remarks(), **asked_of_sites(recipe))
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)
@@ -209,6 +210,7 @@ def run_rounds(
         return
     store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
     finish(trainer, folder)
+    write_hidden(engine, store)
     observer.report(trainer, "done")
 
 
@@ -275,7 +277,7 @@ def agree(
 
 
 def go_on(
-    order: RunOrder, folder: Path, store: Store, sites: AllSites, facts: Mapping[str, Any]
+    order: RunOrder, folder: Path, store: Store, sites: AllSites, facts: dict[str, Any]
 ) -> tuple[Recipe, Layout]:
     """What the folder has; sites that come now must have the same."""
     recipe, packed = Recipe(facts["settings"]), (folder / _LAYOUT).read_bytes()
@@ -294,6 +296,8 @@ def go_on(
         agree_on(sites.engine, site, before)
 
     sites.admit(Letter("layout", order.run, send=layout.tree()), keep)
+    new = sites.engine.present - known.keys()
+    recall(sites.engine, store, facts, new, sums_of(sites, order.run, sites.engine.masks))
     sites.admit(offer(order.run, recipe, {*known, *sites.engine.present}), agreed)
     store.set_facts(status="running", failure="")
     return recipe, layout
@@ -307,7 +311,7 @@ def agree_anew(
     agreement, layout = handshake(
         sites, order.run, recipe["method"]["name"], seed=data["seed"], scale=data["scale"], val=data["val"],
         test=data["test"], features=data["features"], robust=recipe.guard.mean != "mean",
-        on_agreement=observer.agreed,
+        on_agreement=observer.agreed, summed=sums_of(sites, order.run, sites.engine.masks),
     )  # fmt: skip
     rows = [client_row(site, parts) for site, parts in agreement.part_rows.items()]
     federated = layout.federation(order.federation)
@@ -325,6 +329,7 @@ def agree_anew(
     each_site(trees_of(replies), agreed)
     for site, parts in agreement.part_rows.items():
         agree_on(sites.engine, site, parts)
+    remember(sites.engine, store, agreement)
     packed = pack(layout.tree())
     write_atomically(folder / _LAYOUT, packed)
     why = f"clients are the sites of the federation {order.federation}"

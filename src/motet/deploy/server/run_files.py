@@ -22,6 +22,7 @@ from motet.data.federated import DataError, FederatedData
 from motet.data.partition import DataSettings
 from motet.deploy.flare.kits import FederationError
 from motet.runs import recipe as recipes
+from motet.runs.client_privacy import not_at_sites
 from motet.runs.recipe import Recipe, Settings
 from motet.trusted_code import AT_SITES as AT_SITES
 from motet.trusted_code import Consent, names_in
@@ -149,6 +150,13 @@ def check_for_sites(recipe: Recipe) -> None:
         raise FederationError(
             "guard.attack simulates attacks, and these sites are real\nhint: motet run guard.attack=…"
         )
+    if recipe.privacy.ledger:
+        raise FederationError(
+            "privacy.ledger adds up runs of a simulation, and each site has a ledger of its own\n"
+            "hint: leave it out; sites set epsilon in their policies"
+        )
+    if recipe.privacy.level == "client" and (why := not_at_sites(recipe.privacy, recipe.guard)):
+        raise FederationError(why)
     if recipe.loss.loss == "cox":
         raise FederationError(
             "net.loss is cox, and times of survival cannot be learned between organisations yet\n"

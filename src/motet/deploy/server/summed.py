@@ -1,7 +1,8 @@
 """Whose replies were to be summed in each masked ask of a run, on the disk before the sum is unmasked.
 
 Sites let the same replies be summed once, or again with exactly the same others: two different sums would show what
-they differ by. A server that was killed asks again, so it must remember whom it asked to unmask.
+they differ by. A server that was killed asks again, so it must remember whom it asked to unmask, and with what
+largest weight.
 Knows labels and names. Does not know replies.
 """
 
@@ -11,12 +12,13 @@ import json
 import os
 from pathlib import Path
 
+from motet.engines.flare import Summed
 from motet.engines.letters import Label
 
 FILE = "summed.jsonl"
 
 
-class SummedSites(dict[Label, list[str]]):
+class SummedSites(dict[Label, Summed]):
     """The list of one run; a line is on the disk when it was set."""
 
     def __init__(self, folder: Path) -> None:
@@ -25,18 +27,18 @@ class SummedSites(dict[Label, list[str]]):
         content = self.path.read_bytes() if self.path.exists() else b""
         for raw in content.split(b"\n"):
             try:
-                number, ask, names = json.loads(raw)
+                number, ask, names, unit = json.loads(raw)
             except ValueError:  # the last line may be cut off by a crash: then nothing was unmasked
                 continue
-            super().__setitem__((number, ask), names)
+            super().__setitem__((number, ask), (names, unit))
         self.whole = not content or content.endswith(b"\n")
 
-    def __setitem__(self, label: Label, names: list[str]) -> None:
-        if self.get(label) == names:
+    def __setitem__(self, label: Label, summed: Summed) -> None:
+        if self.get(label) == summed:
             return
         with self.path.open("ab") as file:
-            file.write((b"" if self.whole else b"\n") + json.dumps([*label, names]).encode() + b"\n")
+            file.write((b"" if self.whole else b"\n") + json.dumps([*label, *summed]).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
         self.whole = True
-        super().__setitem__(label, names)
+        super().__setitem__(label, summed)

@@ -31,6 +31,9 @@ POLICY = "policy.toml"
 _DEFAULT = """\
 # What may leave this site. What is not here is as by default, which a dry run shows.
 masks = "required"  # what is averaged leaves masked; two sites cannot mask, and write "allowed"
+scores = "masked"   # scores leave in masked sums alone: the server learns their mean; true: this site's own leave
+counts = "masked"   # so do numbers of rows; true: this site's own leave
+sums = "masked"     # and sums of columns; true: this site's own leave
 """
 KEPT = "kept"  # the folder of what the site stores
 

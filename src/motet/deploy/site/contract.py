@@ -25,18 +25,20 @@ from motet.checksums import BLANK, FIELD, is_whole, with_checksum
 from motet.client import ClientData, seed_of
 from motet.core import Method, MethodUnfit, Tree
 from motet.data.federated import DataError
-from motet.deploy.site.ledger import SCORING_JOBS, Ledger, name_of_ask
-from motet.deploy.site.offered_guards import clip_of, guard_in, unmasked
-from motet.deploy.site.policy import Need, Objection, Policy, RefusedByPolicy
-from motet.deploy.site.row_shares import is_pass, is_rate, settings_of, share_of_row, with_even_batches
+from motet.deploy.site.ledger import SCORING_JOBS, Ledger, LedgerRolledBack, name_of_ask
+from motet.deploy.site.offered_guards import clip_of, guard_in, uncut, unmasked
+from motet.deploy.site.offered_limits import few, out_of_range, too_many_steps, too_wide, unbounded
+from motet.deploy.site.policy import Masked, Need, Objection, Policy, RefusedByPolicy
+from motet.deploy.site.row_shares import settings_of, share_of_row, with_even_batches
 from motet.deploy.site.score_budget import check_scorings
 from motet.deploy.site.storage import EncryptedStateError
+from motet.deploy.site.training_budget import PrivateTerms
 from motet.deploy.site.work_limits import LimitReached
 from motet.engines.letters import LEARN, Letter
 from motet.guard.masks.refused import MaskRefused
 from motet.nets import NetError
-from motet.runs.identity import source_digest, versions
 from motet.runs.recipe import RecipeError
+from motet.runs.versions import source_digest, versions
 from motet.text import round_name
 from motet.wire import WireError
 
@@ -44,16 +46,20 @@ SERVER = "server"  # what FLARE calls the one party that may ask
 Clause = Literal[
     "caller", "recipe", "method", "verb", "learn", "publish", "asks", "losses", "rounds", "bytes", "letter", "layout",
     "sums", "counts", "scores", "categories", "rows", "weights", "weight", "limits", "files", "state", "reset",
-    "masks", "data", "error",
+    "masks", "privacy", "ledger", "data", "error",
 ]  # fmt: skip
 _CLAUSES: tuple[tuple[type[BaseException], Clause], ...] = (  # of errors that name none themselves
     (WireError, "letter"), (LimitReached, "limits"), (MemoryError, "limits"), (DataError, "data"),
     (MaskRefused, "masks"), (RecipeError, "recipe"), (NetError, "recipe"), (MethodUnfit, "recipe"),
-    (EncryptedStateError, "state"),
+    (EncryptedStateError, "state"), (LedgerRolledBack, "ledger"),
 )  # fmt: skip
 _QUESTIONS = 20  # among which all losses may be shared before a count is less uncertain than the policy says
 _SCORINGS = 8  # letters that score models in a round: two parts, some sides, and once more at the end
 _FILES = 1000  # letters that bring files in a round
+_STEPS, _ATTEMPTS = (
+    4,
+    10,
+)  # letters of one masked sum besides the ask itself, and times that a sum may be begun anew
 _JOBS = {"evaluate": ("scores", _SCORINGS), "evaluate_trained": ("scores", 2), "save_model": ("nothing", 2)}
 
 
@@ -91,8 +97,8 @@ class Contract:
     loss_bound: float  # largest loss of one row; 0: any
     losses: int  # losses and numbers of sketches that may leave, over all runs
     score_noise: float  # rows by which every score stays uncertain
-    scores: bool
-    counts: bool
+    scores: bool | Masked
+    counts: bool | Masked
     reply_bytes: int
     letter_bytes: int
     letter_seconds: float
@@ -101,6 +107,9 @@ class Contract:
     masked: bool = False  # whether replies that are averaged leave masked
     min_in_sum: int = 3  # fewest replies in a masked sum
     clip: float = 0.0  # longest update that leaves; 0: any
+    mask_bits: int = 64  # of each number of a masked reply
+    mask_range: float = 1024.0  # largest number of one
+    private: PrivateTerms | None = None  # how training is private; None: it is not
 
     def text(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True)
@@ -167,14 +176,27 @@ class Contract:
         if letter.job == "verb" and letter.learn == "mean" and self.masked != bool(letter.masked):
             how = "masked" if self.masked else "unmasked"
             yield Objection("masks", f"the run was offered with {how} means, and the letter wants another")
+        if letter.job == "verb" and letter.learn == "all" and letter.masked:
+            yield Objection("masks", "replies that are collected are in no masked sum")
         if letter.job == "files" and self.rule("files") is None:
             yield Objection("letter", f"{self.method} sends no files to sites")
-        if letter.job in ("evaluate", "evaluate_trained"):
-            if not self.scores:
-                yield Objection("scores", "this site's policy lets no scores leave (scores = false)")
+        if letter.job == "evaluate_trained" and self.private:
+            yield Objection("privacy", "a second training for scores would be no part of the budget")
+        if letter.job in SCORING_JOBS:
+            yield from self.of_scores(bool(letter.masked))
             parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
             for part in (p for p in parts if 0 < self.rows[p] < self.least_rows):
                 yield Objection("rows", few(self.rows[part], f"{part} rows", self.least_rows))
+
+    def of_scores(self, masked: bool) -> Iterator[Objection]:
+        """Why scores may not leave, in the clear or masked."""
+        if not self.scores:
+            yield Objection("scores", "this site's policy lets no scores leave (scores = false)")
+        elif masked and not self.masked:
+            yield Objection("masks", "the run was offered without masked sums")
+        elif not masked and self.scores == "masked":
+            text = 'this site\'s policy lets scores leave in masked sums alone (scores = "masked")'
+            yield Objection("scores", f"{text}\nhint: guard.masked=true")
 
     def check_budget(self, letter: Letter, digest: str, ledger: Ledger, policy: Policy) -> None:
         """Refuse what comes too often. The same letter once more tells nothing new, and does not count."""
@@ -216,6 +238,7 @@ def derive(
     needs: Sequence[Need],
     policy: Policy,
     sites: Sequence[str] = (),
+    private: PrivateTerms | None = None,
 ) -> Contract:
     """The contract of a run, whether or not the policy has objections to it."""
     guard = guard_in(recipe)
@@ -223,17 +246,21 @@ def derive(
     return Contract(
         run, SERVER, f"{versions()['motet']} (source {source_digest()[:12]})", policy_hash(policy),
         recipe_hash(recipe), name_of_method(recipe), layout, recipe.get("seed", 0), rounds,
-        tuple(ask_rules(method, needs, rounds, policy)),
+        tuple(ask_rules(recipe, method, needs, rounds, policy)),
         {"train": n, "val": len(client_data.val), "test": len(client_data.test)}, policy.least_rows,
         settings_of(method), share_of_row(method, client_data), 0.0 if method.task.body else policy.weight,
         0.0 if quiet or not method.measuring else noise_scale(policy, n), 0.0 if quiet else policy.loss_bound,
         policy.losses, policy.score_noise, policy.scores, policy.counts,
         policy.reply_bytes, policy.letter_bytes, policy.letter_seconds, policy.letter_memory,
         tuple(sorted(sites)), guard.masked, max(policy.min_in_sum, guard.min_in_sum), clip_of(guard, policy),
+        guard.mask_bits, guard.mask_range,
+        private,
     )  # fmt: skip
 
 
-def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy) -> Iterator[AskRule]:
+def ask_rules(
+    recipe: Tree, method: Method, needs: Sequence[Need], rounds: int, policy: Policy
+) -> Iterator[AskRule]:
     """Verbs as the method's text has them, then scores and what ends a run."""
     most = method.most_asks()
     for need in (n for n in needs if n.learn in LEARN.values()):
@@ -244,6 +271,9 @@ def ask_rules(method: Method, needs: Sequence[Need], rounds: int, policy: Policy
         yield AskRule(
             job, learn, in_one, 2 * (rounds + 1) + in_one
         )  # rounds are scored once, the last one more
+    if guard_in(recipe).masked:
+        steps = _STEPS * (most + _SCORINGS) * policy.repeats
+        yield AskRule("mask", "nothing", _ATTEMPTS * steps, 2 * steps * (rounds + 1) + _ATTEMPTS * steps)
     if method.has_public_models:
         yield AskRule("files", "nothing", _FILES, _FILES * (rounds + 1))
 
@@ -292,7 +322,7 @@ def objections(
         )
     wrong += too_wide(method, contract.rows["train"], policy)
     wrong += [o for k, v in contract.settings.items() for o in out_of_range(k, v, policy)]
-    wrong += too_many_steps(contract, rows, policy)
+    wrong += too_many_steps(contract.settings, rows, policy)
     asked = numbers_sent(needs, method, contract.rounds)
     if losses + asked > policy.losses:
         text = f"the run sends up to {asked:,} losses or numbers of sketches after {losses:,} of earlier runs"
@@ -304,6 +334,7 @@ def objections(
         wrong
         + unbounded(method, contract.weight)
         + unmasked(contract.masked, contract.sites, contract.min_in_sum, needs, policy)
+        + uncut(method, policy)
     )
 
 
@@ -311,46 +342,6 @@ def numbers_sent(needs: Sequence[Need], method: Method, rounds: int) -> int:
     """How many losses or numbers of sketches a run sends at most, if nothing is repeated."""
     sizes = {n.verb: n.numbers for n in needs if n.verb in method.measuring}
     return sum(method.numbers_measured(verb, many, rounds) for verb, many in sizes.items())
-
-
-def unbounded(method: Method, most: float) -> list[Objection]:
-    """Particles move without a limit of their own; training by gradients is held to the policy letter by letter."""
-    bound = getattr(method, "bound", None)
-    if bound is None or not most or 0 < bound <= most:
-        return []
-    text = f"method.bound is {bound:g} (0: any weight), and this site's policy has weight = {most:g}"
-    return [Objection("weight", f"{text}; hint: method.bound={most:g}")]
-
-
-def too_wide(method: Method, rows: int, policy: Policy) -> list[Objection]:
-    """Why a network has too many weights: units of a wide one can be made to see one row each."""
-    many = sum(v.numel() for v in method.task.w0.values())
-    if not policy.weights_per_row or many <= policy.weights_per_row * rows:
-        return []
-    text = f"the network has {many:,} weights and this site {rows} training rows"
-    most = f"{policy.weights_per_row:g}"
-    return [Objection("weights", f"{text}, and this site's policy has weights_per_row = {most}")]
-
-
-def out_of_range(name: str, value: float, policy: Policy) -> list[Objection]:
-    most = policy.epochs if is_pass(name) else policy.rate if is_rate(name) else math.inf
-    if value <= most:
-        return []
-    field = "epochs" if is_pass(name) else "rate"
-    return [Objection("limits", f"method.{name} is {value:g}, and this site's policy has {field} = {most:g}")]
-
-
-def too_many_steps(contract: Contract, rows: int, policy: Policy) -> list[Objection]:
-    """A number of local steps may not be more passes over the rows than a number of epochs may be."""
-    steps, batch = contract.settings.get("steps", 0), contract.settings.get("batch", 1)
-    if (passes := steps * batch / max(rows, 1)) <= policy.epochs:
-        return []
-    text = f"method.steps is {steps:g}, some {passes:,.0f} passes over the rows"
-    return [Objection("limits", f"{text}, and this site's policy has epochs = {policy.epochs:g}")]
-
-
-def few(many: int, what: str, least: int) -> str:
-    return f"there are {many} {what}, and this site's policy has least_rows = {least}"
 
 
 # ---- hashes and clauses ----
@@ -372,7 +363,8 @@ def name_of_method(recipe: Any) -> str:
 
 def round_of(letter: Letter) -> int:
     """The round in which the work is done: models that training would leave are those of the next one."""
-    return letter.round + (1 if letter.job == "evaluate_trained" else 0)
+    step = letter.job == "mask" and isinstance(letter.send, dict) and bool(letter.send.get("exact"))
+    return letter.round + (1 if letter.job == "evaluate_trained" or (step and letter.verb) else 0)
 
 
 def turn_seed(seed: int, number: int) -> int:

@@ -108,6 +108,13 @@ def coarse_scores(scores: Tree, side: str = "") -> Tree:
     return {k: torch.tensor(coarse.get(k, v), dtype=scores[k].dtype) for k, v in found.items()}
 
 
+def scores_to_say(scores: Tree, own: ClientData, kind: str, policy: Policy, masked: bool) -> Tree:
+    """Scores as they leave, in the clear or `masked`."""
+    if kind == "classes" and (not policy.counted(masked) or has_rare_class(own, policy.least_rows)):
+        scores = coarse_scores(scores)
+    return scores if policy.counted(masked) else without_counts(scores)
+
+
 def without_counts(scores: Tree) -> Tree:
     """Scores whose numbers of rows, and of pairs of rows, are 1: every site weighs the same."""
     if isinstance(scores, dict):

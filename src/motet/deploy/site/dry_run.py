@@ -24,11 +24,13 @@ from motet.deploy.agreement.layout import Layout
 from motet.deploy.agreement.schema import merge
 from motet.deploy.site.contract import Contract, derive, objections, protected_method
 from motet.deploy.site.leaving_values import described_values, few_rows, sum_values
+from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.loss_limits import loss_objections
 from motet.deploy.site.needs import described, needs_of
 from motet.deploy.site.policy import Need, Policy
 from motet.deploy.site.publications import SitePublisher, announcement, size_objections
 from motet.deploy.site.table import SiteTable
+from motet.deploy.site.training_budget import private_terms, training_objections
 from motet.engines.letters import Reply
 from motet.errors import MotetError
 from motet.runs.build import completed, guards_at_sites, method_of, task_of
@@ -38,6 +40,7 @@ from motet.text import aligned
 _WIDE = 110  # characters of a line
 _PLAIN = {
     "rows": "numbers of training, validation and test rows",
+    "masked rows": "numbers of training, validation and test rows, and of rows of classes that all sites have",
     "consent": "that it takes part",
     "saved": "that it was saved; the personal model stays here",
 }
@@ -54,6 +57,7 @@ _METRICS = {
     "balanced": "balanced accuracy", "pairs": "pairs of rows that AUC compares", "rmse": "RMSE", "mae": "MAE",
     "r2": "R²", "own": "your own metric",
 }  # fmt: skip
+NAMES = ("names of columns, categories and classes", "how rows are divided")  # which all sites must know
 _MANY = 4  # leaves of a reply that are named one by one
 
 
@@ -81,9 +85,10 @@ def dry_run(
     spent: tuple[int, int] = (0, 0),
     budget: float = 0.0,
     outbox: Path | None = None,
+    ledger: Ledger | None = None,
 ) -> DryRunReport:
     """A dry run at this site alone, of a recipe or of a method with its usual settings. `spent`: rounds, and losses and
-    numbers of sketches, of earlier runs; `budget`: epsilon of models that were published in them."""
+    numbers of sketches, of earlier runs; `budget`: epsilon that was spent in them; `ledger`: of private steps."""
     recipe = method if isinstance(method, Recipe) else read(more={"method": method})
     policy, site, data = policy or Policy(), source.site, recipe["data"]
     source = dataclasses.replace(source, least_category=policy.least_category)
@@ -99,11 +104,9 @@ def dry_run(
     trial = SitePublisher(policy, federated, "", outbox or Path("outbox"), spent=budget)
     made = protected_method(made, own.n, policy).at_site(trial)
     asked = needs_of(made, federated)
-    contract = derive(
-        "dry run", held_by_letters(whole), made, own, federated.fingerprint(), rounds, asked, policy
-    )
-    wrong = [o.text for o in objections(contract, made, asked, policy, spent)] + wrong
-    wrong += [o.text for o in loss_objections(made.task, own)]
+    about = whole, made, own, federated.fingerprint(), rounds
+    contract, unfit_run = contract_tried(about, asked, policy, spent, ledger)
+    wrong = unfit_run + wrong
     models, unfit = would_publish(made, own, trial, site)
     wrong += unfit
     needs = before + answers_to_layout(own, policy) + within_run(asked, policy, whole)
@@ -112,6 +115,28 @@ def dry_run(
     return DryRunReport(
         site, name, net, rounds, needs, wrong, values, contract, kept_back(policy), source.notes(), models
     )
+
+
+def contract_tried(
+    about: tuple[Recipe, Method, ClientData, str, int],
+    needs: list[Need],
+    policy: Policy,
+    spent: tuple[int, int],
+    ledger: Ledger | None,
+) -> tuple[Contract, list[str]]:
+    """The contract that a run would have, and why it may not begin."""
+    recipe, method, own, rows, rounds = about
+    terms, wrong = None, list[str]()
+    try:
+        terms = private_terms(recipe, method, own, rounds)
+        if ledger is not None:
+            wrong = [o.text for o in training_objections(policy, ledger, terms, needs, rounds, "")]
+    except MotetError as e:
+        wrong = [str(e)]
+    held = held_by_letters(recipe)
+    contract = derive("dry run", held, method, own, rows, rounds, needs, policy, (), terms)
+    found = [*objections(contract, method, needs, policy, spent), *loss_objections(method.task, own)]
+    return contract, [o.text for o in found] + wrong
 
 
 def would_publish(
@@ -139,16 +164,21 @@ def handshake_needs(
     own = source.own_layout(layout.kind)
     said = policy.sums and (layout.wants_sums or description["holes"])
     if said:
-        needs.append(need("measure", "sums of columns", sums.tree()))
-    values = described_values(description) + (sum_values(sums, own, source.target) if said else [])
+        how = "masked sums of columns" if policy.sums == "masked" else "sums of columns"
+        needs.append(need("measure", how, sums.tree()))
+    values = described_values(description)
+    means = sum_values(sums, own, source.target) if said else []
+    values += [(k, f"{v}, in a masked sum") for k, v in means] if policy.sums == "masked" else means
     return needs, pooled(layout, {source.site: own.columns}, {source.site: sums.tree()}), values
 
 
 def answers_to_layout(own: ClientData, policy: Policy) -> list[Need]:
     """What leaves when a site gets the common layout, and when it is offered a run."""
     rows = {"train": own.n, "val": len(own.val), "test": len(own.test)}
+    counted = [need("count", "masked rows", rows)] if policy.counts == "masked" else []
     return [
-        need("layout", "rows", rows if policy.counts else {}),
+        need("layout", "rows", rows if policy.counts is True else {}),
+        *counted,
         need("offer", "consent", {"accepted": True}),
     ]
 
@@ -156,7 +186,8 @@ def answers_to_layout(own: ClientData, policy: Policy) -> list[Need]:
 def within_run(asked: list[Need], policy: Policy, recipe: Recipe) -> list[Need]:
     """What leaves in a run: replies to verbs, scores if they may leave, and that the personal model was saved."""
     verbs = [n for n in asked if n.learn != "scores"]
-    scores = [n for n in asked if n.learn == "scores" and policy.scores]
+    how = "masked scores" if policy.scores == "masked" else "scores"
+    scores = [dataclasses.replace(n, learn=how) for n in asked if n.learn == "scores" and policy.scores]
     if recipe.train.after_training:
         scores += [dataclasses.replace(n, verb="evaluate_trained") for n in scores]
     return [*verbs, *scores, need("save_model", "saved", {"saved": True})]
@@ -245,11 +276,14 @@ def notes(report: DryRunReport) -> list[str]:
 
 def means_explained(contract: Contract) -> list[str]:
     """What the server learns of replies that are averaged, and what that rests on."""
+    words = {"scores": contract.scores, "numbers of rows": contract.counts}
+    shown = [name for name, how in words.items() if how is True]
     if contract.masked:
         return [
             f"means are masked: the server learns sums of at least {contract.min_in_sum} sites and no single reply",
             "assumed: fewer than a third of the sites work together with the server, and the root signs true sites",
-            "not hidden: sums, scores, who takes part and when; all other sites together know this one's reply",
+            f"not hidden: sums, {', '.join([*shown, *NAMES])}, who takes part and when; all other sites together know "
+            "this one's reply",
         ]
     return [
         "the server takes means and sees each reply before: it is trusted not to use single replies",
@@ -264,6 +298,9 @@ def learned(n: Need) -> str:
         "schema": "this site's columns",
         "sums of columns": "this site's sums",
         "scores": "this site's scores",
+        "masked sums of columns": "sums over sites (masked)",
+        "masked scores": "means over sites (masked)",
+        "masked rows": "sums over sites (masked)",
         "rows": "this site's rows" if n.leaves else "nothing",
         "consent": "a yes",
         "saved": "a yes",
@@ -280,7 +317,7 @@ def leaving(n: Need) -> str:
         return "nothing"
     if n.learn in _PLAIN:
         return _PLAIN[n.learn]
-    if n.learn == "scores":
+    if n.learn in ("scores", "masked scores"):
         return scores_in_words([name for name, _, _ in n.leaves])
     if len(n.leaves) <= _MANY:
         return ", ".join(f"{name} {shape(s)}{kind}" for name, kind, s in n.leaves)

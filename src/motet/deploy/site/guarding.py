@@ -13,7 +13,7 @@ from motet.core import Method, Tree
 from motet.deploy.site.contract import Contract
 from motet.deploy.site.offered_guards import guard_in
 from motet.engines.letters import Letter
-from motet.guard.pairs.chain import Leaving
+from motet.guard.pairs.chain import Chain, Leaving
 from motet.runs.build import chain_of
 
 
@@ -22,6 +22,8 @@ def left_through_guards(
 ) -> tuple[Tree, Tree]:
     """What leaves in place of a reply, and what guards keep: as on any other engine."""
     chain = chain_of(replace(guard_in(letter.recipe), clip=contract.clip))
+    if contract.private and contract.private.of_sites:
+        chain = Chain((contract.private.guard(contract.clip),))
     if chain is None or letter.learn != "mean" or letter.verb in method.measuring:
         return tree, kept
     seed = seed_of(seed_of(visit.seed, visit.client), "guard", letter.verb)

@@ -130,10 +130,11 @@ def tried(given: Any, kit: Kit, source: SiteTable, policy: Policy) -> DryRunRepo
     from motet.deploy.site.ledger import Ledger
     from motet.deploy.site.policy import recipe_to_try
     from motet.deploy.site.publications import OUTBOX_FOLDER
+    from motet.deploy.site.training_budget import spent
 
     ledger, recipe = Ledger(kit.folder / KEPT), recipe_to_try(policy, given.recipe, given.method)
-    budget, outbox = sum(ledger.budgets.values()), kit.folder / OUTBOX_FOLDER
-    return dry_run(source, policy, recipe, ledger.spent_by_others(""), budget, outbox)
+    budget, outbox = spent(policy, ledger) if policy.epsilon else 0.0, kit.folder / OUTBOX_FOLDER
+    return dry_run(source, policy, recipe, ledger.spent_by_others(""), budget, outbox, ledger)
 
 
 def shown(given: Any, report: DryRunReport) -> str:

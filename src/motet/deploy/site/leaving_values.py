@@ -23,7 +23,8 @@ def described_values(description: Tree) -> list[Line]:
     lines.append((f"{target['name']} (target)", ", ".join(target["classes"]) or "numbers"))
     if counts.get("classes"):
         lines.append(("rows of classes", ", ".join(map(str, counts["classes"]))))
-    lines.append(("rows", str(counts["rows"]) if counts else "not said"))
+    unsaid = "in a masked sum alone" if "counts" in description["masked"] else "not said"
+    lines.append(("rows", str(counts["rows"]) if counts else unsaid))
     return [*lines, ("split", str(description["split"]))]
 
 

@@ -1,20 +1,26 @@
 """A site's part in masked sums: its keys and shares, letter by letter, and what it has let be summed.
 
     sums = SiteSums("a", identity, ledger)
-    tree, written = sums.step(letter, contract)  # keys, shares, consent, unmask
+    tree, written = sums.step(letter, rules)  # keys, shares, consent, unmask
     leaving = sums.leaving(letter, digest, reply)  # the reply to a verb, masked
+    words = sums.exact(letter, numbers)  # scores, sums of columns or counts, masked
 
 Secrets of a sum are in memory alone, and of few sums at once. A site that was started anew has none, so it drops out
 of sums that were under way, and the round begins again with new keys. Which replies a site let be summed stands in
-its ledger, for good: the same replies are never summed with others missing, because the two sums would differ by
-theirs.
-Knows letters, contracts and the ledger. Does not know rows, nor how letters are carried.
+its ledger, for good: the same replies are never summed with others missing, or weighed in another way, because the
+two sums would differ by theirs. Replies are the same if the same was asked and replied, in whatever run and round.
+Sums of columns and counts before a run are the same in every run, and sites come and go: they may be summed with a few
+different sets of sites.
+Knows letters, rules and the ledger. Does not know rows, nor how letters are carried.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -26,17 +32,47 @@ from torch.utils import _pytree as pytree
 from motet.core import Tree
 from motet.deploy.site.contract import Contract
 from motet.deploy.site.ledger import Ledger
-from motet.deploy.site.policy import RefusedByPolicy
+from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.site_identity import SiteIdentity
-from motet.engines.letters import Label, Letter, Reply
-from motet.engines.masked_asks import is_number
+from motet.engines.letters import BEFORE, Label, Letter, Reply, asked_for, asked_in
+from motet.engines.masked_asks import asked_hash, is_number
+from motet.guard.masks.exact import RANGE, WIDTH, digits_of
 from motet.guard.masks.messages import KeyNote, SumTerms
 from motet.guard.masks.refused import MaskRefused
 from motet.guard.outline import outline
 from motet.wire import WireError
 
 _OPEN = 32  # sums that are under way at once, over all runs; a group's each
+_CLOSE = 1e-6  # by which accountants of other versions may differ
 _STEPS = ("keys", "shares", "consent", "unmask")
+
+
+@dataclass(frozen=True)
+class SumRules:
+    """What a site holds a sum to."""
+
+    least: int  # replies in it
+    bits: int  # of each number
+    range: float  # largest number
+    sites: tuple[str, ...] | None = None  # who may take part; None: every site that the root vouches for
+    exact: bool = False  # whether digits of exact numbers are summed, which weigh the same
+    cohorts: int = 0  # sets of sites that such numbers may be summed with; 0: the same one every time
+    noise: float = 0.0  # deviation of this site's share of the noise in a sum of replies
+    floor: int = 0  # where the number of rows is hidden: what refusals depend on in its place
+
+    @classmethod
+    def of(cls, contract: Contract, exact: bool) -> SumRules:
+        """Of a run: for replies, or for scores."""
+        bits, most = (WIDTH, RANGE) if exact else (contract.mask_bits, contract.mask_range)
+        shared = contract.private if contract.private and contract.private.of_sites and not exact else None
+        noise = shared.share if shared else 0.0
+        floor = max(contract.least_rows, 1) if contract.counts == "masked" else 0
+        return cls(contract.min_in_sum, bits, most, contract.sites, exact, noise=noise, floor=floor)
+
+    @classmethod
+    def before(cls, policy: Policy) -> SumRules:
+        """Before a run: for sums of columns and for counts."""
+        return cls(policy.min_in_sum, WIDTH, RANGE, None, True, policy.cohorts)
 
 
 @dataclass
@@ -46,7 +82,13 @@ class OpenSum:
     member: Any
     run: str
     label: Label
-    letter: str = ""  # sha256 of the letter whose reply was masked
+    rules: SumRules
+    what: str = ""  # sha256 of what was asked and replied, once it was masked
+
+    @property
+    def how(self) -> str:
+        """How replies are weighed in the sum."""
+        return "evenly" if self.member.terms.even else f"by rows over {self.member.terms.unit!r}"
 
 
 class SiteSums:
@@ -58,25 +100,25 @@ class SiteSums:
 
     # ---- steps ----
 
-    def step(self, letter: Letter, contract: Contract) -> tuple[Tree, dict[str, str]]:
+    def step(self, letter: Letter, rules: SumRules) -> tuple[Tree, dict[str, str]]:
         """The answer to a step; with the last one, what the ledger says of it: whose replies, and to which letter."""
         said = letter.send
         if not isinstance(said, dict) or said.get("step") not in _STEPS:
             raise WireError("no step of a masked sum")
         if said["step"] == "keys":
-            return self.keys(letter, contract), {}
+            return self.keys(letter, rules), {}
         found = self.of(letter, said.get("session"))
         if said["step"] == "shares":
-            return self.shares(found, said, contract), {}
+            return self.shares(found, said), {}
         alive = tuple(sorted(names(said, "alive")))
         self.check_alive(found, alive)
         if said["step"] == "consent":
             return found.member.consent(alive), {}
         consents = msgspec.convert(said.get("consents"), dict[str, bytes])
         revealed = asdict(found.member.unmask(alive, names(said, "gone"), consents))
-        return revealed, {"sum_of": ",".join(alive), "sum_for": found.letter}
+        return revealed, {"sum_of": ",".join(alive), "sum_for": found.what, "sum_as": found.how}
 
-    def keys(self, letter: Letter, contract: Contract) -> Tree:
+    def keys(self, letter: Letter, rules: SumRules) -> Tree:
         from motet.guard.masks.member import Member
 
         if self.identity is None:
@@ -88,29 +130,47 @@ class SiteSums:
             raise WireError("a masked sum has a session of its own, of 16 to 64 bytes")
         member = Member(
             self.name, session, self.identity.sign, self.identity.verify,
-            min_in_sum=contract.min_in_sum, certificate=self.identity.certificate,
+            min_in_sum=rules.least, certificate=self.identity.certificate,
         )  # fmt: skip
-        self.open[session] = OpenSum(member, letter.run, letter.label)
+        self.open[session] = OpenSum(member, letter.run, letter.label, rules)
         while len(self.open) > _OPEN:
             self.open.popitem(last=False)
         return asdict(member.keys())
 
-    def shares(self, found: OpenSum, said: dict[str, Any], contract: Contract) -> Tree:
-        terms = msgspec.convert(said.get("terms"), SumTerms)
+    def shares(self, found: OpenSum, said: dict[str, Any]) -> Tree:
+        terms, rules = msgspec.convert(said.get("terms"), SumTerms), found.rules
         notes = msgspec.convert(said.get("notes"), list[KeyNote])
-        if strange := sorted({n.client for n in notes} - set(contract.sites)):
+        if rules.sites is not None and (strange := sorted({n.client for n in notes} - set(rules.sites))):
             raise MaskRefused(
                 f"{strange[0]} takes part in the sum, and is no site of the run that was offered"
             )
+        if (terms.bits, terms.range) != (rules.bits, rules.range):
+            raise MaskRefused(
+                f"the sum is to hold numbers up to {terms.range:g} in {terms.bits} bits, and the run was offered with "
+                f"{rules.range:g} in {rules.bits}: other numbers would be rounded away"
+            )
+        if rules.exact and not (terms.even and terms.unit == 1):
+            raise MaskRefused("in a sum of scores, columns or counts all sites weigh the same")
         return asdict(found.member.share(terms, notes))
 
     def check_alive(self, found: OpenSum, alive: tuple[str, ...]) -> None:
         """Refuse a sum of the same replies as before without some of them, or with others."""
-        before = self.ledger.sums.get((found.run, *found.label, found.letter))
-        if not found.letter or (before is not None and before != ",".join(alive)):
+        if not found.what:
+            raise MaskRefused("nothing was masked in this sum: there is nothing to unmask")
+        if most := found.rules.cohorts:
+            known = self.ledger.cohorts
+            if ",".join(alive) not in known and len(known) >= most:
+                raise MaskRefused(
+                    f"this site's sums or counts left in sums of {len(known)} different sets of sites, and this "
+                    f"site's policy has cohorts = {most}: differences of sums show what one site adds to them"
+                )
+            return
+        now = ",".join(alive), found.how
+        if (before := self.ledger.sums.get(found.what, now)) != now:
+            was, is_ = (f"of {x[0]}" if before[0] != now[0] else x[1] for x in (before, now))
             raise MaskRefused(
-                f"these replies were summed before, of {before}, and are now to be summed of {','.join(alive)}: "
-                "the difference would show single replies"
+                f"these replies were summed before, {was}, and are now to be summed {is_}: the difference would show "
+                "single replies\nhint: a new run needs another seed"
             )
 
     def of(self, letter: Letter, session: Any) -> OpenSum:
@@ -127,13 +187,64 @@ class SiteSums:
         """A reply as it leaves: in a masked sum with masks on its numbers, and with its form."""
         if not letter.masked or (reply := Reply.read(packed)).spoilt:
             return packed
-        found = self.of(letter, letter.masked.get("session"))
+        found = self.masking(letter, exact=False)
+        noise = checked_noise(found, letter.masked.get("noise"))
         sealed = msgspec.convert(letter.masked.get("sealed"), dict[str, bytes])
         values = [torch.as_tensor(v) for v in pytree.tree_leaves(reply.tree)]
         row = np.concatenate([np.zeros(0), *(v.detach().double().reshape(-1).numpy() for v in values)])
-        words = found.member.mask(row, float(reply.n), sealed)
-        found.letter = digest
+        asked = asked_hash(letter.verb, letter.send, noise)
+        words = found.member.mask(row, weight_in(found, reply.n), sealed, asked_in(letter, asked))
+        # without numbers there is nothing to tell by a difference, and the reply is the same in every round
+        found.what = sha256(asked + packed).hexdigest() if len(row) else digest
         return Reply({"form": outline(reply.tree, is_number), "words": words}).pack()
+
+    def exact(self, letter: Letter, numbers: Sequence[Fraction | float]) -> bytes:
+        """Scores, sums of columns or counts as they leave: digits with masks on them."""
+        found = self.masking(letter, exact=True)
+        sealed = msgspec.convert(letter.masked.get("sealed"), dict[str, bytes])
+        row, asked = digits_of(numbers), asked_for(letter.job, letter.part, letter.send)
+        words: bytes = found.member.mask(row, 1.0, sealed, asked_in(letter, asked))
+        found.what = sha256(asked + row.tobytes()).hexdigest()
+        return words
+
+    def masking(self, letter: Letter, exact: bool) -> OpenSum:
+        """The sum that a letter wants a reply in, if it is one for such replies."""
+        found = self.of(letter, letter.masked.get("session"))
+        before = letter.job in (
+            "measure",
+            "count",
+        )  # such sums are counted by `cohorts`, and those of a run are not
+        if found.rules.exact != exact or before != (letter.round == BEFORE):
+            raise MaskRefused("the sum was begun for another kind of reply")
+        return found
+
+
+def weight_in(found: OpenSum, rows: int) -> float:
+    """A reply's number of rows as its weight. If it is hidden, no refusal follows from it: a server that tries many
+    units would find it by them. A weight above the unit is then the unit, which no honest server says."""
+    terms, floor = found.member.terms, found.rules.floor
+    if not floor or terms.even or not terms.unit > 0:
+        return float(rows)
+    if why := terms.numbers.rounded_away(min(floor / terms.unit, 1.0)):
+        raise MaskRefused(why)
+    return float(min(rows, terms.unit))
+
+
+def checked_noise(found: OpenSum, said: Any) -> float:
+    """The noise that each site of a sum adds, as all of them were told: masks follow from it. Another one than this
+    site's contract has is refused, and so are weights by which noise would not be what it is."""
+    known = float(said) if isinstance(said, int | float) else 0.0
+    own = found.rules.noise
+    if not abs(known - own) <= _CLOSE * own:  # also for one that is no number
+        raise MaskRefused(
+            f"each site of the sum is to add noise of deviation {known:g}, and this site's contract has "
+            f"{own:g}: the others' share would be another one"
+        )
+    if own and not found.member.terms.even:
+        raise MaskRefused(
+            "replies are to be weighed by rows, and the noise of whole sites is for replies that weigh the same"
+        )
+    return known
 
 
 def names(said: dict[str, Any], field: str) -> list[str]:

@@ -8,9 +8,6 @@ Knows asks, shapes and sizes. Does not know policies, nor letters.
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import partial
@@ -22,11 +19,12 @@ from motet.client import Batch, ClientData, LazyRows, seed_of
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import SIDES, Ask, Client, Method, NoReply, Tree, Turn, Verb
 from motet.data.federated import FederatedData
-from motet.deploy.site.policy import Need, verbs_of
+from motet.deploy.site.policy import Need
 from motet.engines.driver import play, start
 from motet.engines.evaluate import evaluation_request, predictions, scores_at_home
 from motet.engines.letters import LEARN, Reply
 from motet.engines.loop import Loop
+from motet.runs.method_asks import asks_in
 from motet.wire import size
 
 _ROWS = 16  # of each part of the data, for a dry run
@@ -112,49 +110,3 @@ def described(tree: Tree, path: str = "") -> Iterator[tuple[str, str, tuple[int,
         yield path or "reply", str(tree.dtype).removeprefix("torch."), tuple(tree.shape)
     else:
         yield path or "reply", type(tree).__name__, (len(tree),) if isinstance(tree, bytes | str) else ()
-
-
-# ---- the method's text ----
-
-
-def asks_in(method: type[Method]) -> list[tuple[str, str]]:
-    """(verb, average or collect) of every ask that stands in the method's functions.
-
-    An ask whose verb is chosen while it runs counts for all verbs that no other ask names.
-    """
-    named: list[tuple[str, str]] = []
-    open_: set[str] = set()
-    for call in _calls(method):
-        how, first = call.func.id, call.args[0] if call.args else None  # type: ignore[attr-defined]
-        if isinstance(first, ast.Attribute):
-            named.append((first.attr, how))
-        else:
-            open_.add(how)
-    verbs = verbs_of(method)
-    rest = [v for v in verbs if v not in {v for v, _ in named}]
-    return [p for p in dict.fromkeys(named) if p[0] in verbs] + [(v, h) for v in rest for h in sorted(open_)]
-
-
-def _calls(method: type[Method]) -> Iterator[ast.Call]:
-    functions = [f for _, f in inspect.getmembers(method, inspect.isfunction)]
-    hidden = [
-        vars(c)[f.__name__]
-        for f in functions
-        if "super()" in _text(f)
-        for c in method.__mro__
-        if f.__name__ in vars(c)
-    ]
-    for f in [*functions, *hidden]:
-        if f.__module__ == "motet.core":
-            continue
-        for node in ast.walk(ast.parse(_text(f) or "0")):
-            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-            if asks and node.func.id in LEARN.values():  # type: ignore[attr-defined]
-                yield node  # type: ignore[misc]
-
-
-def _text(f: Any) -> str:
-    try:
-        return textwrap.dedent(inspect.getsource(f))
-    except (OSError, TypeError):  # made while running, as a dataclass's functions are
-        return ""

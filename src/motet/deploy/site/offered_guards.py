@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from motet.core import Tree
+from motet.core import Method, Tree
 from motet.deploy.site.policy import Need, Objection, Policy
 from motet.runs.sections import GuardSettings
 
@@ -21,6 +21,14 @@ def guard_in(recipe: Tree) -> GuardSettings:
 def clip_of(guard: GuardSettings, policy: Policy) -> float:
     """The longest update that leaves: the shorter limit of recipe and policy; 0: any."""
     return min((c for c in (guard.clip, policy.clip) if c), default=0.0)
+
+
+def uncut(method: Method, policy: Policy) -> list[Objection]:
+    """Why a policy that clips cannot let a method's replies leave: they are no updates, whose length says something."""
+    if not policy.clip or method.replies_updates:
+        return []
+    text = f"this site's policy has clip = {policy.clip:g}, and what the method's clients send is no update alone"
+    return [Objection("limits", text)]
 
 
 def unmasked(

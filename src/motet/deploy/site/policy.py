@@ -29,15 +29,16 @@ from motet.published.public_choice import NOTHING, PublicChoice
 from motet.runs import recipe as recipes
 from motet.runs.recipe import Recipe
 from motet.runs.recipe_text import parse
-from motet.runs.sections import GUARDS_AT_SITES
+from motet.runs.sections import GUARDS_AT_SITES, Inside
 from motet.settings import checked, fields_of
 from motet.text import unknown
 from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
+Masked = Literal["masked"]
 _LARGEST = 1e15  # of a policy's numbers: what is larger is a slip, and no limit
-_LETTERS = ("method", "net", "seed", "train", "guard")  # what a letter's recipe may have
+_LETTERS = ("method", "net", "seed", "train", "guard", "privacy")  # what a letter's recipe may have
 
 
 class RefusedByPolicy(MotetError):
@@ -92,14 +93,21 @@ class Policy:
     min_in_sum: Count = 3  # fewest replies in a masked sum
     clip: NotNegative = 0.0  # longest update that leaves (L2 norm), whatever the recipe says; 0: any
     repeats: Count = 3  # how often an ask of a round may come with other content: a round may be repeated
-    scores: bool = (
-        True  # may scores leave: how many rows, and metrics of predictions for them; never predictions
+    scores: bool | Masked = (
+        True  # may scores leave: how many rows, and metrics of predictions for them; "masked": in masked sums alone
     )
     scorings: Count = (
         10_000  # letters that may score models over all runs; besides, four for a round of training
     )
-    counts: bool = True  # may numbers of rows leave; if not, this site weighs 1 in a mean
-    sums: bool = True  # may sums of columns leave, from which a federation's means and spreads are made
+    counts: bool | Masked = (
+        True  # may numbers of rows leave; if not, this site weighs 1 in a mean; "masked": in masked sums alone
+    )
+    sums: bool | Masked = (
+        True  # may sums of columns leave, for a federation's means and spreads; "masked": in masked sums alone
+    )
+    cohorts: Count = (
+        5  # different sets of sites whose masked sums and counts before a run have this site's in them
+    )
     least_rows: Count = 10  # rows behind every number that leaves, of training, validation and test rows each
     least_category: Count = 5  # rows of a category of text; rarer ones leave as "other"
     layouts: Count = 50  # different layouts of columns that may be used, over all runs: sites come and go
@@ -123,7 +131,13 @@ class Policy:
     )
     publish_columns: Names = ()  # columns that a published model may read; none: all
     families: Names = ()  # families of models that may be published, outbox among them
-    epsilon: NotNegative = 0.0  # privacy budget of all published models, over all runs; 0: any, also none
+    epsilon: NotNegative = (
+        0.0  # privacy budget of all that is published or privately trained, over all runs; 0: any, also none
+    )
+    delta: Inside = 1e-5  # with epsilon, for what is privately trained; below 1 / rows
+    private: Literal["required", "allowed"] = (
+        "allowed"  # required: training on these rows is private (privacy.level), or does not begin
+    )
     model_bytes: Count = 64 << 20  # largest published model
     stored_bytes: Count = 2 << 30  # published models of others that are stored here, so that each comes once
     trusted: Names = ()  # the site's own module:name that a recipe may name
@@ -164,13 +178,27 @@ class Policy:
         return cls(**chosen | names).checked()
 
     def checked(self) -> Policy:
-        """The policy, if it says what can be published."""
+        """The policy, if it says what can be published, and how private training must be that it requires."""
+        if self.private == "required" and not self.epsilon:
+            raise PolicyError(
+                'private = "required" and epsilon = 0: a recipe with next to no noise would do\n'
+                "hint: epsilon = 3.0, the budget of all runs together"
+            )
         try:
             for words in (self.publish, *self.families):
                 PublicChoice.of(words or NOTHING)
         except UsageError as e:
             raise PolicyError(f"what this site publishes: {e}") from e
         return self
+
+    @property
+    def hidden(self) -> list[str]:
+        """What leaves in masked sums alone."""
+        return [k for k in ("sums", "counts", "scores") if getattr(self, k) == "masked"]
+
+    def counted(self, masked: bool) -> bool:
+        """Whether numbers of rows leave in the clear, or in a masked sum."""
+        return self.counts is True or (masked and bool(self.counts))
 
     def objections(self, method: str, needs: Sequence[Need], rounds: int, spent: int) -> list[Objection]:
         """Why a whole run may not begin; nothing if it may."""
@@ -221,11 +249,6 @@ def find_verb(method: Method, name: str) -> Verb:
         raise RefusedByPolicy(f"{name!r:.80} is no verb of {type(method).__name__}", "verb")
     bound: Verb = getattr(method, name)
     return bound
-
-
-def verbs_of(method: type[Method]) -> list[str]:
-    own = [k for k in dir(method) if not k.startswith("_") and not hasattr(Method, k)]
-    return [k for k in own if is_verb(getattr(method, k))]
 
 
 def read_recipe(given: Tree, policy: Policy) -> Recipe:

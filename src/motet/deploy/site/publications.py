@@ -22,6 +22,7 @@ from motet.data.federated import FederatedData
 from motet.deploy.site.ledger import Ledger
 from motet.deploy.site.policy import Objection, Policy, RefusedByPolicy
 from motet.deploy.site.storage import EncryptedState
+from motet.deploy.site.training_budget import spent as spent_in_all
 from motet.errors import UsageError
 from motet.published import Published
 from motet.published.manifest import Privacy
@@ -53,7 +54,8 @@ class SitePublisher:
     outbox: Path
     folder: Path | None = None  # None: a trial
     key: bytes = b""
-    spent: float = 0.0  # budgets of all that left before, by the ledger
+    spent: float = 0.0  # budgets of all models that left before, by the ledger
+    trained: float = 0.0  # of all private training, by the ledger
     stored: Mapping[str, float] = field(default_factory=dict)  # budgets of all that is stored, by label
     choice: PublicChoice | None = None  # as it was last asked for
     said: Announced = field(default_factory=Announced)
@@ -79,8 +81,9 @@ class SitePublisher:
         return models
 
     def spent_besides(self, label: str = "") -> float:
-        """What all other models spent: the larger of what the ledger has and what is stored."""
-        return max(self.spent, sum(epsilon for k, epsilon in self.stored.items() if k != label))
+        """What private training and all other models spent: of models, the larger of what the ledger has and what is
+        stored."""
+        return self.trained + max(self.spent, sum(e for k, e in self.stored.items() if k != label))
 
     def check_new(self) -> None:
         """Refuse models that the ledger does not have and that are beyond the budget: they may be stored because a
@@ -96,7 +99,7 @@ class SitePublisher:
         if self.choice is None:
             return []
         if self.was_published(self.choice):
-            self.spent, self.stored = 0.0, {}  # the same model once more spends nothing
+            self.spent, self.trained, self.stored = 0.0, 0.0, {}  # the same model once more spends nothing
         wrong = choice_objections(self.policy, self.choice, self.spent_besides())
         return wrong or (self.of_outbox() if self.choice.family == OUTBOX else [])
 
@@ -164,10 +167,11 @@ class Publications:
     def of(self, federated: FederatedData, rows: str, *, trial: bool = False) -> SitePublisher:
         place = None if trial else self.folder
         spent = sum(self.ledger.budgets.values())
+        trained = spent_in_all(self.policy, self.ledger) - spent if self.policy.epsilon else 0.0
         outbox = self.folder.parent / OUTBOX_FOLDER
         before, stored = self.folder if trial else None, self.stored()
         return SitePublisher(
-            self.policy, federated, rows, outbox, place, self.key, spent, stored, before=before
+            self.policy, federated, rows, outbox, place, self.key, spent, trained, stored, before=before
         )
 
     def stored(self) -> dict[str, float]:
@@ -216,7 +220,7 @@ def budget_objections(policy: Policy, epsilon: float | None, spent: float) -> li
         return [Objection("publish", f"a model {claim} would be published, and {has}\n{hint}")]
     if spent + epsilon <= policy.epsilon * (1 + 1e-9):
         return []
-    before = f" after epsilon {spent:g} of earlier models" if spent else ""
+    before = f" after epsilon {spent:g} of earlier models and private training" if spent else ""
     left = max(0.0, policy.epsilon - spent)
     hint = f"hint: {left:g} is left; publish a model within it, or let the policy's epsilon be larger"
     text = f"models of epsilon {epsilon:g} would be published{before}, and {has}\n{hint}"

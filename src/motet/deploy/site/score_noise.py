@@ -4,7 +4,7 @@ A server that chooses the weights which it has scored can ask, say, how many pat
 loss and AUC of such a model are counts of rows. With noise of about one row on every score, and few scorings in a
 run, it cannot follow a count from one question to the next. A row's error is bounded first, so that no row counts
 more than another. A metric of the site owner's own has no known range, and leaves as it is.
-Knows predictions, metrics and how much one row can change them. Does not know letters or policies.
+Knows predictions, metrics and how much one row can change them. Does not know letters.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,10 +20,20 @@ from torch import Tensor
 
 from motet.client import ClientTest, Task
 from motet.core import Client, Method, Tree, Verb
+from motet.deploy.site.policy import Policy
+from motet.engines.evaluate import scores_at_home
 
+Draw = Callable[[Sequence[int]], Tensor]
 _DEVIATIONS = (
     3.0  # largest error of one row that is predicted as a number, in standard deviations of the target
 )
+
+
+def scoring(policy: Policy, draw: Draw, method: Method, client: Client, made: Verb) -> Verb:
+    """What gives the scores of predictions, with noise if the policy has it."""
+    if not policy.score_noise:
+        return partial(scores_at_home, method, client, made)
+    return partial(ScoreNoise(policy.score_noise, policy.loss_bound, draw).scores, method, client, made)
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,7 @@ class ScoreNoise:
 
     rows: float  # that each score stays uncertain by
     loss_bound: float  # largest loss of one row, for classes
-    draw: Callable[[Sequence[int]], Tensor]  # noise for a score that one row changes by 1
+    draw: Draw  # noise for a score that one row changes by 1
 
     def scores(
         self, method: Method, client: Client, job: Verb, sent: Tree, keep: Tree, who: ClientTest

@@ -28,45 +28,40 @@ from motet.client import seed_of
 from motet.client.visit import Visit, single_threaded
 from motet.core import Method, Tree, Verb
 from motet.data.federated import FederatedData
-from motet.deploy.agreement.site_replies import own_version
 from motet.deploy.site.contract import (
     SERVER,
     Contract,
     check_whole,
     clause_of,
-    derive,
-    objections,
     protected_method,
     recipe_hash,
     round_of,
 )
-from motet.deploy.site.disclosure import (
-    check_scored,
-    coarse_scores,
-    has_rare_class,
-    with_enough_rows,
-    without_counts,
-)
+from motet.deploy.site.disclosure import check_scored, scores_to_say, with_enough_rows
 from motet.deploy.site.guarding import left_through_guards
-from motet.deploy.site.ledger import Ledger, LedgerLine
-from motet.deploy.site.loss_limits import loss_objections
-from motet.deploy.site.masking import SiteSums
+from motet.deploy.site.ledger import Ledger, LedgerLine, LedgerRolledBack
+from motet.deploy.site.masking import SiteSums, SumRules
 from motet.deploy.site.measured_numbers import numbers_left
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
+from motet.deploy.site.offered_run import OfferedRun
+from motet.deploy.site.own_scores import write_scores
 from motet.deploy.site.personal_models import PersonalModel, save_personal_model
 from motet.deploy.site.policy import Policy, RefusedByPolicy, check_weights, find_verb, read_recipe
 from motet.deploy.site.publications import Publications
 from motet.deploy.site.reset import was_reset
-from motet.deploy.site.score_noise import ScoreNoise
+from motet.deploy.site.said_before import SaidBefore
+from motet.deploy.site.score_noise import scoring
 from motet.deploy.site.site_identity import SiteIdentity
 from motet.deploy.site.storage import EncryptedState, SiteRows, outdated
 from motet.deploy.site.stored_files import LacksFiles, StoredFiles
 from motet.deploy.site.table import SiteTable
+from motet.deploy.site.training_budget import check_left, spending
 from motet.deploy.site.work_limits import limited
-from motet.engines.evaluate import predictions, predictions_trained, scores_at_home
-from motet.engines.letters import BEGINS_ANEW, Letter, Reply
+from motet.engines.evaluate import predictions, predictions_trained
+from motet.engines.letters import BEFORE, BEGINS_ANEW, Letter, Reply, parts_scored
 from motet.engines.loop import all_finite
+from motet.engines.score_sums import score_names, score_numbers
 from motet.errors import MotetError
 from motet.runs.build import method_of, task_of
 from motet.runs.recipe import Recipe
@@ -101,11 +96,12 @@ class SiteService:
         self.secret = key or os.urandom(32)  # of the noise
         self.ledger = Ledger(self.folder)
         self.sums = SiteSums(name, identity, self.ledger)
+        self.before = SaidBefore(name, self.rows, self.policy, self.sums)
         self.files = StoredFiles(self.folder / "files", self.secret, self.policy.stored_bytes)
         self.awaited: dict[str, frozenset[str]] = {}  # of each run: files that were asked for last
         self.publications = Publications(self.folder, key, self.policy, self.ledger)
         self.jobs: dict[str, Callable[[Letter], bytes]] = {
-            "describe": self.describe, "measure": self.measure, "layout": self.use_layout,
+            "describe": self.say, "measure": self.say, "count": self.say, "layout": self.use_layout,
             "offer": self.check_offer, "verb": self.run_verb, "evaluate": self.evaluate,
             "evaluate_trained": self.evaluate, "save_model": self.save_model, "files": self.store_files,
             "mask": self.mask_step,
@@ -122,6 +118,7 @@ class SiteService:
             self.line = LedgerLine(caller=caller[:_NAME])
             try:
                 self.check_caller(caller)
+                self.ledger.check_not_rolled_back()
                 with self.limits():
                     letter = Letter.read(message, self.policy.letter_bytes)
                 self.line = LedgerLine.about(letter, caller, letter.digest)
@@ -150,7 +147,7 @@ class SiteService:
     def write_refusal(self, clause: str, why: str) -> None:
         try:
             self.ledger.write(self.line.refused(clause, why))
-        except OSError:
+        except (OSError, LedgerRolledBack):
             log.exception("%s: cannot write into the ledger", self.name)
 
     def check_caller(self, caller: str) -> None:
@@ -163,19 +160,10 @@ class SiteService:
 
     # ---- before a run: what the site holds, and whether it takes part ----
 
-    def describe(self, letter: Letter) -> bytes:
+    def say(self, letter: Letter) -> bytes:
         with self.limits():
-            description = self.rows.describe()
-        return self.sent(letter, Reply(description | own_version()))
-
-    def measure(self, letter: Letter) -> bytes:
-        if not self.policy.sums:
-            raise RefusedByPolicy(
-                "this site's policy lets no sums of columns leave.\nhint: data.scale=client", "sums"
-            )
-        with self.limits():
-            sums = self.rows.measure(letter.send)
-        return self.sent(letter, Reply(sums))
+            reply = self.before.answer(letter)
+        return self.sent(letter, reply)
 
     def use_layout(self, letter: Letter) -> bytes:
         """Lay the rows out as all sites agreed."""
@@ -183,7 +171,7 @@ class SiteService:
         with self.limits():
             client_data = self.rows.use_layout(letter.run, letter.send, began).clients_data[self.name]
         rows = {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
-        return self.sent(letter, Reply(rows if self.policy.counts else {}))
+        return self.sent(letter, Reply(rows if self.policy.counts is True else {}))
 
     def check_offer(self, letter: Letter) -> bytes:
         """Make the run's contract and store it, if the whole run is within the policy."""
@@ -196,14 +184,10 @@ class SiteService:
         with self.limits():
             needs = needs_of(method.at_site(trial), federated)
         sites = msgspec.convert(letter.send.get("sites", []), list[str])
-        made = derive(letter.run, letter.recipe, method, own, layout, rounds, needs, self.policy, sites)
-        wrong = objections(made, method, needs, self.policy, self.ledger.spent_by_others(letter.run))
-        wrong += loss_objections(method.task, own) + trial.objections()
         before = self.stored_contract(letter.run) if self.ledger.began(letter.run) else None
-        if before and (other := before.same_run(made)):
-            wrong.insert(0, other)
-        if wrong:
-            raise RefusedByPolicy("; ".join(o.text for o in wrong), wrong[0].clause)
+        assert self._method is not None
+        offered = OfferedRun(letter, self._method[2], method, own, layout, rounds, needs, sites, trial)
+        made = offered.contract(self.policy, self.ledger, before)
         write_atomically(self.contract_file(letter.run), made.stored(), private=True)
         self._contract = made
         self.line = replace(self.line, contract=made.hash)
@@ -229,6 +213,8 @@ class SiteService:
         if (seen := states.get(letter.label)) and (known := unpack(seen))["digest"] == self.line.letter:
             return self.sent_again(self.sums.leaving(letter, self.line.letter, bytes(known["reply"])))
         contract.check_budget(letter, self.line.letter, self.ledger, self.policy)
+        if contract.private:
+            self.line = spending(self.line, contract.private, self.policy, self.ledger)
         letter, method, own = self.with_files(letter), self.method(letter), None
         if method.has_public_models:
             own = self.publications.of(self.rows.of(letter.run), contract.layout)
@@ -265,33 +251,45 @@ class SiteService:
         return method.noised(letter.verb, letter.send, tree, draw)
 
     def mask_step(self, letter: Letter) -> bytes:
-        tree, written = self.sums.step(letter, self.agreed(letter))
+        if letter.round == BEFORE:
+            tree, written = self.sums.step(letter, SumRules.before(self.policy))
+        else:
+            contract = self.agreed(letter)
+            contract.check_budget(letter, self.line.letter, self.ledger, self.policy)
+            if exact := isinstance(letter.send, dict) and bool(letter.send.get("exact")):
+                self.check_scores(letter, contract)
+            tree, written = self.sums.step(letter, SumRules.of(contract, exact))
         self.line = replace(self.line, **written)  # of the last step: whose replies are in the sum
         return self.sent(letter, Reply(tree))
+
+    def check_scores(self, letter: Letter, contract: Contract) -> None:
+        """Refuse a sum of scores that this site will not be in before it begins: nobody then waits for it."""
+        if wrong := next(contract.of_scores(masked=True), None):
+            raise RefusedByPolicy(wrong.text, wrong.clause)
+        own = self.rows.of(letter.run).clients_data[self.name]
+        check_scored(own, parts_scored(letter), self.policy.least_rows)
 
     def evaluate(self, letter: Letter) -> bytes:
         """Metrics of models as they are or as training would leave them; predictions stay, nothing is stored."""
         self.agreed(letter).check_budget(letter, self.line.letter, self.ledger, self.policy)
-        letter, method = self.with_files(letter), self.method(letter)
+        letter, method, trained = (
+            self.with_files(letter),
+            self.method(letter),
+            letter.job == "evaluate_trained",
+        )
         made: Verb = partial(predictions, method)
-        if letter.job == "evaluate_trained":
+        if trained:
             made = partial(predictions_trained, method, find_verb(method, letter.verb))
-        parts = ("val", "test") if letter.job == "evaluate_trained" else (letter.part,)
-        own, least = self.rows.of(letter.run).clients_data[self.name], self.policy.least_rows
-        check_scored(own, parts, least)
-        scores = self.tested(letter, method, self.scoring(method, made))
-        if method.task.kind == "classes" and (not self.policy.counts or has_rare_class(own, least)):
-            scores = coarse_scores(scores)
-        scores = scores if self.policy.counts else without_counts(scores)
-        return self.sent(letter, self.weighted(letter, scores))
-
-    def scoring(self, method: Method, made: Verb) -> Verb:
-        """What gives the scores of predictions, with noise if the policy has it."""
-        if not self.policy.score_noise:
-            return partial(scores_at_home, method, self.name, made)
+        own = self.rows.of(letter.run).clients_data[self.name]
+        check_scored(own, parts_scored(letter), self.policy.least_rows)
         draw = laplace_noise(self.secret, f"scores {self.line.letter}", 1.0)
-        noise = ScoreNoise(self.policy.score_noise, self.policy.loss_bound, draw)
-        return partial(noise.scores, method, self.name, made)
+        found = self.tested(letter, method, scoring(self.policy, draw, method, self.name, made))
+        write_scores(self.folder, letter.run, letter.round, "" if trained else letter.part, found)
+        scores = scores_to_say(found, own, method.task.kind, self.policy, bool(letter.masked))
+        if not letter.masked:
+            return self.sent(letter, self.weighted(letter, scores))
+        words = self.sums.exact(letter, score_numbers(scores))
+        return self.sent(letter, Reply({"names": score_names(scores), "words": words}))
 
     def save_model(self, letter: Letter) -> bytes:
         """The personal model becomes a file here; only that it was made leaves."""
@@ -357,6 +355,8 @@ class SiteService:
     def visit(self, letter: Letter, method: Method) -> Visit:
         own = self.rows.of(letter.run).clients_data[self.name]
         client_data = with_enough_rows(own, self.policy.least_rows)
+        if self._contract and self._contract.run == letter.run and self._contract.private:
+            client_data = self._contract.private.protected(client_data)
         seed = seed_of(self.secret.hex(), letter.seed) if self.policy.secret_orders else letter.seed
         return Visit(method, self.name, client_data, seed, round_of(letter))
 
@@ -380,7 +380,7 @@ class SiteService:
 
     def weighted(self, letter: Letter, tree: Tree) -> Reply:
         n = self.rows.of(letter.run).clients_data[self.name].n
-        return Reply(tree, n if self.policy.counts else 1)
+        return Reply(tree, n if self.policy.counted(bool(letter.masked)) else 1)
 
     def sent(self, letter: Letter, reply: Reply | bytes) -> bytes:
         """The reply as bytes, within the policy's limit, and written into the ledger before it leaves."""
@@ -396,5 +396,5 @@ class SiteService:
 
     def written(self, packed: bytes) -> bytes:
         self.line = replace(self.line, bytes=len(packed), sha256=sha256(packed).hexdigest())
-        self.ledger.write(self.line)
+        self.ledger.write(self.line, partial(check_left, self.line, self.policy, self.ledger))
         return packed

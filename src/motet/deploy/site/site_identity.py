@@ -1,7 +1,9 @@
 """Who a site is in a masked sum: it signs with the key of its certificate, and checks others' against the root.
 
 A key of another site counts if its certificate is signed by the federation's root, is valid today, is not revoked,
-and names that site. So the server, which carries all keys, cannot put one of its own in their place.
+names that site, and is a site's: the root also signed those of the server and of who starts runs, with which the
+server could fill a sum with parties of its own. So the server, which carries all keys, cannot put one of its own in
+their place.
 Knows certificates. Does not know sums.
 """
 
@@ -64,7 +66,7 @@ def _verified(startup: Path, note: KeyNote, data: bytes, signature: bytes) -> bo
             return False
         if not cert.not_valid_before_utc <= now <= cert.not_valid_after_utc:
             return False
-        if certs.common_name(cert.subject) != note.client:
+        if certs.common_name(cert.subject) != note.client or not certs.is_site(cert):
             return False
         certs.public_key(cert).verify(signature, data, _padding(), hashes.SHA256())
     except (FederationError, InvalidSignature, OSError, ValueError):

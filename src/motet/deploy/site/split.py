@@ -135,6 +135,7 @@ class TableSplit:
         """The sums of the site's columns: measured at the first call, and the same ones ever after."""
         p = self.policy
         known, under = self.fix(kind), f"{p.counts} {p.least_rows} {p.least_category} {p.round_sums}"
+        under += " masked" if p.sums == "masked" else ""
         if known.sums == () or known.said_under != under:
             with self.lock():
                 known = replace(read(self.path), sums=measure(kind), said_under=under)

@@ -158,8 +158,25 @@ class SiteRows:
         if not isinstance(asked, dict) or set(asked) != {"kind"} or asked["kind"] not in get_args(Kind):
             raise RefusedByPolicy("sums are asked for with the kind of the target, and nothing else", "sums")
         with said_at_home("data"):
-            source = self.source
-            return self.split.sums(asked["kind"], lambda kind: source.measure(kind, self.policy).tree())
+            return self.said_sums(asked["kind"])
+
+    def said_sums(self, kind: str) -> Tree:
+        """The sums that are said, the same ones every time; in the clear without numbers of rows that are hidden."""
+        source, p = self.source, self.policy
+        how = dataclasses.replace(p, counts=p.counted(masked=p.sums == "masked"))
+        return self.split.sums(kind, lambda kind: source.measure(kind, how).tree())
+
+    def own_sums(self, kind: str) -> tuple[list[str], ColumnSums]:
+        """Names of this site's columns, and what a masked sum has of them; the target's come last if it is numbers."""
+        if kind not in get_args(Kind):
+            raise RefusedByPolicy("sums are asked for with the kind of the target", "sums")
+        with said_at_home("data"):
+            names = [name for name, _, _ in self.source.own_layout(kind).columns]
+            if self.policy.sums == "masked" or self.policy.counts != "masked":
+                tree = self.said_sums(kind)
+                return names, ColumnSums(**{k: tree[k].double().numpy() for k in ColumnSums._fields})
+            self.split.fix(kind)
+            return names, self.source.measure(kind, dataclasses.replace(self.policy, counts=True))
 
     def use_layout(self, run: str, given: Tree, began: bool) -> FederatedData:
         """Lay the rows out for a run; one that began keeps the layout that it began with."""
@@ -197,7 +214,7 @@ class SiteRows:
         """What this site says, or would say, of its columns; of none where its policy lets no sums leave."""
         if not self.policy.sums:
             return ColumnSums(*np.zeros((4, len(self.source.own_layout(layout.kind).columns) + 1)))
-        tree = self.split.sums(layout.kind, lambda kind: self.source.measure(kind, self.policy).tree())
+        tree = self.said_sums(layout.kind)
         return ColumnSums(**{k: tree[k].double().numpy() for k in ColumnSums._fields})
 
     def of(self, run: str) -> FederatedData:

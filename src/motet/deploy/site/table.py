@@ -184,7 +184,7 @@ class SiteTable:
         }
         rows = np.bincount(y, minlength=len(classes)).tolist() if kind == "classes" else []
         counts = {"rows": len(y), "classes": class_counts(rows, policy.least_rows)}
-        return description | {"counts": counts if policy.counts else {}}
+        return description | {"counts": counts if policy.counts is True else {}, "masked": policy.hidden}
 
     def measure(self, kind: str, policy: Policy | None = None) -> ColumnSums:
         """Sums of training rows, by column of this site's own; the target's come last if it is numbers."""

@@ -18,6 +18,7 @@ import numpy as np
 from motet.guard.masks.refused import MaskRefused
 
 MaskBits = Literal[64, 32]
+_STEPS = {64: 1 << 20, 32: 1 << 10}  # between 0 and 1, fewest of a weighted reply at a site, by bits
 Words = np.ndarray[Any, np.dtype[Any]]  # unsigned, of 8 or 4 bytes
 
 
@@ -65,6 +66,22 @@ class FixedPoint:
         signed = np.int64 if self.bits == 64 else np.int32
         words: Words = np.rint(flat, out=flat).astype(signed).view(self.dtype)
         return words
+
+    def rounded_away(self, weight: float) -> str:
+        """Why a reply of this weight has too few steps between 0 and 1; or "". If a server could have replies rounded
+        away by numbers of its choice, it would see the others alone.
+
+        >>> FixedPoint(3).rounded_away(0.001), FixedPoint(3, 32).rounded_away(0.001)[:25]
+        ('', 'numbers up to 1024 in 32 ')
+        """
+        steps = weight * 2.0**self.fraction
+        if steps >= _STEPS[self.bits] or weight <= 0:
+            return ""
+        return (
+            f"numbers up to {self.range:g} in {self.bits} bits leave {steps:.3g} steps between 0 and 1 to a reply that "
+            f"weighs {weight:.3g} of the largest, and {_STEPS[self.bits]:,} must be: it would be rounded away, and "
+            "others be seen alone\nhint: guard.mask_bits=64, or a smaller guard.mask_range"
+        )
 
     def mean(self, total: Words) -> Words:
         """The weighted mean that a sum of encoded replies stands for."""

@@ -126,11 +126,17 @@ class Member:
 
     # ---- step 3 ----
 
-    def mask(self, numbers: Words, weight: float, sealed: Mapping[str, bytes]) -> bytes:
-        """The numbers times the weight, with masks on them; `sealed` are the shares of those that still take part."""
+    def mask(self, numbers: Words, weight: float, sealed: Mapping[str, bytes], sent: bytes = b"") -> bytes:
+        """The numbers times the weight, with masks on them; `sealed` are the shares of those that still take part.
+
+        `sent` is a hash of what this client was asked. Masks follow from it: of clients that were asked different
+        things they do not cancel, so that a server cannot make all replies but one known beforehand.
+        """
         if not self.notes or self.masked:
             raise MaskRefused("a mask is put on one reply only, after keys were exchanged: this one was used")
         own = 1.0 if self.terms.even else weight / self.terms.unit
+        if not self.sparse and (why := self.terms.numbers.rounded_away(own)):
+            raise MaskRefused(why)
         encoded = self.terms.numbers.encoded(numbers, own)
         self.masked = True
         neighbours = set(self.neighbours_in(self.terms))
@@ -144,7 +150,7 @@ class Member:
             self.held[other] = self.opened(other, share)
         add_mask(encoded, crypto.self_mask(self.self_seed, self.context))
         for other in sorted(sealed):
-            key = crypto.pair_mask(self.mask_key, self.notes[other].mask_key, self.context)
+            key = crypto.pair_mask(self.mask_key, self.notes[other].mask_key, self.context + sent)
             add_mask(encoded, key, negative=self.name > other)
         return encoded.tobytes()
 

@@ -41,7 +41,8 @@ class KeyNote(Struct, frozen=True):
     )
 
     def signed(self, session: bytes) -> bytes:
-        return b"motet masks keys\0" + session + self.mask_key + self.share_key + self.client.encode()
+        start = b"motet masks keys\0" + sha256(session).digest()  # of one length, whatever the session's
+        return start + self.mask_key + self.share_key + self.client.encode()
 
 
 class ShareNote(Struct, frozen=True):

@@ -28,7 +28,10 @@ class SumServer:
     """One sum. Call `take_keys`, `open`, `take_shares`, `take_masked`, `take_unmasked` in this order, then `total`."""
 
     def __init__(self, session: bytes) -> None:
-        self.session = session
+        self.session, self.sent = (
+            session,
+            b"",
+        )  # `sent`: a hash of what clients were asked, from which masks follow
         self.notes: dict[str, KeyNote] = {}
         self.shares: dict[str, ShareNote] = {}
         self.total_of: Words | None = None  # the sum of what came, masks on it
@@ -162,7 +165,7 @@ class SumServer:
             raise MaskRefused(f"the shares of {client} do not give its key: {client} shared something else")
         for other in self.neighbours(client):
             if other in self.alive:
-                mask = crypto.pair_mask(key, self.notes[other].mask_key, self.context)
+                mask = crypto.pair_mask(key, self.notes[other].mask_key, self.context + self.sent)
                 add_mask(total, mask, negative=other < client)
 
     def opened(self, client: str, shares: Mapping[str, bytes]) -> bytes:

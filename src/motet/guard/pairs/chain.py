@@ -11,7 +11,7 @@ Knows replies of one client. Does not know other clients, engines or methods.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.core import Client, Tree
+from motet.vec import Vec
 
 _MARK = "\x1f"  # in no client's name that people write
 
@@ -92,25 +93,39 @@ def float_leaves(tree: Tree) -> tuple[list[Tensor], list[int], list[Any], Any]:
     return [values[i] for i in places], places, values, spec
 
 
-def origin(reply: Sequence[Tensor], sent: Tree) -> list[Tensor] | None:
-    """What an update is measured from: the floating tensors that were sent, where they have the reply's shapes. Else
-    the reply is an update itself, and there is none."""
-    asked = float_leaves(sent)[0]
-    same = len(asked) == len(reply) and all(a.shape == r.shape for a, r in zip(asked, reply, strict=True))
-    return asked if same else None
+def origin(reply: Tree, sent: Tree) -> list[Tensor] | None:
+    """What an update is measured from: the floating tensors of what was sent, or of the one part of it that has the
+    reply's names and shapes. Else, or where several parts have them, the reply is an update itself, and there is none.
+    """
+    form = form_of(reply)
+    found = [part for part in parts_of(sent) if form_of(part) == form]
+    return float_leaves(found[0])[0] if len(found) == 1 and float_leaves(reply)[0] else None
 
 
-def update_of(reply: Sequence[Tensor], sent: Tree) -> list[Tensor]:
-    """How a reply differs from what was sent, in double precision, flat."""
-    start = origin(reply, sent)
+def parts_of(tree: Tree) -> Iterator[Tree]:
+    """A tree and the trees in it; a vector of weights is one thing."""
+    yield tree
+    if isinstance(tree, dict | list | tuple) and not isinstance(tree, Vec):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from parts_of(part)
+
+
+def form_of(tree: Tree) -> tuple[Any, list[Any]]:
+    floats, places, _, spec = float_leaves(tree)
+    return spec, [*places, *(f.shape for f in floats)]
+
+
+def update_of(reply: Sequence[Tensor], start: Sequence[Tensor] | None) -> list[Tensor]:
+    """How a reply differs from its origin, in double precision, flat."""
     if start is None:
         return [r.double().reshape(-1) for r in reply]
     return [(r.double() - a.double()).reshape(-1) for r, a in zip(reply, start, strict=True)]
 
 
-def reply_of(update: Sequence[Tensor], like: Sequence[Tensor], sent: Tree) -> list[Tensor]:
-    """The reply that differs by an update from what was sent, of the types and shapes of `like`."""
-    start = origin(like, sent)
+def reply_of(
+    update: Sequence[Tensor], like: Sequence[Tensor], start: Sequence[Tensor] | None
+) -> list[Tensor]:
+    """The reply that differs by an update from its origin, of the types and shapes of `like`."""
     shaped = [u.reshape(r.shape) for u, r in zip(update, like, strict=True)]
     if start is not None:
         shaped = [u + a.double() for u, a in zip(shaped, start, strict=True)]

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from motet.client.data import hashes
 from motet.core import Tree
 from motet.guard.outline import from_outline, outline
-from motet.guard.pairs.chain import ArrivedWrong, Leaving, float_leaves, origin, reply_of, update_of
+from motet.guard.pairs.chain import ArrivedWrong, Leaving, float_leaves, form_of, origin, reply_of, update_of
 
 _STEPS = 127  # to each side of zero
 Bits = Literal[32, 8]
@@ -40,14 +40,14 @@ class Compress:
     def leave(self, reply: Tree, about: Leaving, kept: Tree) -> tuple[Tree, Tree]:
         floats, _, values, _ = float_leaves(reply)
         if not floats:
-            return reply, ()
-        update = update_of(floats, about.sent)
+            return {"form": outline(reply)}, ()
+        update = update_of(floats, origin(reply, about.sent))
         sizes = [len(u) for u in update]
         whole = torch.cat(update)
         if self.feedback and isinstance(kept, Tensor) and kept.shape == whole.shape:
             whole = whole + kept.double()
         message, said = self.coded(whole, sizes, about.seed)
-        if origin(floats, about.sent) is None or len(floats) != len(values):
+        if form_of(reply) != form_of(about.sent) or len(floats) != len(values):
             message["form"] = outline(reply)
         return message, (whole - said).float() if self.feedback else ()
 
@@ -56,8 +56,8 @@ class Compress:
         try:
             like = from_outline(came["form"]) if "form" in came else sent
             floats, places, values, spec = float_leaves(like)
-            parts = self.read(came, [f.numel() for f in floats])
-            for i, v in zip(places, reply_of(parts, floats, sent), strict=True):
+            parts = self.read(came, [f.numel() for f in floats]) if floats else []
+            for i, v in zip(places, reply_of(parts, floats, origin(like, sent)), strict=True):
                 values[i] = v
             return pytree.tree_unflatten(values, spec)
         except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,8 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor, nn
 
-from motet.guard.private_models.chance import Chance, chance_of
+from motet.client.chance import Chance, chance_of
+from motet.guard.accounting import Accountant, NoisySteps, epsilon_of, noise_for
 from motet.guard.private_models.ranges import Ranges
 from motet.published.graph import assemble
 from motet.published.manifest import Privacy
@@ -42,7 +42,7 @@ class DPNetwork(ClassifierMixin, BaseEstimator):
     batch: int = 256
     lr: float = 2.0
     clip: float = 1.0
-    accountant: str = "rdp"
+    accountant: Accountant = "rdp"
     random_state: int | None = None
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPNetwork:
@@ -66,8 +66,8 @@ class DPNetwork(ClassifierMixin, BaseEstimator):
     def _train(self, x: Tensor, y: Tensor, chance: Chance) -> None:
         rate = min(1.0, self.batch / len(x))
         steps = max(1, round(self.epochs / rate))
-        sigma = noise(self.epsilon, self.delta, rate, steps, self.accountant)
-        self.spent_ = spent(sigma, self.delta, rate, steps, self.accountant)
+        sigma = noise_for(self.epsilon, self.delta, rate, steps, self.accountant)
+        self.spent_ = epsilon_of([NoisySteps(sigma, rate, steps)], self.delta, self.accountant)
         w = {k: v.detach() for k, v in self.net_.named_parameters()}
         for step in range(steps):
             chosen = chance.uniform(len(x)) < rate
@@ -123,33 +123,6 @@ def clipped(net: nn.Module, w: dict[str, Tensor], x: Tensor, y: Tensor, length: 
     long = torch.stack([g.flatten(1).norm(dim=1) for g in each.values()]).norm(dim=0)
     share = (length / long.clamp(min=1e-12)).clamp(max=1.0)
     return {k: torch.tensordot(share, g, 1) for k, g in each.items()}
-
-
-@cache
-def noise(epsilon: float, delta: float, rate: float, steps: int, accountant: str) -> float:
-    """How many times the clipping length the noise must be for the wanted budget."""
-    from opacus.accountants.utils import get_noise_multiplier
-
-    if not epsilon > 0 or not 0 < delta < 1:
-        raise ValueError(f"epsilon is {epsilon} and delta {delta}; they are above 0, and delta below 1")
-    wanted = {"target_epsilon": epsilon, "target_delta": delta, "sample_rate": rate, "steps": steps}
-    try:
-        return float(get_noise_multiplier(**wanted, accountant=accountant))
-    except ValueError as e:
-        raise ValueError(
-            f"epsilon {epsilon:g} is too small for {steps} steps by the accountant {accountant!r}: {e}\n"
-            "hint: a larger epsilon, or accountant='prv'"
-        ) from e
-
-
-@cache
-def spent(sigma: float, delta: float, rate: float, steps: int, accountant: str) -> float:
-    """The epsilon of so many noisy steps."""
-    from opacus.accountants import create_accountant
-
-    book = create_accountant(accountant)
-    book.history = [(sigma, rate, steps)]
-    return float(book.get_epsilon(delta))
 
 
 def _net(widths: tuple[int, ...], chance: Chance) -> nn.Sequential:

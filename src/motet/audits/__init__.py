@@ -1,0 +1,1 @@
+"""Looking back at a run: what each client contributed to it, and what attackers could learn from it."""

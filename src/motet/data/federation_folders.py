@@ -1,0 +1,144 @@
+"""Federations that other systems wrote: LEAF's JSON files, and PFLlib's files train/0.npz, test/0.npz and so on.
+
+PFLlib's files are pickles. They are not unpickled: they are read as a list of instructions, from which the bytes of the
+two arrays are taken.
+Knows these two forms. Does not know data sets.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickletools
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from motet.data.federated import PARTS, DataError, Pool
+from motet.data.files.local_files import reading
+
+_TYPES = ("f4", "f8", "i8", "i4", "u1", "f2")
+_SQUARE = 784  # numbers of an image of 28 x 28, as LEAF writes them
+Rows = tuple[str, int, np.ndarray, np.ndarray]  # client, part, x and y
+
+
+def load(
+    path: str,
+    *,
+    classes: bool = True,  # whether targets are classes 0, 1, 2, ...; else they are numbers
+) -> Pool:
+    """The rows of a folder; the clients are its users, and its test rows stay test rows."""
+    folder = Path(path).expanduser()
+    found = list(leaf_rows(folder) if holds_leaf(folder) else pfllib_rows(folder))
+    if not found:
+        raise DataError(f"{path} has no rows.\nhint: LEAF's files are *.json with users and user_data")
+    names = tuple(sorted({client for client, *_ in found}))
+    place = {name: i for i, name in enumerate(names)}
+    x, y = (np.concatenate([rows[k] for rows in found]) for k in (2, 3))
+    many = [len(rows[3]) for rows in found]
+    owner = np.repeat([place[rows[0]] for rows in found], many)
+    part = np.repeat([rows[1] for rows in found], many)
+    if not classes:
+        return Pool(x, y.astype(np.float64), "numbers", (), (), owner, names, part, scaling="none")
+    if y.dtype.kind == "f" and (y != np.rint(y)).any():
+        raise DataError(f"the targets in {path} are no whole numbers.\nhint: data.classes=false")
+    known = tuple(str(k) for k in range(int(y.max()) + 1))
+    return Pool(x, y.astype(np.int64), "classes", known, (), owner, names, part, scaling="none")
+
+
+def holds_federation(path: Path) -> bool:
+    """Whether a folder has the form of LEAF or PFLlib."""
+    return path.is_dir() and (holds_leaf(path) or any(path.glob("train/*.npz")))
+
+
+def holds_leaf(path: Path) -> bool:
+    files = [*path.glob("*.json"), *path.glob("train/*.json")]
+    return any(b'"user_data"' in f.read_bytes()[: 1 << 24] for f in files[:2])
+
+
+# ---- LEAF ----
+
+
+def leaf_rows(folder: Path) -> Iterator[Rows]:
+    """Rows of every file: in train/ and test/ as these say, else undecided."""
+    for below, part in (("train", PARTS.index("train")), ("test", PARTS.index("test")), (".", -1)):
+        for file in sorted((folder / below).glob("*.json")):
+            with reading(file, "no JSON file"):
+                content = json.loads(file.read_text("utf8"))
+            if not isinstance(content, dict) or "user_data" not in content:
+                continue
+            for user, rows in content["user_data"].items():
+                if len(rows["y"]):
+                    yield (
+                        str(user),
+                        part,
+                        leaf_features(rows["x"], file, user),
+                        np.asarray(rows["y"], np.float64),
+                    )
+
+
+def leaf_features(x: list[Any], file: Path, user: str) -> np.ndarray:
+    try:
+        found = np.asarray(x, np.float32)
+    except (TypeError, ValueError) as e:
+        raise DataError(
+            f"{file}, user {user}: x holds no rows of numbers of one length.\n"
+            "hint: texts of LEAF are read from a table: write one row per text, and data.text=COLUMN"
+        ) from e
+    return found.reshape(-1, 1, 28, 28) if found.ndim == 2 and found.shape[1] == _SQUARE else found
+
+
+# ---- PFLlib ----
+
+
+def pfllib_rows(folder: Path) -> Iterator[Rows]:
+    files = [(part, f) for part in ("train", "test") for f in (folder / part).glob("*.npz")]
+    width = max((len(f.stem) for _, f in files), default=1)
+    for part, file in sorted(files):
+        x, y = two_arrays(file)
+        if len(x) != len(y):
+            raise DataError(f"{file} has {len(x)} examples and {len(y)} targets")
+        yield f"client-{file.stem:>0{width}}", PARTS.index(part), x.astype(np.float32), y
+
+
+def two_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of a file that holds {"x": array, "y": array} as a pickle."""
+    with reading(path, "no .npz file"), zipfile.ZipFile(path) as archive:
+        raw = archive.read("data.npy")
+        found = arrays_in(raw[10 + int.from_bytes(raw[8:10], "little") :])
+    if len(found) != 2:
+        raise DataError(
+            f"{path} holds {len(found)} arrays that can be read without running code; expected x and y.\n"
+            "hint: write them as numpy arrays: {'x': float32, 'y': int64}"
+        )
+    return found[0], found[1]
+
+
+def arrays_in(pickled: bytes) -> list[np.ndarray]:
+    """The arrays whose bytes a pickle holds; each is preceded by its shape and its type."""
+    found: list[np.ndarray] = []
+    whole: list[int] = []
+    kind = ""
+    for _, value, _ in pickletools.genops(pickled):
+        if isinstance(value, int) and not isinstance(value, bool):
+            whole.append(value)
+        elif isinstance(value, str) and value in _TYPES:
+            kind = value
+        elif isinstance(value, bytes) and kind and len(value) > 1:
+            many = len(value) // np.dtype(kind).itemsize
+            shape = next((s for s in shapes(whole) if math.prod(s) == many), (many,))
+            found.append(np.frombuffer(value, f"<{kind}" if kind != "u1" else "u1").reshape(shape))
+            whole = []
+    return found
+
+
+def shapes(numbers: list[int]) -> Iterator[tuple[int, ...]]:
+    """Possible shapes among a pickle's numbers: an array's own follows the number 1, the version of its form."""
+    for first in (i + 1 for i, n in enumerate(numbers) if n == 1):
+        for length in (4, 3, 2, 1):
+            found = tuple(numbers[first : first + length])
+            if len(found) == length and min(found) >= 0:
+                yield found

@@ -1,0 +1,43 @@
+"""Clients that never took part: where there is a shared model, they use it and not the initial weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from motet.client import ClientData, Task
+from motet.core import Turn
+from motet.engines.driver import play, start
+from motet.engines.loop import Loop
+from motet.engines.vmap import Vmap
+from motet.runs.recipe import method_class
+from motet.vec import Vec, leaves
+from rounds import apart, turn
+
+AWAY = "c11"
+WITH_A_MEAN = ("ditto", "apfl", "mrmtl", "pfedme", "fedala", "fedamp", "fedfomo", "fedsoft", "l2gd")
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap])
+@pytest.mark.parametrize("name", WITH_A_MEAN)
+def test_a_client_that_never_came_uses_the_shared_model(
+    name: str, engine: Any, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    method, here = method_class(name)(task), engine(clients_data)
+    state = start(here, method, turn(here, -1))
+    there = [c for c in here.clients if c != AWAY]
+    for number in range(2):
+        state = play(here, method, state, Turn(number, there, here.clients, number + 1))
+    used = dict(here.personal_models(method, state, turn(here, 1)))
+    model = Vec(used[AWAY][0])
+    assert apart(model, task.w0) > 0, "not the initial weights"
+    if name != "fedsoft":
+        view = method.download(state, AWAY)
+        shared = view["mean"] if name == "l2gd" else view
+        assert all(
+            torch.allclose(a, b, atol=1e-6) for a, b in zip(leaves(model), leaves(shared), strict=True)
+        )
+    came = there[-1]
+    assert apart(Vec(used[came][0]), model) > 0, "who came has a model of its own"

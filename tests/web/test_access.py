@@ -1,0 +1,232 @@
+"""Who may change something: nothing changes without the token, from another site's page, or under a strange name."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from motet.cli.ui_command import do_ui
+from motet.errors import UsageError
+from motet.runs.model_registry import ModelRegistry
+from motet.runs.run_folder import Busy, locked
+from motet.runs.study_record import StudyRecord, read_studies, recorded
+from motet.web import processes
+from motet.web.app import application
+from motet.web.dashboard import Dashboard
+from motet.web.run_index import RunIndex
+from motet.web.security import Access
+from stored_runs import made
+
+HERE = {"Origin": "http://localhost"}
+WORD = "the-token-of-the-tests"
+CHANGES = [
+    "/start", "/runs/local-0/stop", "/runs/local-0/resume", "/runs/fedavg-0/promote", "/studies/toy/stop",
+    "/studies/toy/resume", "/sign-out",
+]  # fmt: skip
+
+
+def files_in(folder: Path) -> set[Path]:
+    return {p for p in folder.rglob("*") if not p.name.endswith(("-shm", "-wal"))}
+
+
+@pytest.mark.parametrize("address", CHANGES)
+def test_nothing_changes_without_the_token(page: TestClient, base: Path, address: str) -> None:
+    before = files_in(base)
+    for headers in (HERE, {}, HERE | {"Authorization": "Bearer wrong"}, HERE | {"Cookie": "motet-80=wrong"}):
+        assert (
+            page.post(address, data={"name": "x", "form_word": "guess"}, headers=headers).status_code == 403
+        )
+    assert files_in(base) == before
+
+
+@pytest.mark.parametrize("address", CHANGES)
+def test_nothing_changes_from_a_page_of_another_site(
+    owner: TestClient, board: Dashboard, address: str
+) -> None:
+    form = {"form_word": board.access.form_word}
+    for origin in ("http://evil.example", "null", "http://localhost:9999", "https://localhost.evil.example"):
+        assert owner.post(address, data=form, headers={"Origin": origin}).status_code == 403
+    assert owner.post(address, data=form).status_code == 403  # no origin at all
+    assert owner.post(address, data={"form_word": "guess"}, headers=HERE).status_code == 403
+
+
+@pytest.mark.parametrize("address", CHANGES)
+def test_looking_at_an_address_that_changes_something_is_not_enough(owner: TestClient, address: str) -> None:
+    assert owner.get(address).status_code == (200 if address == "/start" else 405)
+
+
+def test_the_wrong_token_begins_no_session(page: TestClient) -> None:
+    for word in ("", "wrong", WORD + "x", WORD[:-1]):
+        answer = page.post("/sign-in", data={"token": word}, headers=HERE)
+        assert answer.status_code == 403 and "set-cookie" not in answer.headers
+
+
+def test_the_cookie_is_not_the_token_and_stays_with_this_site(page: TestClient) -> None:
+    cookie = page.post("/sign-in", data={"token": WORD}, headers=HERE).headers["set-cookie"]
+    assert WORD not in cookie and "HttpOnly" in cookie and "samesite=strict" in cookie.lower()
+    assert WORD not in page.get("/").text
+
+
+def test_a_program_with_the_token_needs_no_page(page: TestClient) -> None:
+    answer = page.post("/runs/nothing/stop", headers={"Authorization": f"Bearer {WORD}"})
+    assert answer.status_code == 404  # it was let in, and there is no such run
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "localhost@evil.example", "[::1"]
+)
+def test_a_strange_name_of_the_host_is_refused(page: TestClient, host: str) -> None:
+    assert page.get("/", headers={"Host": host}).status_code == 421
+
+
+def test_pages_may_load_nothing_from_elsewhere(page: TestClient) -> None:
+    for address in ("/", "/runs/fedavg-0", "/nothing", "/static/dashboard.js"):
+        headers = page.get(address).headers
+        policy = headers["content-security-policy"]
+        assert (
+            "unsafe" not in policy and "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        )
+        assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_no_page_has_a_script_or_a_style_in_it(page: TestClient) -> None:
+    for address in (
+        "/",
+        "/runs/fedavg-0",
+        "/runs/fedavg-0/client?name=a",
+        "/compare?run=fedavg-0",
+        "/studies",
+        "/models",
+    ):
+        text = page.get(address).text
+        assert (
+            "<script>" not in text
+            and " style=" not in text
+            and " onclick" not in text
+            and "http://" not in text
+        )
+
+
+def test_a_dashboard_that_only_shows_takes_no_token(base: Path) -> None:
+    board = Dashboard(RunIndex(base), Access(frozenset({"localhost"}), changes=False, token=WORD))
+    page = TestClient(application(board, warm=False), base_url="http://localhost")
+    assert "read only" in page.get("/").text
+    assert page.post("/sign-in", data={"token": WORD}, headers=HERE).status_code == 403
+    headers = HERE | {"Authorization": f"Bearer {WORD}"}
+    assert page.post("/runs/local-0/resume", headers=headers).status_code == 403
+
+
+def test_a_model_is_not_given_away_without_the_token(page: TestClient) -> None:
+    assert page.get("/models/triage/1/file").status_code == 403
+
+
+def test_a_form_that_is_too_large_is_refused(owner: TestClient, board: Dashboard) -> None:
+    form = {"form_word": board.access.form_word, "more": "x" * 1_100_000}
+    assert owner.post("/start", data=form, headers=HERE).status_code == 403
+
+
+def test_the_command_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    args = SimpleNamespace(base=str(tmp_path / "nothing"), host="127.0.0.1", name=[], kit=[])
+    with pytest.raises(UsageError, match="there is no folder"):
+        do_ui(args)
+
+
+# ---- the registry ----
+
+
+def put(content: bytes):
+    return lambda path: path.write_bytes(content)
+
+
+def test_versions_follow_each_other_and_are_never_used_twice(tmp_path: Path) -> None:
+    registry = ModelRegistry(tmp_path)
+    assert registry.models() == []
+    found = [registry.promote("triage", "run-1", "a", "Ada", put(bytes([i]))) for i in range(2)]
+    assert [m.version for m in found] == [1, 2] and registry.model("triage", 2) == found[1]
+    assert registry.copy_of(found[0]).read_bytes() == b"\0"
+
+
+def test_two_who_promote_at_once_get_two_versions(tmp_path: Path) -> None:
+    both = threading.Barrier(4)
+
+    def promote() -> None:
+        both.wait()
+        ModelRegistry(tmp_path).promote("triage", "run-1", "a", "Ada", put(b"x"))
+
+    threads = [threading.Thread(target=promote) for _ in range(4)]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert sorted(m.version for m in ModelRegistry(tmp_path).models()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["", "../x", "A", "a/b", "-x", ".x", "a" * 64, "x\n", "<b>"])
+def test_a_name_that_could_be_a_path_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be called"):
+        ModelRegistry(tmp_path).promote(name, "run-1", "a", "Ada", put(b"x"))
+    assert not (tmp_path / "promoted").exists()
+
+
+def test_a_promotion_that_fails_leaves_no_version(tmp_path: Path) -> None:
+    def fail(path: Path) -> None:
+        raise UsageError("no such client")
+
+    registry = ModelRegistry(tmp_path)
+    with pytest.raises(UsageError):
+        registry.promote("triage", "run-1", "a", "Ada", fail)
+    assert registry.models() == []
+
+
+def test_a_file_that_was_changed_is_not_exported(tmp_path: Path) -> None:
+    registry = ModelRegistry(tmp_path)
+    model = registry.promote("triage", "run-1", "a", "Ada", put(b"x"))
+    (registry.folder / model.file).write_bytes(b"y")
+    with pytest.raises(UsageError, match="checksum"):
+        registry.copy_of(model)
+
+
+def test_a_run_that_is_written_is_not_started_a_second_time(
+    owner: TestClient, board: Dashboard, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_read", (-1.0, {}))
+    with locked(base / "local-0"):
+        answer = owner.post("/runs/local-0/resume", data={"form_word": board.access.form_word}, headers=HERE)
+    assert answer.status_code == 409 and "running" in answer.text
+    assert not (base / "started").exists()
+    monkeypatch.setattr(processes, "_read", (-1.0, {}))
+
+
+def test_a_run_in_a_folder_of_its_own_does_not_go_on_with_the_words_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in (tmp_path, tmp_path / "older"):
+        base.mkdir(exist_ok=True)
+        made(base, "local", {"a": 0.5}, status="running")
+    (tmp_path / "started").mkdir()
+    (tmp_path / "started" / "local-0.json").write_text('{"words": ["run", "the", "other"]}')
+    board = Dashboard(RunIndex(tmp_path), Access(frozenset({"localhost"}), token=WORD))
+    begun: list[list[str]] = []
+    monkeypatch.setattr(board.started, "start", lambda name, words: begun.append(list(words)))
+    page = TestClient(application(board, warm=False), base_url="http://localhost", follow_redirects=False)
+    headers = {"Authorization": f"Bearer {WORD}"}
+    assert page.post("/runs/older~local-0/resume", headers=headers).status_code == 303
+    assert begun[0][1] == str(tmp_path / "older" / "local-0" / "recipe.toml")
+
+
+def test_a_second_process_leaves_the_record_of_a_study_as_it_is(tmp_path: Path) -> None:
+    first, second = StudyRecord("s", jobs=["a"]), StudyRecord("s", jobs=["a"])
+    with recorded(tmp_path, first):
+        first.runs["a"] = "run-a"
+        first.write(tmp_path)
+        with recorded(tmp_path, second):
+            second.write(tmp_path)
+        assert read_studies(tmp_path) == [first]
+    assert read_studies(tmp_path)[0].status == "stopped"
+
+
+def test_a_second_writer_is_kept_from_a_run(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(Busy), locked(tmp_path / "run"):
+        pass
