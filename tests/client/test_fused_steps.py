@@ -256,3 +256,31 @@ def test_a_client_whose_weights_overflow_has_no_finite_weights() -> None:
     clients = [some_rows(task, 5, 9, 3), some_rows(task, 9, 9, 3)]
     found = trained(task, clients, lr=torch.tensor(1e30), epochs=5, batch=3)
     assert not found["weight"].isfinite().all()
+
+
+class Narrow(nn.Module):
+    """Adds truths, or bytes that wrap around."""
+
+    def __init__(self, of: str) -> None:
+        super().__init__()
+        self.of, self.first, self.last = of, nn.Linear(9, 11), nn.Linear(11, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        small = (x.abs() * 200).to(torch.uint8)
+        factors = {"truths": (x > 0) + (x > -0.5), "bytes": small + 200, "negative bytes": -small}
+        out: Tensor = self.last(x * factors[self.of].float() / 255)
+        return out
+
+
+@pytest.mark.parametrize("of", ["truths", "bytes", "negative bytes"])
+def test_sums_of_truths_and_of_bytes_are_torchs(of: str, calls: list[int]) -> None:
+    """C++ computes both as int: true + true would be 2, and bytes would not wrap around."""
+    torch.manual_seed(3)
+    task = Task(Narrow(of), "classes", 3)
+    clients = [some_rows(task, n, 23, 9) for n in (5, 23)]
+    how: dict[str, Any] = {"lr": 0.5, "epochs": 2, "batch": 8}
+    found = trained(task, clients, **how)
+    assert calls == [1]
+    for k, client in enumerate(clients):
+        assert apart(row(found, k), descend(task.loss, task.w0, client, **how)) < 2e-5

@@ -119,7 +119,10 @@ def literal(number: float | int | bool, dtype: torch.dtype) -> str:
 
 
 def formula(form: str, dtype: torch.dtype, parts: Sequence[Value]) -> Value:
-    """A formula of values of one shape; `form` has a place {0}, {1}, … for each."""
+    """A formula of values of one shape; `form` has a place {0}, {1}, … for each. C++ computes truths and bytes as
+    int, so that their results are made narrow again: true + true is true, and bytes wrap around."""
+    if dtype in (torch.bool, torch.uint8):
+        form = f"({c_type(dtype)})({form})"
     shape = tuple(torch.broadcast_shapes(*(p.shape for p in parts)))
     wide = [p.wide(shape) for p in parts]
     ends = [0]
