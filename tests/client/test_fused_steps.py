@@ -284,3 +284,23 @@ def test_sums_of_truths_and_of_bytes_are_torchs(of: str, calls: list[int]) -> No
     assert calls == [1]
     for k, client in enumerate(clients):
         assert apart(row(found, k), descend(task.loss, task.w0, client, **how)) < 2e-5
+
+
+def test_a_place_below_zero_is_no_place_for_gather() -> None:
+    """torch's gather refuses negative numbers; an index from the end would train on another column in silence."""
+
+    class Gathers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            places = x[:, :1].long().expand(-1, 3) - 1
+            out: Tensor = self.last(x).gather(1, places)
+            return out
+
+    task = Task(Gathers(), "classes", 3)
+    client = some_rows(task, 5, 9, 3)
+    client.x[:] = 0.0
+    with pytest.raises(IndexError, match="not there"):
+        trained(task, [client, client], lr=0.1, epochs=1, batch=3)

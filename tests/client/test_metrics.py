@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 from sklearn import metrics as sk
 
 from motet.client.metrics import MetricFailed, OwnMetric, metrics, probabilities
+from motet.client.ranks import rank_sums
 
 Array = np.ndarray[Any, Any]
 
@@ -200,3 +202,24 @@ def test_larger_is_better_unless_the_function_says_otherwise() -> None:
     assert OwnMetric("m:cost", cost).better == 1
     cost.smaller_is_better = True  # type: ignore[attr-defined]
     assert OwnMetric("m:cost", cost).better == -1
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda n: st.tuples(
+            st.lists(
+                st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1e-30]), min_size=3 * n, max_size=3 * n
+            ),
+            st.lists(st.integers(-1, 2), min_size=n, max_size=n),
+            st.lists(st.booleans(), min_size=n, max_size=n),
+        )
+    ),
+    st.sampled_from([1.0, -1.0]),
+)
+def test_rank_sums_are_those_of_mean_ranks_with_ties_and_without(drawn: Any, sign: float) -> None:
+    numbers, column, live = drawn
+    values, real = sign * np.array(numbers, np.float32).reshape(len(column), 3), np.array(live)
+    found = rank_sums(values[None], np.array(column)[None], real[None])[0]
+    for k in range(3):
+        ranks = rankdata(values[real, k])
+        assert found[k] == pytest.approx(ranks[np.array(column)[real] == k].sum())

@@ -8,6 +8,7 @@ from torch import nn
 from torch.func import grad, vmap
 
 from motet.client import Batch, Task
+from motet.client.thread_net import mixes_rows
 from motet.errors import UsageError
 from motet.nets import NetError, build, default_net
 from motet.trusted_code import trust_names
@@ -321,3 +322,43 @@ def test_weights_of_16_bits_are_refused_before_training_and_frozen_ones_are_not(
         UsageError, match=r"weight '1.weight' of the network is b?float16, (?s:.*)hint: net.float\(\)"
     ):
         Task(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2).to(dtype)), "classes", 2)
+
+
+class MinusTheMean(nn.Module):
+    """What it says of a row depends on the others: in use, in training, or both."""
+
+    def __init__(self, when: tuple[bool, ...]) -> None:
+        super().__init__()
+        self.when, self.head = when, nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x - x.mean(0) if self.training in self.when else x)
+
+
+@pytest.mark.parametrize("when", [(False,), (True,), (False, True)])
+def test_a_network_that_mixes_rows_is_not_stacked(when: tuple[bool, ...]) -> None:
+    assert mixes_rows(MinusTheMean(when), (3,))
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Identity(), nn.Dropout(0.5), nn.BatchNorm1d(3), nn.LayerNorm(3), nn.Softmax(1)]
+)
+def test_a_network_whose_rows_are_their_own_is_stacked(layer: nn.Module) -> None:
+    assert not mixes_rows(nn.Sequential(layer, nn.Linear(3, 2)), (3,))
+
+
+def test_a_persons_own_net_that_mixes_rows_is_trained_client_by_client(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mixing_net_of_a_test.py").write_text(
+        "import torch\n"
+        "class Mixing(torch.nn.Module):\n"
+        "    def __init__(self, shape, outputs):\n"
+        "        super().__init__()\n"
+        "        self.head = torch.nn.Linear(shape[0], outputs)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(x - x.mean(0))\n"
+    )
+    trust_names(["mixing_net_of_a_test:Mixing"])
+    task = Task(build("mixing_net_of_a_test:Mixing", {}, (3,), 2, "classes", 0), "classes", 2)
+    assert "depends on the other rows" in task.why_not_stacked

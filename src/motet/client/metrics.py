@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from motet.client.losses import Criterion
+from motet.client.ranks import rank_sums, weight_sums
 from motet.errors import MotetError
 from motet.survival import comparable_pairs, concordance
 
@@ -31,9 +32,7 @@ NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *SURVIVAL[:-1], *OF_LOSSES.values(),
 OWN = "own"  # the name of a user's own metric among the others
 LARGER = {"accuracy", "balanced", "auc", "f1", "r2", "cindex"}  # larger is better; of all others, smaller is
 _BINS = 15  # of the calibration error
-_CELLS = (
-    1 << 16
-)  # numbers (clients x rows x classes) that are measured at once: as many as stay in a core's cache
+_CELLS = 1 << 17  # numbers (clients x rows x classes) measured at once: a core's cache holds their arrays
 
 
 class MetricFailed(MotetError):
@@ -62,7 +61,8 @@ def metrics(
     >>> float(one["rmse"][0]), float(one["n"][0])
     (0.0, 1.0)
     """
-    step = max(1, _CELLS // max(1, int(np.prod(scores.shape[1:]))))
+    many = -(-scores.size // _CELLS)
+    step = max(1, -(-len(y) // max(1, many)))
     parts = [slice(k, k + step) for k in range(0, max(len(y), 1), step)]
     known: dict[str, Callable[..., dict[str, Array]]] = {"classes": of_classes, "survival": of_survival}
     of = known.get(kind) or _of_numbers(scale, criterion or Criterion("squared"))
@@ -96,24 +96,26 @@ class ClassRows:
     live: Array  # (clients, rows)
 
     @cached_property
-    def by_class(self) -> tuple[Array, Array]:
-        """(clients, classes, rows): logarithms of probabilities, and probabilities. With rows last, sums over classes
-        add whole rows of memory, which is several times faster."""
+    def by_class(self) -> tuple[Array, Array, Array]:
+        """(clients, classes, rows): scores below the largest of their row, and probabilities; (clients, rows): the
+        largest probability. With rows last, sums over classes add whole rows of memory, which is several times
+        faster."""
         z = np.swapaxes(self.scores, -1, -2).astype(np.float64, order="C")
         z -= z.max(-2, keepdims=True)
         p = np.exp(z)
-        total = p.sum(-2, keepdims=True)
-        z -= np.log(total)
-        p /= total
-        return z, p
+        largest = 1 / p.sum(-2, keepdims=True)  # the largest score has become exp(0)
+        p *= largest
+        return z, p, largest[:, 0]
 
-    @property
+    @cached_property
     def log_p(self) -> Array:
-        """(clients, rows, classes)"""
-        return np.swapaxes(self.by_class[0], -1, -2)
+        """(clients, rows): the logarithm of the probability of the true class."""
+        z, _, largest = self.by_class
+        return np.asarray(np.take_along_axis(z, self.y[:, None], -2)[:, 0] + np.log(largest))
 
     @property
     def p(self) -> Array:
+        """(clients, rows, classes)"""
         return np.swapaxes(self.by_class[1], -1, -2)
 
     @cached_property
@@ -165,7 +167,6 @@ class ClassRows:
 def of_classes(scores: Array, y: Array, live: Array) -> dict[str, Array]:
     rows = ClassRows(scores, y, live)
     hits, truth = rows.count(y, rows.right), rows.truth
-    at_y = np.take_along_axis(rows.log_p, y[..., None], -1)[..., 0]
     area, pairs = auc(rows)
     guessed = rows.count(rows.guess, live)
     return {
@@ -174,25 +175,27 @@ def of_classes(scores: Array, y: Array, live: Array) -> dict[str, Array]:
         "balanced": rows.mean_of_present(share(hits, truth)),  # absent classes do not count
         "auc": area,
         "f1": rows.mean_of_present(share(2 * hits, truth + guessed)),
-        "brier": brier(rows, np.exp(at_y)),
+        "brier": brier(rows),
         "ece": ece(rows),
-        "loss": rows.mean(-at_y),
+        "loss": rows.mean(-rows.log_p),
         "pairs": pairs,
     }
 
 
-def brier(rows: ClassRows, at_y: Array) -> Array:
+def brier(rows: ClassRows) -> Array:
     """Mean squared distance of the probabilities to the truth, summed over classes; of two classes half of it,
     which is the usual score of one probability."""
-    squares = (rows.p**2).sum(-1) - 2 * at_y + 1
-    return rows.mean(squares) / (2 if rows.p.shape[-1] == 2 else 1)
+    p = rows.by_class[1]
+    squares = np.einsum("ckr,ckr->cr", p, p) - 2 * np.exp(rows.log_p) + 1
+    return rows.mean(squares) / (2 if p.shape[1] == 2 else 1)
 
 
 def ece(rows: ClassRows) -> Array:
     """Expected calibration error: how far confidence, the largest probability, is from accuracy, by 15 bins of
     equal width, weighted by their rows."""
-    top = rows.p.max(-1)
-    at = np.clip(np.nan_to_num(np.ceil(top * _BINS)) - 1, 0, _BINS - 1).astype(np.int64)
+    top = rows.by_class[2]
+    sure = top if rows.finite.all() else np.nan_to_num(top)
+    at = np.maximum(np.ceil(sure * _BINS) - 1, 0).astype(np.int64)
     place = np.arange(len(top))[:, None] * _BINS + at
     miss = np.bincount(place.ravel(), (rows.right - top * rows.live).ravel(), len(top) * _BINS)
     return share(np.abs(miss.reshape(len(top), _BINS)).sum(-1), rows.total)
@@ -202,8 +205,9 @@ def auc(rows: ClassRows) -> tuple[Array, Array]:
     """The area under the ROC curve, one class against the rest, the mean over the classes that a client's rows
     have; and how many pairs of rows it compares. Ties count half. A pair counts by the product of its weights. nan
     where all rows are of one class."""
-    two = rows.p.shape[-1] == 2  # both classes have the same area
-    values = rows.log_p[..., 1:] - rows.log_p[..., :1] if two else rows.p
+    z = np.swapaxes(rows.by_class[0], -1, -2)
+    two = z.shape[-1] == 2  # both classes have the same area
+    values = z[..., 1:] - z[..., :1] if two else rows.p
     real = rows.live > 0
     truth, many = (c[:, 1:] if two else c for c in (rows.truth, rows.count(rows.y, real)))
     pairs = many * (rows.n[:, None] - many)
@@ -215,51 +219,6 @@ def auc(rows: ClassRows) -> tuple[Array, Array]:
     some = pairs > 0
     area = (share(above, both) * some).sum(-1) / np.maximum(some.sum(-1), 1)
     return np.where(some.any(-1) & rows.finite, area, np.nan), pairs.sum(-1)
-
-
-def rank_sums(values: Array, column: Array, live: Array) -> Array:
-    """(clients, columns): the sum of the ranks, from 1, that rows have in their column (-1: in none) among the
-    client's live rows; equal values have the mean of their ranks.
-
-    Values are taken as float32. Sorted columns become one sorted list of whole numbers, in which all rows are
-    looked up at once: 32 bits of the value below the number of its column.
-    """
-    clients, rows, many = values.shape
-    columns = np.swapaxes(values, 1, 2).astype(np.float32, order="C")
-    if not live.all():
-        columns = np.where(live[:, None], columns, np.float32(np.inf))
-    number = np.arange(clients * many).reshape(clients, many, 1)
-    ascending = _keys(np.sort(columns, -1), number).ravel()
-    at = live & (column >= 0)
-    client, row = np.nonzero(at)
-    place = client * many + column[at]
-    own = _keys(columns.reshape(clients * many, rows)[place, row], place)
-    upto = np.searchsorted(ascending, own, "right")
-    tied = (ascending[upto - 2] == own) & (upto > 1)  # else there is one of each
-    below = np.searchsorted(ascending, own, "left") if tied.any() else upto - 1
-    ranks = (below + upto + 1) / 2 - place * rows
-    return np.bincount(place, ranks, clients * many).reshape(clients, many)
-
-
-def weight_sums(values: Array, column: Array, weights: Array) -> Array:
-    """As `rank_sums`, for rows with weights: in place of its rank, a row has the weight of all rows below it and half
-    of the weight of all that are equal to it, itself among them; times its own weight."""
-    found = np.zeros((len(values), values.shape[2]))
-    for client, (of_rows, mine, w) in enumerate(zip(values.astype(np.float32), column, weights, strict=True)):
-        at = w > 0
-        for k in range(found.shape[1]):
-            _, place = np.unique(of_rows[at, k], return_inverse=True)
-            equal = np.bincount(place, w[at].astype(np.float64))
-            below = np.cumsum(equal) - equal
-            found[client, k] = (w[at] * (below + equal / 2)[place])[mine[at] == k].sum()
-    return found
-
-
-def _keys(values: Array, number: Array) -> Array:
-    """Whole numbers in the order of (number, value)."""
-    bits = (values + np.float32(0)).view(np.int32)  # there is one zero
-    signed = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits) if bits.min(initial=0) < 0 else bits
-    return np.asarray(signed + (number << 32))
 
 
 # ---- numbers ----

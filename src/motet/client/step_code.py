@@ -261,7 +261,7 @@ class StepCode:
         leaf, places, out = self.code.leaf(value), self.code.leaf(at), self.code.buffer(value.dtype, shape)
         index = [f"i{d}" for d in range(len(shape))]
         there = index_of(list(index))
-        there[axis] = f"motet::row(A.outside, {places.at(index)}, {value.shape[axis]})"
+        there[axis] = f"motet::place(A.outside, {places.at(index)}, {value.shape[axis]})"
         self.element_wise(shape, f"{out.leaf.at(index)} = {leaf.at(there)};")
         return out.value
 
@@ -277,7 +277,7 @@ class StepCode:
         value = self.value(source, dtype)
         text = self.code.leaf(value).at(index) if value.leaves else value.write([])
         there = [*index]
-        there[axis] = f"motet::row(A.outside, {places.at(index)}, {out.shape[axis]})"
+        there[axis] = f"motet::place(A.outside, {places.at(index)}, {out.shape[axis]})"
         sign = "+=" if node.target == aten.scatter_add.default else "="
         self.element_wise(shape, f"{out.leaf.at(there)} {sign} {text};")
         return out.value

@@ -151,6 +151,13 @@ inline int64_t row(bool &outside, int64_t number, int64_t rows) {
   return 0;
 }
 
+// A place by its number, as gather and scatter want it: a negative number is no place.
+inline int64_t place(bool &outside, int64_t number, int64_t places) {
+  if (number >= 0) return row(outside, number, places);
+  outside = true;
+  return 0;
+}
+
 // ---- the order of rows in an epoch: data.py's `orders` in whole numbers, bit by bit ----
 
 constexpr uint64_t GOLDEN = 0x9E3779B97F4A7C15u;

@@ -7,6 +7,7 @@ Knows modules, parameters and buffers. Does not know losses, tasks or clients.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -228,6 +229,26 @@ def why_not_stacked(net: nn.Module) -> str:
     if any(map(is_plain_recurrent, net.modules())):
         return "the network has a recurrent layer of torch's, for which there is no batched step"
     return ""
+
+
+def mixes_rows(net: nn.Module, shape: Sequence[int]) -> bool:
+    """Whether what the network says of a row depends on the other rows of a batch, in training or in use.
+
+    Rows are of zeros and ones, which are codes of words too. A network that draws at random says two things of the
+    same rows: it is compared only where it says one. BatchNorm is compared as in use; its policies are elsewhere.
+    """
+    rows = torch.randint(0, 2, (3, *shape), generator=torch.Generator().manual_seed(0)).float()
+    for training in (False, True):
+        copied = copy.deepcopy(net).train(training)
+        for module in copied.modules():
+            if isinstance(module, NORMS):
+                module.eval()
+        with torch.no_grad():
+            alone, again, with_more = copied(rows[:2]), copied(rows[:2]), copied(rows)[:2]
+        near = 1e-4 * (1 + alone.abs().max())
+        if torch.equal(alone, again) and not bool(((alone - with_more).abs() <= near).all()):
+            return True
+    return False
 
 
 def without_fast_path(net: nn.Module) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 
 from motet.client import seed_of
 from motet.client.losses import Kind
-from motet.client.thread_net import find_last_run
+from motet.client.thread_net import find_last_run, mixes_rows, why_not_stacked
 from motet.nets import pretrained
 from motet.nets.given import builder
 from motet.nets.layers import NetError, Shape
@@ -68,6 +68,8 @@ def build(
         _check_output(net, name, shape, outputs)
         if getattr(net, "statistics", None) == "shared":
             measure(net, shape)
+        if not why_not_stacked(net) and mixes_rows(net, shape):
+            net.one_by_one = "what the network says of a row depends on the other rows of its batch"
     return net  # type: ignore[no-any-return]
 
 
