@@ -19,6 +19,7 @@ from torch import Tensor
 from motet.client.loop_code import Axis, axes_of, merged, nested
 
 GRAIN = 16  # elements that the fastest axis of an array is padded to a multiple of
+_FOLDED = 4096  # elements of the longest row that is folded in halves: it lies on the stack
 _WIDE = 8  # shortest axis that is padded: shorter ones would be mostly padding
 TYPES = {
     torch.float32: "float",
@@ -263,15 +264,15 @@ class ArrayCode:
         real = "each"
         if inner and inner[-1].real < inner[-1].extent:  # the padding does not count
             real = f"(i{len(every) - 1} < {inner[-1].real} ? each : {neutral(kind, out.dtype)})"
-        inside = ["{", take, folded("sum", kind, real, kind_of), "}"]
-        sums = nested(inner, inside, len(outer), f"omp simd reduction({SIGNS[kind]}:sum)")
+        if len(inner) == 1 and inner[0].extent % GRAIN == 0 and inner[0].extent <= _FOLDED and out.dtype.itemsize > 1:
+            sums = in_halves(inner, [take, f"all[i{len(outer)}] = {real};"], len(outer), kind, kind_of)
+        else:
+            inside = ["{", take, folded("sum", kind, real, kind_of), "}"]
+            loop = nested(inner, inside, len(outer), f"omp simd reduction({SIGNS[kind]}:sum)")
+            sums = [f"{kind_of} sum = {neutral(kind, out.dtype)};", *loop]
         places = iter(range(len(outer)))
         index = [f"i{next(places)}" if value.shape[d] > 1 else "0" for d in kept]
-        self.lines += nested(
-            outer,
-            ["{", f"{kind_of} sum = {neutral(kind, out.dtype)};", *sums, f"{out.leaf.at(index)} = sum;", "}"],
-            pragma="",
-        )
+        self.lines += nested(outer, ["{", *sums, f"{out.leaf.at(index)} = sum;", "}"], pragma="")
 
     def _row_by_row(self, out: Buffer, value: Value, over: list[int], kept: list[int], kind: str) -> None:
         """Rows of the value are added to all of `out`, one after another."""
@@ -334,6 +335,17 @@ class ArrayCode:
 
 
 SIGNS = {"sum": "+", "max": "max", "min": "min"}
+_WAYS = {"sum": "Sum", "max": "Largest", "min": "Smallest"}  # of step_kernels.h
+
+
+def in_halves(axis: list[Axis], lines: list[str], first: int, kind: str, kind_of: str) -> list[str]:
+    """Lines that fill `all`, one element for each of an axis, and fold it into `sum`."""
+    many = axis[0].extent
+    return [
+        f"alignas(64) {kind_of} all[{many}];",
+        *nested(axis, ["{", *lines, "}"], first, "omp simd"),
+        f"const {kind_of} sum = motet::folded<motet::{_WAYS[kind]}, {many}>(all);",
+    ]
 
 
 def folded(at: str, kind: str, read: str, kind_of: str) -> str:

@@ -51,7 +51,7 @@ def _rank_sums_without_ties(columns: Array, place: Array, row: Array) -> Array |
     if (bits[:, 1:] ^ bits[:, :-1] == 1).any():
         return None
     bits &= np.uint32(1)
-    ranks: Array = bits.astype(np.float64) @ np.arange(1.0, bits.shape[1] + 1)
+    ranks: Array = (bits * np.arange(1, bits.shape[1] + 1, dtype=np.uint32)).sum(-1, dtype=np.float64)
     return ranks
 
 

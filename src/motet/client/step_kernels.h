@@ -95,6 +95,48 @@ template <class T> inline T sigmoid(T x) { return T(1) / (T(1) + exponential(-x)
 inline double hyperbolic_tangent(double x) { return std::tanh(x); }
 inline float hyperbolic_tangent(float x) { return std::tanh(x); }
 
+// ---- sums, largest and smallest of a row ----
+// Halves are folded into each other: a loop with one result would add its 16 lanes one after another.
+
+struct Sum {
+  template <class V> static V of(V a, V b) { return a + b; }
+};
+struct Largest {
+  template <class V> static V of(V a, V b) { return a > b ? a : b; }
+};
+struct Smallest {
+  template <class V> static V of(V a, V b) { return a < b ? a : b; }
+};
+
+template <class How, int N, class T> inline T halves(const T *each) {
+  if constexpr (N == 1) {
+    return each[0];
+  } else {
+    typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
+    Half a, b;
+    std::memcpy(&a, each, sizeof(Half));
+    std::memcpy(&b, each + N / 2, sizeof(Half));
+    a = How::of(a, b);
+    T left[N / 2];
+    std::memcpy(left, &a, sizeof(Half));
+    return halves<How, N / 2>(left);
+  }
+}
+
+// Of N elements, a multiple of 16.
+template <class How, int N, class T> inline T folded(const T *each) {
+  constexpr int L = Lanes<T>::many;
+  typename Lanes<T>::Vector all, more;
+  std::memcpy(&all, each, sizeof(all));
+  for (int i = L; i < N; i += L) {
+    std::memcpy(&more, each + i, sizeof(more));
+    all = How::of(all, more);
+  }
+  T lanes[L];
+  std::memcpy(lanes, &all, sizeof(all));
+  return halves<How, L>(lanes);
+}
+
 // ---- product of matrices ----
 // c[m, n] = sum over k of a[m, k] b[k, n]; rows of b and c lie along n, with no gaps. A tile of c stays in registers.
 
