@@ -264,7 +264,12 @@ class ArrayCode:
         real = "each"
         if inner and inner[-1].real < inner[-1].extent:  # the padding does not count
             real = f"(i{len(every) - 1} < {inner[-1].real} ? each : {neutral(kind, out.dtype)})"
-        if len(inner) == 1 and inner[0].extent % GRAIN == 0 and inner[0].extent <= _FOLDED and out.dtype.itemsize > 1:
+        if (
+            len(inner) == 1
+            and inner[0].extent % GRAIN == 0
+            and inner[0].extent <= _FOLDED
+            and out.dtype.itemsize > 1
+        ):
             sums = in_halves(inner, [take, f"all[i{len(outer)}] = {real};"], len(outer), kind, kind_of)
         else:
             inside = ["{", take, folded("sum", kind, real, kind_of), "}"]

@@ -31,7 +31,15 @@ def safe_rate(
     loss: Callable[[Vec, Batch], Tensor], w: Vec, batches: Iterable[Batch], penalty: float
 ) -> float:
     """1 / L, where L is the largest curvature of all batches and `penalty`; two digits, so that it can be read."""
-    most = max((curvature(loss, w, b) for b in batches), default=0.0)
+    return rate_on(largest_curvature(loss, w, batches), penalty)
+
+
+def largest_curvature(loss: Callable[[Vec, Batch], Tensor], w: Vec, batches: Iterable[Batch]) -> float:
+    return max((curvature(loss, w, b) for b in batches), default=0.0)
+
+
+def rate_on(most: float, penalty: float) -> float:
+    """The safe rate where the largest curvature is known."""
     if not math.isfinite(most):
         return _SMALLEST
     rate = min(_LARGEST, 1 / max(most + penalty, 1e-12))

@@ -150,7 +150,7 @@ def predictions(folder: Path, side: str) -> dict[str, Predicted]:
     return _read(path, side, path.stat().st_mtime_ns, known)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _read(path: Path, side: str, changed: int, known: str) -> dict[str, Predicted]:
     import pandas as pd
 
