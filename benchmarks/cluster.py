@@ -150,6 +150,7 @@ def study(rounds: int, jobs: str) -> StudyCosts:
     """Forty runs, one after another in the command's own process, or on a cluster."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "motet.cli.main", "compare", "data=digits", f"train.rounds={rounds}"]
+        command += ["train.patience=0"]  # so that all runs take as long, on every machine
         command += ["--methods", METHODS, "--seeds", "0-9", "--jobs", jobs, "--out", out, "--quiet"]
         before, began = processes_below(), time.perf_counter()
         running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
