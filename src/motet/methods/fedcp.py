@@ -12,7 +12,7 @@ from motet.core import NotNegative, Talk, Tree, Turn, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.extra_layers import linear_norm_relu, new_normed_linear
 from motet.parts.features import squared_mmd
-from motet.parts.personal_parts import refuse_without_body
+from motet.parts.personal_parts import refuse_what_follows_head, refuse_without_body
 from motet.vec import Vec
 
 
@@ -36,6 +36,7 @@ class FedCP(FedAvg):
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "divides features between two heads")
+        refuse_what_follows_head(self, "divides features between two heads")
 
     def start(self, turn: Turn) -> Tree | Talk:
         width = self.task.width

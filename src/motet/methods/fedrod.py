@@ -11,7 +11,7 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import Tree, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.personal_parts import refuse_without_linear_head
+from motet.parts.personal_parts import refuse_what_follows_head
 from motet.vec import Vec
 
 _ABSENT = -1e9  # the logarithm of no example, kept finite
@@ -34,7 +34,7 @@ class FedROD(FedAvg):
 
     def check(self) -> None:
         super().check()
-        refuse_without_linear_head(self, "adds a second head to the last layer")
+        refuse_what_follows_head(self, "adds a second head to the last layer")
 
     def unfit_loss(self) -> str:
         loss = self.task.criterion
