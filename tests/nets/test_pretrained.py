@@ -161,7 +161,13 @@ def test_images_go_through_a_pretrained_vit(tmp_path: Path) -> None:
 
 
 def test_texts_for_a_network_of_images_and_too_long_ones_are_refused(bert: Path, tmp_path: Path) -> None:
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8, "patch_size": 4}
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+    }
     transformers.ViTModel(transformers.ViTConfig(**small)).save_pretrained(tmp_path)
     with pytest.raises(NetError, match="(?s)does not take examples of shape.*hint: "):
         build(f"hf:{tmp_path}", {}, (8,), 2, "classes", 0)
