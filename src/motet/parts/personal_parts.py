@@ -51,8 +51,9 @@ class PersonalPart(Method):
 
 
 def own_or(task: Any, own: Vec, shared: Vec) -> Vec:
-    """A client's own model; the shared one while its own is still the initial one, as before its first round."""
-    return own.where((own - task.w0).sq() > 0, shared)
+    """A client's own model, or a part of one; the shared one while its own is still the initial one, as before its first
+    round."""
+    return own.where((own - task.w0.pick(own)).sq() > 0, shared)
 
 
 class OwnModel(Method):
