@@ -51,7 +51,7 @@ class PersonalPart(Method):
 
 
 def own_or(task: Any, own: Vec, shared: Vec) -> Vec:
-    """A client's own model, or a part of one; the shared one while its own is still the initial one, as before its first
+    """A client's own model, or a part of one; the shared one while its own is the initial one, as before its first
     round."""
     return own.where((own - task.w0.pick(own)).sq() > 0, shared)
 
