@@ -159,7 +159,7 @@ def arrays_in(pickled: bytes) -> dict[str, np.ndarray]:
             order = value if value in ("<", ">", "|") else order
             kind = (value if value in _TYPES else "") if _TYPE.fullmatch(value) else kind
         elif isinstance(value, bytes) and kind and fortran is not None:
-            found[name] = array_of(value, np.dtype(kind).newbyteorder(order), whole, fortran)
+            found[name] = array_of(value, np.dtype(order + kind), whole, fortran)
             whole, fortran = [], None
     return found
 
