@@ -117,7 +117,7 @@ def pool_of_texts(reader: Reader, texts: TextSettings, pool: Pool) -> Pool:
     for what in ("target", "client"):
         if texts.column == getattr(reader.how, what):
             raise DataError(
-                f"data.text is {texts.column!r}, the column that says the {what}; expected one of texts to learn from.\n"
+                f"data.text is {texts.column!r}, the column that says the {what}; expected a column of texts.\n"
                 "hint: data.text names another column"
             )
     if others := [c for c in reader.used if c != texts.column]:
