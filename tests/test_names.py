@@ -116,6 +116,11 @@ def test_a_papers_own_method_has_at_most_90_lines_of_code(name: str) -> None:
     assert len(code_lines(METHODS / f"{name}.py")) <= 90
 
 
+def test_half_of_all_methods_have_at_most_30_lines_of_code() -> None:
+    files = [p for p in METHODS.glob("*.py") if p.name != "__init__.py"]
+    assert median(len(code_lines(p)) for p in files) <= 30
+
+
 def test_methods_share_less_than_five_percent_of_their_lines() -> None:
     assert shared([code_lines(p) for p in sorted(METHODS.glob("*.py"))]) < 0.05
 

@@ -274,3 +274,17 @@ def test_what_cannot_be_attacked_is_refused_in_words(tmp_path: Path) -> None:
         "personal models"
     }  # local has no average and no global model
     assert "model of the form" in found["skipped"]["inversion"]
+
+
+def test_an_input_of_a_network_with_torchs_quick_attention_can_be_searched() -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+    task = Task(Attention(), "classes", 2)
+    update = task.w0.map(lambda a, _: torch.ones_like(a))
+    assert torch.isfinite(inversion.searched(task, task.w0, update, (3, 4))).all()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
 
 from motet import nets
 from motet.client import Batch, Task
@@ -25,6 +28,22 @@ def test_the_rate_is_one_over_the_largest_curvature_with_the_penalty() -> None:
     w = Vec(a=torch.zeros(1))
     assert safe_rate(squares, w, [flat, steep], 0.0) == pytest.approx(0.12)  # 1 / 8, two digits
     assert safe_rate(squares, w, [flat, steep], 2.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("rate", [safe_rate, safe_adam_rate])
+def test_attention_by_torchs_quick_kernel_has_a_curvature_too(rate: Callable[..., float]) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.attention(x, x, x, need_weights=False)[0].mean(1))
+
+    torch.manual_seed(0)
+    task, batch = Task(Attention(), "classes", 3), Batch.of(torch.randn(4, 5, 8), torch.arange(4) % 3)
+    assert 1e-6 < rate(task.loss, task.w0, [batch], 0.0) < 1.0
 
 
 def test_a_rate_has_bounds() -> None:

@@ -90,3 +90,37 @@ def test_what_is_lacking_is_named(brca: Path, isic: Path) -> None:
     split.write_text("pid,fold,fold2\np0,train,first_0\n")
     with pytest.raises(DataError, match="fold2 of .* says 'first'; expected train_CENTRE or test_CENTRE"):
         read(str(brca))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("p3,53,1,1,103", "p3,,1,1,103", "(?s)column age .* without a number.*hint: "),
+        ("p3,53,1,1,103", "p3,53,1,1,", "column T .* without a number"),
+        (
+            "p3,53,1,1,103",
+            "p3,53,1,1,-103",
+            "T of .* must be 0 or more",
+        ),  # its sign would say that nobody died
+        ("p3,53,1,1,103", "p3,53,1,2,103", "E 0 .* or 1"),
+        ("p3,53,1,1,103", "p2,53,1,1,103", "a pid stands in two rows"),
+        ("p", "q", "no pid of the table of parts"),
+    ],
+)
+def test_patients_whose_cells_mean_nothing_are_refused(brca: Path, old: str, new: str, message: str) -> None:
+    text = (brca / "brca.csv").read_text()
+    assert old in text
+    (brca / "brca.csv").write_text(text.replace(old, new).replace("qid", "pid"))
+    with pytest.raises(DataError, match=message):
+        read(str(brca))
+
+
+def test_a_row_without_a_centre_and_images_without_classes_are_refused(brca: Path, isic: Path) -> None:
+    table = brca / "dataset_creation_scripts" / "train_test_split.csv"
+    table.write_text(table.read_text().replace("train_1", "train"))
+    with pytest.raises(DataError, match="names no centre"):
+        read(str(brca))
+    table = isic / "dataset_creation_scripts" / "train_test_split"
+    table.write_text(table.read_text().replace("ISIC_1,1,", "ISIC_1,,"))
+    with pytest.raises(DataError, match="a class 0, 1, 2"):
+        read(str(isic))

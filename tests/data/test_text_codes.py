@@ -90,6 +90,18 @@ def test_a_column_of_text_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load(str(news(tmp_path)), options(text="body"))
 
 
+@pytest.mark.parametrize("column", ["topic", "publisher"])
+def test_the_target_or_the_client_as_text_is_refused(tmp_path: Path, column: str) -> None:
+    with pytest.raises(DataError, match=f"(?s)data.text is '{column}'.*says the .*hint: "):
+        load(str(news(tmp_path)), options(text=column))
+
+
+@pytest.mark.parametrize("tokenizer", ["words", "hash"])
+def test_a_column_without_a_word_is_refused(tmp_path: Path, tokenizer: str) -> None:
+    with pytest.raises(DataError, match="(?s)no row has a word in the column 'text'.*hint: "):
+        load(str(news(tmp_path, text="?!")), options(tokenizer=tokenizer))
+
+
 def test_a_table_of_texts_is_classified_end_to_end(tmp_path: Path) -> None:
     run = motet.run(
         data=options() | {"name": str(news(tmp_path))}, method={"name": "fedavg", "lr": 0.5}, rounds=12, seed=0,

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from motet.client import Batch
+from motet.client import Batch, Task
+from motet.client.losses import Criterion
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
 from motet.methods.apfl import APFL
@@ -57,6 +59,35 @@ def test_halves_share_no_row_unless_there_is_one_row() -> None:
     assert first.live.tolist() == [1, 0, 1, 0] and second.live.tolist() == [0, 1, 0, 0]
     first, second = halves(Batch(x, x[:, 0], torch.tensor([1.0, 0.0, 0.0, 0.0])))
     assert first.live.tolist() == second.live.tolist() == [1, 0, 0, 0]
+
+
+def frozen_sum() -> nn.Linear:
+    layer = nn.Linear(4, 1, bias=False).requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    return layer
+
+
+def outputs_alone(z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return z
+
+
+@engines
+def test_dropout_is_no_part_of_perfedavgs_difference_of_gradients(engine: Any) -> None:
+    # The loss is the output, which is linear in w: there is no curvature, and HF is FO. Gradients under two draws
+    # differ by about their own size, of which a division by 2 delta makes 500 times as much.
+    net = nn.Sequential(nn.Linear(1, 4, bias=False), nn.Dropout(0.5), frozen_sum())
+    task = Task(net, "numbers", 1, criterion=Criterion("squared", own=outputs_alone))
+    found = [after(PerFedAvg(task, inner_lr=0.05, delta=d, batch=1), engine(TWO), 2) for d in (0.0, 1e-3)]
+    assert apart(*found) < 1e-3 < apart(task.w0, found[0])
+
+
+@engines
+def test_frozen_layers_can_be_used_after_steps_that_take_derivatives(engine: Any) -> None:
+    # Each thread copies the network when it first needs it, here inside of PerFedAvg's derivative. Frozen weights stay
+    # in the copy, and must not be part of a derivative that has ended.
+    task = Task(nn.Sequential(nn.Linear(1, 4), frozen_sum()), "numbers", 1)
+    found = [after(PerFedAvg(task, delta=d), engine(TWO), 1) for d in (1e-3, 0.0, 1e-3)]
+    assert apart(found[0], found[2]) == 0
 
 
 def test_perfedavg_adapts_by_epochs_or_by_steps_and_not_in_what_it_sends() -> None:

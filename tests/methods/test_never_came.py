@@ -12,6 +12,8 @@ from motet.core import Turn
 from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
+from motet.methods.fedcp import FedCP
+from motet.methods.fedrod import FedROD
 from motet.runs.recipe import method_class
 from motet.vec import Vec, leaves
 from rounds import apart, turn
@@ -20,16 +22,44 @@ AWAY = "c11"
 WITH_A_MEAN = ("ditto", "apfl", "mrmtl", "pfedme", "fedala", "fedamp", "fedfomo", "fedsoft", "l2gd")
 
 
+def without_one(method: Any, here: Any) -> Any:
+    """The server's state after two rounds in which one client took no part."""
+    state = start(here, method, turn(here, -1))
+    there = [c for c in here.clients if c != AWAY]
+    for number in range(2):
+        state = play(here, method, state, Turn(number, there, here.clients, number + 1))
+    return state
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap])
+def test_a_client_that_never_came_uses_the_generic_head_of_fedrod_alone(
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    method, here = FedROD(task), engine(clients_data)
+    state = without_one(method, here)
+    w, h = dict(here.personal_models(method, state, turn(here, 1)))[AWAY]
+    x = clients_data[AWAY].test.x
+    torch.testing.assert_close(method.both_heads(Vec(w), Vec(h), x), task.predict(state, x))
+
+
+@pytest.mark.parametrize("engine", [Loop, Vmap])
+def test_a_client_that_never_came_uses_the_global_head_of_fedcp_twice(
+    engine: Any, task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    method, here = FedCP(task), engine(clients_data)
+    state = without_one(method, here)
+    used = dict(here.personal_models(method, state, turn(here, 1)))
+    (w, _, g, _), (other, *_) = used[AWAY], used["c05"]
+    assert apart(Vec(w).pick(task.head), Vec(g)) == 0 < apart(Vec(other).pick(task.head), Vec(g))
+
+
 @pytest.mark.parametrize("engine", [Loop, Vmap])
 @pytest.mark.parametrize("name", WITH_A_MEAN)
 def test_a_client_that_never_came_uses_the_shared_model(
     name: str, engine: Any, task: Task, clients_data: dict[str, ClientData]
 ) -> None:
     method, here = method_class(name)(task), engine(clients_data)
-    state = start(here, method, turn(here, -1))
-    there = [c for c in here.clients if c != AWAY]
-    for number in range(2):
-        state = play(here, method, state, Turn(number, there, here.clients, number + 1))
+    state, there = without_one(method, here), [c for c in here.clients if c != AWAY]
     used = dict(here.personal_models(method, state, turn(here, 1)))
     model = Vec(used[AWAY][0])
     assert apart(model, task.w0) > 0, "not the initial weights"

@@ -131,6 +131,7 @@ def test_batch_norm_of_a_frozen_encoder_stays_as_in_use_and_is_not_sent(statisti
     [
         ({"train": "lora", "adapt": ["quary"]}, "(?s)no linear layer of that name.*hint: it has .*query"),
         ({"train": "lora", "rank": 0}, "(?s)rank 0.*hint: "),
+        ({"adapt": ["query"]}, "(?s)net.train is head: only lora has adapters.*hint: "),
     ],
 )
 def test_bad_adapters_are_refused_before_training(bert: Path, options: dict[str, Any], message: str) -> None:
@@ -157,6 +158,29 @@ def test_images_go_through_a_pretrained_vit(tmp_path: Path) -> None:
     transformers.ViTModel(config).save_pretrained(tmp_path)
     net = build(f"hf:{tmp_path}", {}, (3, 8, 8), 5, "classes", 0)
     assert net(torch.zeros(2, 3, 8, 8)).shape == (2, 5) and sizes(net)[0] == 16 * 5 + 5
+
+
+def test_texts_for_a_network_of_images_and_too_long_ones_are_refused(bert: Path, tmp_path: Path) -> None:
+    small = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 8,
+        "patch_size": 4,
+    }
+    transformers.ViTModel(transformers.ViTConfig(**small)).save_pretrained(tmp_path)
+    with pytest.raises(NetError, match="(?s)does not take examples of shape.*hint: "):
+        build(f"hf:{tmp_path}", {}, (8,), 2, "classes", 0)
+    with pytest.raises(NetError, match="(?s)does not take examples of shape.*hint: .*data.text_length"):
+        build(f"hf:{bert}", {}, (999,), 2, "classes", 0)
+
+
+def test_codes_that_a_pretrained_network_does_not_know_are_refused(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "news.csv").write_text("text,topic\nw1 w2,a\n")
+    data = {"name": str(tmp_path / "news.csv"), "target": "topic", "text": "text"}
+    for tokenizer in ({}, {"tokenizer": "hash"}):
+        with pytest.raises(motet.MotetError, match="(?s)has learned other codes.*hint: data.tokenizer="):
+            motet.run(data=data | tokenizer, net=f"hf:{bert}", method="fedavg", rounds=1, out=tmp_path / "r")
 
 
 def test_adapters_are_learned_and_bytes_are_theirs_alone(bert: Path, tmp_path: Path) -> None:

@@ -36,6 +36,47 @@ class ConvolutionLast(nn.Module):
         return self.head(self.body(x).relu()[..., None])[..., 0]
 
 
+class Bounded(HeadFirst):
+    """Something follows the head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 3 * super().forward(x).tanh()
+
+
+class TwoHeads(HeadFirst):
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__(shape, outputs)
+        self.other = nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.body(x).relu()) + super().forward(x)
+
+
+class HeadOfPositions(nn.Module):
+    """The head sees several rows of features for each example."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(1, 4), nn.Linear(4, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x[..., None]).relu()).mean(1)
+
+
+class BareWeights(nn.Module):
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(shape[0], outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+class Pair(HeadFirst):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return super().forward(x), x
+
+
 def test_the_head_is_the_layer_that_runs_last_also_where_it_was_defined_first() -> None:
     task = Task(build(name_of(HeadFirst), {}, (3,), 2, "classes", 0), "classes", 2)
     assert task.head == ("head.weight", "head.bias") and task.body == ("body.weight", "body.bias")
@@ -54,6 +95,35 @@ def test_a_method_that_needs_a_linear_head_refuses_others_before_training(
         motet.run(
             data={"name": "wine", "clients": 2}, net=ConvolutionLast, method=method, rounds=1, out=tmp_path
         )
+
+
+@pytest.mark.parametrize("net", [Bounded, TwoHeads, HeadOfPositions])
+@pytest.mark.parametrize("method", ["fedrod", "fedcp", "gpfl", "feddbe", "grouptune"])
+def test_a_method_that_uses_the_head_alone_refuses_a_network_that_does_more_behind_it(
+    net: type[nn.Module], method: str, tmp_path: Path
+) -> None:
+    # It would train and score other predictions than the network's.
+    with pytest.raises(MethodUnfit, match=r"(?s)last layer.*hint: "):
+        motet.run(data={"name": "wine", "clients": 2}, net=net, method=method, rounds=1, out=tmp_path)
+
+
+@pytest.mark.parametrize("net", [HeadOfPositions, BareWeights])
+@pytest.mark.parametrize("method", ["fedrod", "feddbe", "moon", "knnper", "perfcl", "fedproto", "fedpac"])
+def test_a_head_that_does_not_see_one_row_of_features_is_refused_where_they_are_compared(
+    net: type[nn.Module], method: str, tmp_path: Path
+) -> None:
+    with pytest.raises(MethodUnfit, match=r"(?s)hint: "):
+        motet.run(data={"name": "wine", "clients": 2}, net=net, method=method, rounds=1, out=tmp_path)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "moon", "fedproto", "fenda"])
+def test_other_methods_take_a_network_that_does_more_behind_its_head(method: str, tmp_path: Path) -> None:
+    motet.run(data={"name": "wine", "clients": 2}, net=Bounded, method=method, rounds=1, out=tmp_path)
+
+
+def test_a_network_that_returns_several_tensors_is_refused_with_a_hint() -> None:
+    with pytest.raises(motet.MotetError, match=r"(?s)returns a tuple; expected one tensor.*hint: "):
+        build(name_of(Pair), {}, (3,), 2, "classes", 0)
 
 
 def test_prototypes_need_classes_and_a_body() -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from motet.audits.attack_figures import Figure, clopper_pearson
 from motet.audits.recorded_replies import Recorder
@@ -103,7 +104,10 @@ def searched(task: Task, w: Vec, update: Vec, shape: Sequence[int]) -> Tensor:
     names = [k for k in update if k not in task.norms]
     goal = torch.cat([-update[k].reshape(-1) for k in names])
     generator = torch.Generator().manual_seed(0)
-    with torch.enable_grad():
+    with (
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):  # torch's quick attention can be derived once only
         x = torch.randn(1, *shape, generator=generator).mul_(0.1).requires_grad_()
         weights = {k: v.detach().clone().requires_grad_(k in names) for k, v in w.items()}
         steps = torch.optim.Adam([x], lr=0.1)

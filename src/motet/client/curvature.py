@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from motet.client.batchnorm import statistics, training_mode
 from motet.client.data import Batch, hashes
@@ -82,7 +83,8 @@ def slopes_at(
     still = statistics(w)
     u = w.map(lambda a, _: a.clone())
     params = [a.requires_grad_(True) for k, a in u.items() if k not in still]
-    with torch.enable_grad(), training_mode():
+    # torch's quick kernels of attention can be derived once only.
+    with torch.enable_grad(), training_mode(), sdpa_kernel(SDPBackend.MATH):
         value = loss(u, batch)
         slopes = torch.autograd.grad(value, params, create_graph=True, allow_unused=True)
     used = [(p, g) for p, g in zip(params, slopes, strict=True) if g is not None and g.requires_grad]

@@ -89,6 +89,17 @@ def draws_here() -> Draws | None:
     return getattr(_thread, "draws", None)
 
 
+def drawn_alike(f: Callable[[Any], Any], *given: Any) -> list[Any]:
+    """f of each of these, all with the same draws: their difference then shows what was given, and not chance."""
+    draws, found = draws_here(), []
+    before = draws.many if draws else 0
+    for one in given:
+        if draws:
+            draws.many = before
+        found.append(f(one))
+    return found
+
+
 def generators(x: Tensor) -> tuple[Any, ...]:
     """The states of the generators that a network could draw from unseen: NumPy's, Python's and torch's.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 
 from motet.client.activations import zero_masks
@@ -243,7 +244,8 @@ class Task:
         nets: dict[torch.device, ThreadNet] = vars(self._own).setdefault("nets", {})
         device = here()
         if device not in nets:
-            with _disable_current_modes():  # a recording may be going on, and the copy is no part of it
+            # A recording or a derivative may be going on. The copy is no part of it: its frozen weights stay.
+            with _disable_current_modes(), temporarily_clear_interpreter_stack():
                 net = copy.deepcopy(self.net)
                 move_attributes(net, device)
                 nets[device] = ThreadNet(net, tuple(self._w0[CPU]), self.statistics)

@@ -281,21 +281,41 @@ def last_layer(net: nn.Module, trained: Sequence[str]) -> tuple[str, ...]:
 
 
 @contextmanager
-def find_last_run(net: nn.Module, outputs: int) -> Iterator[None]:
-    """Inside, the network runs once; then it knows its last layer also where that was not defined last."""
+def find_last_run(net: nn.Module, outputs: int) -> Iterator[list[Tensor]]:
+    """Inside, the network runs once, and its scores are put into the list; then it knows its last layer also where that
+    was not defined last (`runs_last`), whether what it returns is just what that layer gives (`ends_in_head`), and
+    whether the layer sees one row of features for each example (`head_sees_rows`)."""
     order: list[str] = []
+    seen: dict[str, tuple[Tensor | None, Tensor]] = {}
+    scores: list[Tensor] = []
+
+    def note(name: str) -> Any:
+        def finished(_: nn.Module, given: Any, found: Any) -> None:
+            seen[name] = given[0] if given else None, found
+
+        return finished
+
     hooks = [
-        module.register_forward_pre_hook(lambda _, given, name=name: order.append(name))
+        hook
         for name, module in net.named_modules()
         if any(p.requires_grad for p in module.parameters(recurse=False))
+        for hook in (
+            module.register_forward_pre_hook(lambda _, given, name=name: order.append(name)),
+            module.register_forward_hook(note(name)),
+        )
     ]
     try:
-        yield
+        yield scores
     finally:
         for hook in hooks:
             hook.remove()
+    known: Any = net
+    known.ends_in_head = known.head_sees_rows = False
     if order and isinstance(last := net.get_submodule(order[-1]), nn.Linear) and last.out_features == outputs:
-        net.runs_last = order[-1]  # type: ignore[assignment]
+        features, found = seen[order[-1]]
+        known.runs_last, known.head_sees_rows = order[-1], features is not None and features.ndim == 2
+        # The same tensor or a view of it: nothing was computed behind the layer.
+        known.ends_in_head = known.head_sees_rows and scores[0].data_ptr() == found.data_ptr()
 
 
 def check_net(net: nn.Module) -> None:

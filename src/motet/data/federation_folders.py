@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import pickletools
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,8 @@ import numpy as np
 from motet.data.federated import PARTS, DataError, Pool
 from motet.data.files.local_files import reading
 
-_TYPES = ("f4", "f8", "i8", "i4", "u1", "f2")
+_TYPE = re.compile(r"[a-zA-Z]\d+")  # what numpy calls types
+_TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 _SQUARE = 784  # numbers of an image of 28 x 28, as LEAF writes them
 Rows = tuple[str, int, np.ndarray, np.ndarray]  # client, part, x and y
 
@@ -35,6 +37,7 @@ def load(
     found = list(leaf_rows(folder) if holds_leaf(folder) else pfllib_rows(folder))
     if not found:
         raise DataError(f"{path} has no rows.\nhint: LEAF's files are *.json with users and user_data")
+    check_rows(path, found)
     names = tuple(sorted({client for client, *_ in found}))
     place = {name: i for i, name in enumerate(names)}
     x, y = (np.concatenate([rows[k] for rows in found]) for k in (2, 3))
@@ -47,6 +50,20 @@ def load(
         raise DataError(f"the targets in {path} are no whole numbers.\nhint: data.classes=false")
     known = tuple(str(k) for k in range(int(y.max()) + 1))
     return Pool(x, y.astype(np.int64), "classes", known, (), owner, names, part, scaling="none")
+
+
+def check_rows(path: str, found: list[Rows]) -> None:
+    """All clients' rows must fit together, and each row to its target."""
+    first, shape = found[0][0], found[0][2].shape[1:]
+    for client, _, x, y in found:
+        if y.ndim != 1 or len(x) != len(y):
+            raise DataError(
+                f"{path}, {client}: x has shape {x.shape} and y {y.shape}; expected one target for each row"
+            )
+        if x.shape[1:] != shape:
+            raise DataError(
+                f"{path}: rows of {client} have shape {x.shape[1:]}, and those of {first} {shape}; expected one shape"
+            )
 
 
 def holds_federation(path: Path) -> bool:
@@ -70,25 +87,35 @@ def leaf_rows(folder: Path) -> Iterator[Rows]:
                 content = json.loads(file.read_text("utf8"))
             if not isinstance(content, dict) or "user_data" not in content:
                 continue
-            for user, rows in content["user_data"].items():
-                if len(rows["y"]):
-                    yield (
-                        str(user),
-                        part,
-                        leaf_features(rows["x"], file, user),
-                        np.asarray(rows["y"], np.float64),
-                    )
+            for user, rows in leaf_users(content["user_data"], file):
+                y = leaf_numbers(rows["y"], file, user, "y", np.float64)
+                if len(y):
+                    yield user, part, leaf_features(rows["x"], file, user), y
+
+
+def leaf_users(users: Any, file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for user, rows in users.items() if isinstance(users, dict) else [("user_data", users)]:
+        if not isinstance(rows, dict) or not {"x", "y"} <= set(rows):
+            raise DataError(
+                f'{file}, {user}: expected {{"x": rows, "y": targets}}, as LEAF has for each user'
+            )
+        yield str(user), rows
 
 
 def leaf_features(x: list[Any], file: Path, user: str) -> np.ndarray:
+    found = leaf_numbers(x, file, user, "x", np.float32)
+    return found.reshape(-1, 1, 28, 28) if found.ndim == 2 and found.shape[1] == _SQUARE else found
+
+
+def leaf_numbers(given: list[Any], file: Path, user: str, what: str, kind: Any) -> np.ndarray:
     try:
-        found = np.asarray(x, np.float32)
+        return np.asarray(given, kind)
     except (TypeError, ValueError) as e:
+        rows = "rows of numbers of one length" if what == "x" else "numbers"
         raise DataError(
-            f"{file}, user {user}: x holds no rows of numbers of one length.\n"
+            f"{file}, user {user}: {what} holds no {rows}.\n"
             "hint: texts of LEAF are read from a table: write one row per text, and data.text=COLUMN"
         ) from e
-    return found.reshape(-1, 1, 28, 28) if found.ndim == 2 and found.shape[1] == _SQUARE else found
 
 
 # ---- PFLlib ----
@@ -99,8 +126,6 @@ def pfllib_rows(folder: Path) -> Iterator[Rows]:
     width = max((len(f.stem) for _, f in files), default=1)
     for part, file in sorted(files):
         x, y = two_arrays(file)
-        if len(x) != len(y):
-            raise DataError(f"{file} has {len(x)} examples and {len(y)} targets")
         yield f"client-{file.stem:>0{width}}", PARTS.index(part), x.astype(np.float32), y
 
 
@@ -109,30 +134,41 @@ def two_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "no .npz file"), zipfile.ZipFile(path) as archive:
         raw = archive.read("data.npy")
         found = arrays_in(raw[10 + int.from_bytes(raw[8:10], "little") :])
-    if len(found) != 2:
+    if set(found) != {"x", "y"}:
         raise DataError(
-            f"{path} holds {len(found)} arrays that can be read without running code; expected x and y.\n"
+            f"{path} holds {len(found)} arrays x or y that can be read without running code; expected both.\n"
             "hint: write them as numpy arrays: {'x': float32, 'y': int64}"
         )
-    return found[0], found[1]
+    return found["x"], found["y"]
 
 
-def arrays_in(pickled: bytes) -> list[np.ndarray]:
-    """The arrays whose bytes a pickle holds; each is preceded by its shape and its type."""
-    found: list[np.ndarray] = []
+def arrays_in(pickled: bytes) -> dict[str, np.ndarray]:
+    """The arrays x and y whose bytes a pickle holds. Before its bytes, an array has its name in the dict, its shape,
+    its type, the order of a number's bytes, and whether the first index runs fastest (Fortran's order)."""
+    found: dict[str, np.ndarray] = {}
     whole: list[int] = []
-    kind = ""
-    for _, value, _ in pickletools.genops(pickled):
-        if isinstance(value, int) and not isinstance(value, bool):
+    name = kind = ""
+    order, fortran = "<", None
+    for code, value, _ in pickletools.genops(pickled):
+        if code.name in ("NEWTRUE", "NEWFALSE"):
+            fortran = code.name == "NEWTRUE"
+        elif isinstance(value, int) and not isinstance(value, bool):
             whole.append(value)
-        elif isinstance(value, str) and value in _TYPES:
-            kind = value
-        elif isinstance(value, bytes) and kind and len(value) > 1:
-            many = len(value) // np.dtype(kind).itemsize
-            shape = next((s for s in shapes(whole) if math.prod(s) == many), (many,))
-            found.append(np.frombuffer(value, f"<{kind}" if kind != "u1" else "u1").reshape(shape))
-            whole = []
+        elif isinstance(value, str):
+            name = value if value in ("x", "y") else name
+            order = value if value in ("<", ">", "|") else order
+            kind = (value if value in _TYPES else "") if _TYPE.fullmatch(value) else kind
+        elif isinstance(value, bytes) and kind and fortran is not None:
+            found[name] = array_of(value, np.dtype(order + kind), whole, fortran)
+            whole, fortran = [], None
     return found
+
+
+def array_of(raw: bytes, kind: np.dtype[Any], numbers: list[int], fortran: bool) -> np.ndarray:
+    """The array of these bytes; its shape is among the pickle's numbers."""
+    flat = np.frombuffer(raw, kind).astype(kind.newbyteorder("="))
+    shape = next((s for s in shapes(numbers) if math.prod(s) == len(flat)), (len(flat),))
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def shapes(numbers: list[int]) -> Iterator[tuple[int, ...]]:

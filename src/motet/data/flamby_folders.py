@@ -44,6 +44,8 @@ def load(
     said = split["fold2"].astype(str).str.partition("_")
     if bad := sorted(set(said[0]) - {"train", "test"}):
         raise DataError(f"fold2 of {path} says {bad[0]!r}; expected train_CENTRE or test_CENTRE")
+    if (said[2] == "").any():
+        raise DataError(f"fold2 of {path} names no centre in a row; expected train_CENTRE or test_CENTRE")
     split = split.assign(part=said[0].map(PARTS.index), centre=said[2])
     return images(folder, split, size, grey) if "image" in split else patients(folder, split)
 
@@ -75,10 +77,15 @@ def patients(folder: Path, split: pd.DataFrame) -> Pool:
         raise DataError(
             f"{folder} has no table with the columns {', '.join(sorted(_COLUMNS))}, as brca.csv has"
         )
-    rows = found.merge(split[["pid", "part", "centre"]], on="pid", how="inner", validate="one_to_one")
+    found, split = (t.assign(pid=t["pid"].astype(str)) for t in (found, split))
+    for table in (found, split):
+        if table["pid"].duplicated().any():
+            raise DataError(
+                f"a pid stands in two rows of a table in {folder}; expected one row for each patient"
+            )
+    rows = found.merge(split[["pid", "part", "centre"]], on="pid", how="inner")
+    check_patients(folder, rows)
     table = rows.drop(columns=[*_COLUMNS, "part", "centre"])
-    if wrong := [str(c) for c in table if table[c].dtype.kind not in "fiub"]:
-        raise DataError(f"column {wrong[0]} of {folder} holds text; expected numbers")
     names, owner = np.unique(rows["centre"].to_numpy(str), return_inverse=True)
     columns = tuple(Column(str(c), "flag" if set(table[c]) <= {0, 1} else "number") for c in table)
     y = survival_target(rows["T"].to_numpy(), rows["E"].to_numpy() == 1)
@@ -86,8 +93,34 @@ def patients(folder: Path, split: pd.DataFrame) -> Pool:
     return Pool(x, y, "survival", (), columns, owner, tuple(map(str, names)), part)
 
 
+def check_patients(folder: Path, rows: pd.DataFrame) -> None:
+    """Every cell must be a number, times 0 or more, and events 0 or 1: the sign of a target says whether it is one."""
+    if rows.empty:
+        raise DataError(f"no pid of the table of parts in {folder} is one of the table of patients")
+    table = rows.drop(columns=["pid", "part", "centre"])
+    if wrong := [str(c) for c in table if table[c].dtype.kind not in "fiub"]:
+        raise DataError(f"column {wrong[0]} of {folder} holds text; expected numbers")
+    if wrong := [str(c) for c in table if not np.isfinite(table[c].to_numpy(np.float64)).all()]:
+        raise DataError(
+            f"column {wrong[0]} of {folder} has cells without a number.\n"
+            "hint: join both tables and read one: data=patients.csv data.missing=mean"
+        )
+    if (table["T"] < 0).any() or not table["E"].isin([0, 1]).all():
+        raise DataError(f"T of {folder} must be 0 or more, and E 0 (last seen alive) or 1 (died)")
+
+
+def check_targets(folder: Path, split: pd.DataFrame) -> None:
+    """Classes must be whole numbers."""
+    y = split.get("target")
+    if y is None or y.dtype.kind not in "fiu" or not (y.ge(0) & y.mod(1).eq(0)).all():
+        raise DataError(
+            f"the table of {folder} needs a column target with a class 0, 1, 2, ... for each image"
+        )
+
+
 def images(folder: Path, split: pd.DataFrame, size: int, grey: bool) -> Pool:
     """Images and their classes."""
+    check_targets(folder, split)
     there = {f.stem: f for f in sorted(folder.rglob("*.jpg"))}
     files = [there.get(str(name)) for name in split["image"]]
     if lacking := [str(n) for n, f in zip(split["image"], files, strict=True) if f is None]:

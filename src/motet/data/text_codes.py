@@ -80,6 +80,10 @@ def text_pool(texts: Sequence[str], how: TextSettings, pool: Pool) -> Pool:
     reading = pool.reading | {
         "text": {"column": how.column, "length": how.length, "vocabulary": how.vocabulary}
     }
+    if not any(words_of(text) for text in texts):
+        raise DataError(
+            f"no row has a word in the column {how.column!r}.\nhint: data.text names a column of texts"
+        )
     if how.tokenizer not in ("words", "hash"):
         reader = PretrainedTokenizer(how.tokenizer)
         reading["text"] |= {"tokenizer": how.tokenizer}

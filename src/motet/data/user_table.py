@@ -114,6 +114,12 @@ def pool_of_texts(reader: Reader, texts: TextSettings, pool: Pool) -> Pool:
     """The pool with the words of a column as its examples."""
     table = reader.table
     texts.check(list(table.frame.columns))
+    for what in ("target", "client"):
+        if texts.column == getattr(reader.how, what):
+            raise DataError(
+                f"data.text is {texts.column!r}, the column that says the {what}; expected a column of texts.\n"
+                "hint: data.text names another column"
+            )
     if others := [c for c in reader.used if c != texts.column]:
         reader.notes.append(
             f"the texts of {texts.column!r} are learned from, and not {', '.join(map(repr, others))}"

@@ -12,7 +12,7 @@ from motet.core import NotNegative, Talk, Tree, Turn, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.extra_layers import linear_norm_relu, new_normed_linear
 from motet.parts.features import squared_mmd
-from motet.parts.personal_parts import refuse_without_body
+from motet.parts.personal_parts import own_or, refuse_what_follows_head, refuse_without_body
 from motet.vec import Vec
 
 
@@ -25,7 +25,7 @@ class FedCP(FedAvg):
     g fixed. lam times the squared distance (MMD) holds the features of a minibatch to those of the received body. The
     server averages body, policy network and personal heads: this is the next g, and clients keep their own h.
     Differs from the paper: r is a softmax without the Gumbel softmax's noise. The authors' code sends the mean of g
-    and h in place of h.
+    and h in place of h. A client that never took part has no h of its own and uses g for both.
     """
 
     beyond_budget = "a network beside the model is trained in a way that is not checked"
@@ -36,6 +36,7 @@ class FedCP(FedAvg):
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "divides features between two heads")
+        refuse_what_follows_head(self, "divides features between two heads")
 
     def start(self, turn: Turn) -> Tree | Talk:
         width = self.task.width
@@ -78,7 +79,9 @@ class FedCP(FedAvg):
 
     def personal(self, sent: Vec, h: Vec, data: Data) -> Callable[[Tensor], Tensor]:
         w, policy = sent.split("w", "policy")
-        return partial(self.scores, Vec(w | h), policy, w.pick(self.task.head), self.condition(h))
+        g = w.pick(self.task.head)
+        h = own_or(self.task, h, g)
+        return partial(self.scores, Vec(w | h), policy, g, self.condition(h))
 
     def scores(self, w: Vec, policy: Vec, g: Vec, v: Tensor, x: Tensor) -> Tensor:
         return self.scores_from(w, policy, g, v, x)[0]

@@ -12,6 +12,7 @@ from motet.client import Batch, Data
 from motet.core import NotNegative, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.features import features
+from motet.parts.personal_parts import refuse_what_follows_head
 from motet.parts.prototypes import MeasuredFeatures
 from motet.vec import Vec
 
@@ -31,6 +32,10 @@ class FedDBE(MeasuredFeatures, FedAvg):
     strength = "kappa"
     measuring = ("mean_features",)
     kappa: NotNegative = 1.0  # pull of mean features to those of all clients; the paper: 1 to 200
+
+    def check(self) -> None:
+        super().check()
+        refuse_what_follows_head(self, "adds a vector to the features that the last layer sees")
 
     def start(self, turn: Turn) -> Tree | Talk:
         return {"w": self.task.w0, "z": torch.zeros(self.task.width), "known": torch.tensor(0.0)}

@@ -11,7 +11,7 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import Tree, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.personal_parts import refuse_without_linear_head
+from motet.parts.personal_parts import own_or, refuse_what_follows_head
 from motet.vec import Vec
 
 _ABSENT = -1e9  # the logarithm of no example, kept finite
@@ -27,14 +27,14 @@ class FedROD(FedAvg):
     A network of one layer has no body: the heads then see the examples themselves. Targets that are
     numbers have no classes to balance.
     Differs from the paper: both heads have one learning rate, and classes that a client lacks get a large
-    negative number in place of log 0.
+    negative number in place of log 0. A client that never took part uses the generic head alone.
     """
 
     beyond_budget = "numbers of rows of each class are in the loss"
 
     def check(self) -> None:
         super().check()
-        refuse_without_linear_head(self, "adds a second head to the last layer")
+        refuse_what_follows_head(self, "adds a second head to the last layer")
 
     def unfit_loss(self) -> str:
         loss = self.task.criterion
@@ -68,7 +68,7 @@ class FedROD(FedAvg):
         return torch.where(count > 0, torch.log(torch.where(count > 0, count, 1.0)), _ABSENT)
 
     def personal(self, w: Vec, h: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.both_heads, w, h)
+        return partial(self.both_heads, w, own_or(self.task, h, 0 * h))
 
     def both_heads(self, w: Vec, h: Vec, x: Tensor) -> Tensor:
         generic, z = self.task.predict_from(w, x)

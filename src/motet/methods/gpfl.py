@@ -14,7 +14,7 @@ from motet.client.losses import Criterion
 from motet.core import NotNegative, Talk, Tree, Turn, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.extra_layers import linear_relu_norm, new_embedding, new_normed_linear
-from motet.parts.personal_parts import refuse_without_body, without_classes
+from motet.parts.personal_parts import refuse_what_follows_head, refuse_without_body, without_classes
 from motet.vec import Vec
 
 _SMALL = 0.1  # first scale of gamma and beta
@@ -43,6 +43,7 @@ class GPFL(FedAvg):
     def check(self) -> None:
         super().check()
         refuse_without_body(self, "turns features that the layers before the last make")
+        refuse_what_follows_head(self, "turns features that the last layer sees")
 
     def unfit_loss(self) -> str:
         return without_classes(self, "it has an embedding for each class")

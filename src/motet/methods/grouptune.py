@@ -13,6 +13,7 @@ from motet.client import Batch, Data
 from motet.core import Positive, Tree
 from motet.methods.pfa import PFA
 from motet.parts.features import seen_by_head
+from motet.parts.personal_parts import refuse_what_follows_head
 from motet.vec import Vec
 
 
@@ -32,6 +33,10 @@ class GroupTune(PFA):
     strength = "tune"
     tune: Annotated[int, ">= 0"] = 8  # most epochs in which the head is tuned at home; 0 = PFA
     tune_rate: Positive = 0.2  # learning rate of the head at home, as a share of lr
+
+    def check(self) -> None:
+        super().check()
+        refuse_what_follows_head(self, "tunes the last layer on features")
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, Vec(w | self.tuned_head(w, data)))

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
+from motet.client.dropout import drawn_alike
 from motet.core import Count, NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
@@ -48,8 +49,9 @@ class PerFedAvg(FedAvg):
         D, D_ = halves(batch)
         g = slope(at - self.inner_lr * slope(at, D), D_)
         if self.delta:
-            bent = (slope(at + self.delta * g, D) - slope(at - self.delta * g, D)) / (2 * self.delta)
-            g = g - self.inner_lr * bent
+            ends = at + self.delta * g, at - self.delta * g
+            ahead, behind = drawn_alike(lambda u: slope(u, D), *ends)
+            g = g - self.inner_lr / (2 * self.delta) * (ahead - behind)
         return g.map(lambda a, _: a.detach()).dot(w)
 
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:

@@ -88,6 +88,16 @@ def _found() -> dict[str, Callable[..., Any]]:
     return functions_in(__name__, __path__, ["shape", "outputs"])
 
 
+def tensor_of(given: Any, name: str) -> torch.Tensor:
+    """What a network returned, if that is one tensor."""
+    if isinstance(given, torch.Tensor):
+        return given
+    raise NetError(
+        f"net {name!r} returns a {type(given).__name__}; expected one tensor of shape (examples, outputs).\n"
+        "hint: let `forward` return the scores alone, or the sum of those of several heads"
+    )
+
+
 def _check_output(net: Any, name: str, shape: Shape, outputs: int) -> None:
     """Two blank examples must give two rows of scores. BatchNorm's statistics stay as they are."""
     if not isinstance(net, nn.Module):
@@ -97,16 +107,17 @@ def _check_output(net: Any, name: str, shape: Shape, outputs: int) -> None:
         )
     training = net.training
     try:
-        with torch.no_grad(), find_last_run(net, outputs):
-            got = tuple(net.eval()(torch.zeros(2, *shape)).shape)
+        with torch.no_grad(), find_last_run(net, outputs) as scores:
+            scores.append(tensor_of(net.eval()(torch.zeros(2, *shape)), name))
     except NetError:
         raise
-    except (RuntimeError, ValueError, IndexError) as e:
+    except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as e:
         raise NetError(
             f"net {name!r} does not take examples of shape {shape}: {e}\n"
             "hint: an example is a row (features,) or an image (channels, height, width)"
         ) from e
     net.train(training)
+    got = tuple(scores[0].shape)
     if got != (2, outputs):
         raise NetError(
             f"net {name!r} turns 2 examples into shape {got}; expected {(2, outputs)}.\n"

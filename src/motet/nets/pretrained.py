@@ -41,6 +41,11 @@ def hf_network(
 ) -> nn.Module:
     """A pretrained network with a new last layer."""
     refuse(PREFIX + folder, too_few(rank=rank))
+    if adapt and train != "lora":
+        raise NetError(
+            f"net.adapt names {', '.join(adapt)}, and net.train is {train}: only lora has adapters.\n"
+            "hint: net.train=lora, or leave net.adapt out"
+        )
     body = Pooled(read_body(folder), text=len(shape) == 1)
     width = features_of(body, shape, folder)
     head = nn.Linear(width, outputs)  # drawn before adapters, so that all ways to train start alike
@@ -133,10 +138,11 @@ def features_of(body: nn.Module, shape: Shape, folder: str) -> int:
     try:
         with torch.no_grad():
             return int(body.eval()(torch.zeros(1, *shape)).shape[-1])
-    except (RuntimeError, ValueError, IndexError, TypeError) as e:
+    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as e:
         raise NetError(
             f"the network in {folder} does not take examples of shape {shape}: {e}\n"
-            "hint: texts are rows of codes, with data.tokenizer set to the same folder; images have the network's size"
+            "hint: texts are rows of codes, with data.tokenizer set to the same folder and data.text_length no longer "
+            "than the network's texts; images have the network's size"
         ) from e
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from motet.client import Data
 from motet.client.descent_rule import Loss
@@ -51,8 +51,9 @@ class PersonalPart(Method):
 
 
 def own_or(task: Any, own: Vec, shared: Vec) -> Vec:
-    """A client's own model; the shared one while its own is still the initial one, as before its first round."""
-    return own.where((own - task.w0).sq() > 0, shared)
+    """A client's own model, or a part of one; the shared one while its own is the initial one, as before its first
+    round."""
+    return own.where((own - task.w0.pick(own)).sq() > 0, shared)
 
 
 class OwnModel(Method):
@@ -105,11 +106,30 @@ def refuse_without_body(method: Method, why: str) -> None:
 
 
 def refuse_without_linear_head(method: Method, why: str) -> None:
-    """Raise MethodUnfit for a network whose last layer is not linear; `why` says what the method does with it."""
-    if not any(method.task.w0[k].ndim == 2 for k in method.task.head):
+    """Raise MethodUnfit for a network whose last layer is not linear, or sees more than one row of features for an
+    example; `why` says what the method does with it."""
+    task, name = method.task, type(method).__name__.lower()
+    linear = isinstance(task.net.get_submodule(task.head[0].rpartition(".")[0]), nn.Linear)
+    if not linear or not any(task.w0[k].ndim == 2 for k in task.head):
         raise MethodUnfit(
-            f"{type(method).__name__.lower()} {why}, and the last layer here, with {', '.join(method.task.head)}, is "
-            "not linear.\nhint: end the network with torch.nn.Linear(features, outputs)"
+            f"{name} {why}, and the last layer here, with {', '.join(task.head)}, is not linear, or its weights are "
+            "frozen or also another layer's.\nhint: end the network with torch.nn.Linear(features, outputs)"
+        )
+    if not getattr(task.net, "head_sees_rows", True):
+        raise MethodUnfit(
+            f"{name} {why}, and the last layer here, with {', '.join(task.head)}, does not see one row of features for "
+            "each example.\nhint: take the mean over positions before the last layer, not behind it"
+        )
+
+
+def refuse_what_follows_head(method: Method, why: str) -> None:
+    """The same, and for a network that computes something behind its last layer: `Task.top` does not know it."""
+    refuse_without_linear_head(method, why)
+    if not getattr(method.task.net, "ends_in_head", True):
+        raise MethodUnfit(
+            f"{type(method).__name__.lower()} {why}, and this network returns something else than what its last layer, "
+            f"with {', '.join(method.task.head)}, gives.\nhint: end the network with "
+            "torch.nn.Linear(features, outputs), and return what it gives as it is"
         )
 
 

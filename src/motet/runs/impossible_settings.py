@@ -1,4 +1,4 @@
-"""Settings of guards and of privacy that are right one by one and wrong together.
+"""Settings of guards, of privacy and of texts that are right one by one and wrong together.
 
 Knows sections of recipes. Does not know data, networks or methods.
 """
@@ -33,6 +33,18 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
     if guard.chosen < 0:
         wrong.append(f"guard.chosen is {guard.chosen}; it must be 0 or more")
     return wrong
+
+
+def impossible_texts(s: Mapping[str, Any]) -> list[str]:
+    """A pretrained network knows the codes of its own tokenizer; under others, texts are noise to it."""
+    net, tokenizer = str(s["net"]["name"]), s["data"].get("tokenizer")
+    if not net.startswith("hf:") or not s["data"].get("text") or tokenizer not in ("words", "hash"):
+        return []
+    folder = net.removeprefix("hf:")
+    return [
+        f"data.tokenizer is {tokenizer}, and net={net} has learned other codes: every word would be another one to it\n"
+        f"hint: data.tokenizer={folder}, where the network's tokenizer.json lies"
+    ]
 
 
 def impossible_privacy(s: Mapping[str, Any]) -> list[str]:

@@ -21,7 +21,7 @@ from motet.data import splits
 from motet.data.federated import DataError
 from motet.runs.find_methods import method_class as method_class
 from motet.runs.find_methods import method_names as method_names
-from motet.runs.impossible_settings import impossible_guard, impossible_privacy
+from motet.runs.impossible_settings import impossible_guard, impossible_privacy, impossible_texts
 from motet.runs.recipe_text import LARGE
 from motet.runs.recipe_text import RecipeError as RecipeError
 from motet.runs.recipe_text import Settings as Settings
@@ -320,6 +320,7 @@ def impossible(s: Settings) -> list[str]:
         *without_effect(s["net"]),
         *impossible_guard(GuardSettings(**s["guard"])),
         *impossible_privacy(s),
+        *impossible_texts(s),
     ]
 
 
