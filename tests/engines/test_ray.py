@@ -141,6 +141,20 @@ def test_a_lost_process_is_an_event_that_names_whom_it_cost_an_answer(
     assert f"1 process was lost, and others did the work again, which changes no result; {said}." in note
 
 
+def test_what_a_cluster_complains_of_is_not_among_the_data_on_stdout(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray prints its machines' errors, many lines of them, between the lines of `motet run --json`."""
+    two_nodes()
+    from ray._private import worker
+
+    with caplog.at_level("INFO", logger="motet"):
+        said = {"lines": ["Raylet is terminated."], "pid": "raylet", "is_err": False}
+        worker.print_to_stdstream(said, ignore_prefix=False)  # as Ray's own thread calls it
+    heard = capsys.readouterr()
+    assert heard.out == heard.err == "" and "Raylet is terminated." in caplog.text
+
+
 def test_what_clients_keep_on_disk_is_what_they_keep_in_memory(task: Any) -> None:
     method, clients, crew = (
         contract.new_method("ditto", task),

@@ -18,6 +18,7 @@ from typing import Any
 
 from motet.errors import MotetError, RunError
 
+_log = logging.getLogger(__name__)
 LOCAL = ("", "local")  # addresses of a cluster that motet starts
 _WAIT = 10.0  # seconds in which a cluster's machine must answer
 _TRIES = 15  # seconds in which a cluster notices that a machine is lost
@@ -48,11 +49,24 @@ def connect(address: str, cpus: int) -> Cluster:
     with its cluster."""
     ray = ray_itself()
     if not ray.is_initialized():
+        keep_off_stdout(ray)
         try:
             start_here(ray, cpus) if address in LOCAL else join(ray, address)
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as e:
             raise RunError(_unreachable(address, str(e).strip())) from e
     return Cluster(ray)
+
+
+def keep_off_stdout(ray: Any) -> None:
+    """Ray prints what its machines complain of on stdout, where data are (`--json`), whatever `log_to_driver` says. It
+    goes to the log instead; what was lost and what became of it the run's events say."""
+
+    def note(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        _log.info("Ray says: %s", "\n".join(map(str, data["lines"])))
+
+    inside = ray._private.worker
+    if hasattr(inside, "print_to_stdstream"):  # not a promise of Ray's
+        inside.print_to_stdstream = note
 
 
 def start_here(ray: Any, cpus: int) -> None:
