@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -241,14 +242,11 @@ def test_a_centralised_run_scores_everybody_on_the_cluster(tmp_path: Path) -> No
 
 def test_an_address_where_nobody_is_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     """In another process: this one is connected."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     command = [
         "run",
         "data=wine",
         "engine.name=ray",
-        f"engine.address=127.0.0.1:{port}",
+        f"engine.address=127.0.0.1:{free_port()}",
         "--out",
         str(tmp_path / "x"),
     ]
@@ -261,6 +259,36 @@ def test_an_address_where_nobody_is_is_refused_before_anything_is_written(tmp_pa
 def test_an_address_must_have_a_host_and_a_port(address: str) -> None:
     with pytest.raises(ValueError, match="it must be auto, local or HOST:PORT"):
         ray_cluster.join(None, address)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_the_machine_that_ray_address_names_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself tries for minutes, without a word."""
+    monkeypatch.setenv("RAY_ADDRESS", named := f"127.0.0.1:{free_port()}")
+    with pytest.raises(ConnectionError, match=f"RAY_ADDRESS is '{named}': .*refused"):
+        ray_cluster.join(None, "auto")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad request\r\n\r\n", b""])
+def test_something_else_that_listens_at_an_address_is_no_cluster(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ConnectionError, match="something else than Ray answers"):
+            ray_cluster.join(None, f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
 
 
 def test_a_machine_without_ray_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
