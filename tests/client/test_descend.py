@@ -155,6 +155,14 @@ def test_a_client_without_rows_takes_no_steps() -> None:
         assert apart(after, task.w0) == 0
 
 
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_chunk_without_any_rows_takes_no_steps(steps: int) -> None:
+    task, one = linear_task(), make(4)
+    empty = Data(one.x, one.y, torch.tensor(0), one.seed, one.val)  # padding only
+    after = vmap(lambda d: descend(task.loss, task.w0, d, lr=0.1, steps=steps))(stack([empty, empty]))
+    assert apart(after.map(lambda a, _: a[1]), task.w0) == 0
+
+
 def test_clip_is_torchs_clip() -> None:
     task, data = linear_task(), make(23)
     mine = descend(task.loss, task.w0, data, lr=0.2, epochs=2, batch=5, clip=0.3)

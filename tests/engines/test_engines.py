@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from motet.client import ClientData, Task
+from motet.client import Batch, ClientData, Task
 from motet.core import NoReply, Turn, average, collect, verb
 from motet.engines.choose import Choice, choose
 from motet.engines.client_state import ClientStates
@@ -19,7 +20,7 @@ from motet.engines.driver import play, start
 from motet.engines.loop import Loop, VerbFailed, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.threads import Threads
-from motet.engines.vmap import Vmap
+from motet.engines.vmap import Vmap, pad_all
 from motet.engines.wrappers.counted import Counted
 from motet.errors import UsageError
 from motet.methods.fedavg import FedAvg
@@ -241,6 +242,53 @@ def test_stacked_examples_are_remembered_up_to_a_limit(
     e.free = 3000
     play(e, FedAvg(task), task.w0, turn(e))
     assert 0 <= e.free < 3000 and len(e.stacks) < 3
+
+
+class Logarithms(nn.Module):
+    """For positive features only: it is not finite where one is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(x.log())
+        return out
+
+
+def positive(held: ClientData) -> ClientData:
+    rows = {name: getattr(held, name).take() for name in ("train", "val", "test")}
+    return replace(held, **{name: replace(b, x=b.x.abs() + 0.1) for name, b in rows.items()})
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_padding_is_no_row_that_a_network_was_not_made_for(
+    compiled: bool, clients_data: dict[str, ClientData]
+) -> None:
+    """A network of logarithms has no finite output for rows of zeros, and so no finite slope."""
+    data = {c: positive(held) for c, held in clients_data.items()}
+    torch.manual_seed(1)
+    method = FedAvg(Task(Logarithms(), "classes", 3))
+    found = []
+    for engine in (Loop(data), Vmap(data, chunk=5, compiled=compiled)):
+        w = play(engine, method, method.task.w0, turn(engine))
+        scores = [v for _, tree in engine.predictions(w, "val", ("global",)) for v in tree["global"]]
+        assert all(torch.isfinite(v).all() for v in scores)
+        found.append(w)
+    for name, there in found[0].items():
+        assert torch.allclose(there, found[1][name], atol=1e-5)
+
+
+def test_batches_are_padded_with_rows_of_their_own(clients_data: dict[str, ClientData]) -> None:
+    """An empty one has none, and takes another's; where nobody has any, those that are to spare."""
+    rows = clients_data["c03"].train.take()
+    some = [Batch.of(rows.x[at], rows.y[at]) for at in (slice(3), slice(3, 4), slice(0))]
+    padded = pad_all(some)
+    assert padded.live.sum(1).tolist() == [3, 1, 0]
+    assert torch.equal(padded.x[1], rows.x[3].expand(3, -1)) and padded.y[1].tolist() == [int(rows.y[3])] * 3
+    assert torch.equal(padded.x[2], rows.x[0].expand(3, -1))
+    spared = pad_all(some[2:], spare=rows)
+    assert torch.equal(spared.x[0, 0], rows.x[0]) and not spared.live.any()
 
 
 def test_workers_of_a_study_are_told_their_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -141,6 +142,20 @@ def test_a_lost_process_is_an_event_that_names_whom_it_cost_an_answer(
     assert f"1 process was lost, and others did the work again, which changes no result; {said}." in note
 
 
+def test_what_a_cluster_complains_of_is_not_among_the_data_on_stdout(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ray prints its machines' errors, many lines of them, between the lines of `motet run --json`."""
+    two_nodes()
+    from ray._private import worker
+
+    with caplog.at_level("INFO", logger="motet"):
+        said = {"lines": ["Raylet is terminated."], "pid": "raylet", "is_err": False}
+        worker.print_to_stdstream(said, ignore_prefix=False)  # as Ray's own thread calls it
+    heard = capsys.readouterr()
+    assert heard.out == heard.err == "" and "Raylet is terminated." in caplog.text
+
+
 def test_what_clients_keep_on_disk_is_what_they_keep_in_memory(task: Any) -> None:
     method, clients, crew = (
         contract.new_method("ditto", task),
@@ -227,14 +242,11 @@ def test_a_centralised_run_scores_everybody_on_the_cluster(tmp_path: Path) -> No
 
 def test_an_address_where_nobody_is_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     """In another process: this one is connected."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
     command = [
         "run",
         "data=wine",
         "engine.name=ray",
-        f"engine.address=127.0.0.1:{port}",
+        f"engine.address=127.0.0.1:{free_port()}",
         "--out",
         str(tmp_path / "x"),
     ]
@@ -247,6 +259,36 @@ def test_an_address_where_nobody_is_is_refused_before_anything_is_written(tmp_pa
 def test_an_address_must_have_a_host_and_a_port(address: str) -> None:
     with pytest.raises(ValueError, match="it must be auto, local or HOST:PORT"):
         ray_cluster.join(None, address)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_the_machine_that_ray_address_names_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself tries for minutes, without a word."""
+    monkeypatch.setenv("RAY_ADDRESS", named := f"127.0.0.1:{free_port()}")
+    with pytest.raises(ConnectionError, match=f"RAY_ADDRESS is '{named}': .*refused"):
+        ray_cluster.join(None, "auto")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad request\r\n\r\n", b""])
+def test_something_else_that_listens_at_an_address_is_no_cluster(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(ConnectionError, match="something else than Ray answers"):
+            ray_cluster.join(None, f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
 
 
 def test_a_machine_without_ray_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,6 +347,23 @@ def test_a_network_whose_rows_are_their_own_is_stacked(layer: nn.Module) -> None
     assert not mixes_rows(nn.Sequential(layer, nn.Linear(3, 2)), (3,))
 
 
+class Logarithms(nn.Module):
+    """Says minus infinity of some rows, whatever the others are."""
+
+    def __init__(self, mixes: bool = False) -> None:
+        super().__init__()
+        self.mixes = mixes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.stack([x.log().sum(1), x.sum(1)], 1)
+        return found - found[:, 1:].mean(0) if self.mixes else found
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_a_network_that_is_not_finite_everywhere_is_compared_where_it_is(mixes: bool) -> None:
+    assert mixes_rows(Logarithms(mixes), (3,)) == mixes
+
+
 def test_a_persons_own_net_that_mixes_rows_is_trained_client_by_client(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

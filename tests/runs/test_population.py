@@ -32,6 +32,7 @@ from motet.runs.compare_runs import differences
 from motet.runs.recipe import read
 from motet.runs.run import NoProgress, Stopped, run
 from motet.runs.store import Store
+from two_nodes import two_nodes
 
 WORDS = ["data=wine", "data.clients=6", "data.unseen=0", "train.rounds=4", "method=ditto", "method.lr=0.05"]
 
@@ -79,6 +80,21 @@ def test_a_population_gives_the_bits_of_a_dict(
     pd.testing.assert_frame_equal(few.traffic, much.traffic)
     pd.testing.assert_frame_equal(few.asks, much.asks)
     assert few.rounds[["cohort", "up", "down"]].equals(much.rounds[["cohort", "up", "down"]])
+
+
+@pytest.mark.xdist_group("ray")
+@pytest.mark.parametrize("inner", ["vmap", "loop"])
+def test_a_population_on_a_cluster_is_everybody_on_it(
+    inner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_nodes().fill()
+    words = ["engine.name=ray", "engine.actors=1", f"engine.inner={inner}", "train.rounds=2"]
+    few = ran(tmp_path / "few", *words)
+    for module in (population, client_views, build, meter, keep_place):
+        monkeypatch.setattr(module, "MANY", 5)
+    much = ran(tmp_path / "many", "train.evaluate_clients=6", *words)
+    found = differences(Store(few.folder), Store(much.folder))
+    assert [d for d in found if not d.startswith("traffic")] == []
 
 
 def test_scoring_everyone_by_number_is_scoring_everyone(tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def epoch_by_epoch(
     rule: BatchRule, n: Tensor, seed: Tensor, epochs: Tensor, rows: int
 ) -> Iterator[ScheduledSteps]:
     """Some epochs of all clients at a time, with clients as the first axis; all begin an epoch together."""
-    clients, most = len(n), int(epochs.max())
-    top = int(n.max())
+    clients, top = len(n), int(n.max())
+    most = int(epochs.max()) if top else 0  # where nobody has rows there is nothing to lay out
     steps = -(-top // rule.batch)  # of the largest client in an epoch
     first_row = (torch.arange(clients) * rows)[:, None]  # of each client in the rows of all
     group = max(1, _INDICES // max(1, clients * top))  # epochs that are laid out at once

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from motet.client import ClientData
+from motet.client.population import rows_of as training_rows
 from motet.client.visit import name_of
 from motet.core import Ask, Client, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
@@ -54,7 +55,7 @@ class Ray(Loop):
         self.together = together
         self.shards = [order[first : first + together] for first in range(0, len(order), together)]
         self.there: dict[Client, tuple[int, int, Tree]] = {}  # which actor remembers what a client keeps
-        loads = [sum(self.clients_data[c].n for c in some) + len(some) for some in self.shards]
+        loads = [sum(training_rows(self.clients_data, c) for c in some) + len(some) for some in self.shards]
         for place in sorted(range(len(loads)), key=lambda p: -loads[p]):
             crew.add((self.key, place), partial(rows_of, self.clients_data, self.shards[place]), loads[place])
 
@@ -189,7 +190,7 @@ class RayStacked(Ray, Vmap):
         chunk: int = 128,
     ) -> None:
         Vmap.__init__(self, clients_data, keeps, chunk=chunk)
-        self.assign(crew, self.by_size, chunk)
+        self.assign(crew, self.in_order(self.clients), chunk)  # of a population, too: shards hold everybody
 
     def stacked(
         self,

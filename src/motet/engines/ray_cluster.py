@@ -18,6 +18,7 @@ from typing import Any
 
 from motet.errors import MotetError, RunError
 
+_log = logging.getLogger(__name__)
 LOCAL = ("", "local")  # addresses of a cluster that motet starts
 _WAIT = 10.0  # seconds in which a cluster's machine must answer
 _TRIES = 15  # seconds in which a cluster notices that a machine is lost
@@ -48,11 +49,24 @@ def connect(address: str, cpus: int) -> Cluster:
     with its cluster."""
     ray = ray_itself()
     if not ray.is_initialized():
+        keep_off_stdout(ray)
         try:
             start_here(ray, cpus) if address in LOCAL else join(ray, address)
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as e:
             raise RunError(_unreachable(address, str(e).strip())) from e
     return Cluster(ray)
+
+
+def keep_off_stdout(ray: Any) -> None:
+    """Ray prints what its machines complain of on stdout, where data are (`--json`), whatever `log_to_driver` says. It
+    goes to the log instead; what was lost and what became of it the run's events say."""
+
+    def note(data: dict[str, Any], *_: Any, **__: Any) -> None:
+        _log.info("Ray says: %s", "\n".join(map(str, data["lines"])))
+
+    inside = ray._private.worker
+    if hasattr(inside, "print_to_stdstream"):  # not a promise of Ray's
+        inside.print_to_stdstream = note
 
 
 def start_here(ray: Any, cpus: int) -> None:
@@ -70,14 +84,32 @@ def start_here(ray: Any, cpus: int) -> None:
 
 def join(ray: Any, address: str) -> None:
     """Ray itself tries for minutes to reach an address where nobody is, so that is looked at first."""
-    host, _, port = address.rpartition(":")
-    if address != "auto":
-        if not host or not port.isdecimal():
-            raise ValueError("it must be auto, local or HOST:PORT")
-        socket.create_connection((host, int(port)), timeout=_WAIT).close()
+    named = os.environ.get("RAY_ADDRESS", "") if address == "auto" else ""
+    host, _, port = (named or address).rpartition(":")
+    if address != "auto" and not (host and port.isdecimal()):
+        raise ValueError("it must be auto, local or HOST:PORT")
+    if port.isdecimal() and "://" not in host:
+        try:
+            check_answers(host, int(port))
+        except OSError as e:
+            raise ConnectionError(f"RAY_ADDRESS is {named!r}: {e}" if named else str(e)) from e
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
 
+def check_answers(host: str, port: int) -> None:
+    """Refuse an address where nobody listens, or something else than Ray, which speaks HTTP/2: both sides begin with a
+    frame of settings, whose fourth byte is 4. With TLS one would have to know Ray's certificates to hear that."""
+    with socket.create_connection((host, port), timeout=_WAIT) as connection:
+        if os.environ.get("RAY_USE_TLS", "0") not in ("", "0"):
+            return
+        connection.sendall(_HTTP2)
+        with suppress(OSError):
+            if connection.recv(4, socket.MSG_WAITALL)[3:] == b"\x04":
+                return
+    raise ConnectionError("something else than Ray answers")
+
+
+_HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and no settings
 _QUIET: dict[str, Any] = {
     "include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR,
 }  # fmt: skip

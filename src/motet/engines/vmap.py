@@ -259,9 +259,11 @@ class Vmap(Loop):
         clients_data = [self.clients_data[c] for c in clients]
         weighted = any(h.weighted for h in clients_data)
         train = pad_all([h.train for h in clients_data], weighted)
-        tested = pad_all([h.val if part == "val" else h.test for h in clients_data]) if part else None
+        spare = Batch(train.x[0], train.y[0], train.live[0])
+        shown = [h.val if part == "val" else h.test for h in clients_data]
+        tested = pad_all(shown, spare=spare) if part else None
         same = part == "val" and tested and not weighted
-        val = tested if same and tested else pad_all([h.val for h in clients_data], weighted)
+        val = tested if same and tested else pad_all([h.val for h in clients_data], weighted, spare)
         n = torch.tensor([h.n for h in clients_data])
         made: tuple[Any, ...] = (train.x, train.y, n, val, tested, train.live if weighted else None)
         made = self.placement.there(made) if self.placement else made
@@ -293,16 +295,25 @@ def _shared(views: Mapping[Client, Tree]) -> bool:
     return all(v is first for v in views.values())
 
 
-def pad_all(parts: list[Batch | LazyRows], evened: bool = False) -> Batch:
-    """Batches stacked, each padded with zeros to the longest; `evened`: with weights of mean 1 in each."""
+def pad_all(parts: list[Batch | LazyRows], evened: bool = False, spare: Batch | None = None) -> Batch:
+    """Batches stacked, each padded to the longest; `evened`: with weights of mean 1 in each.
+
+    Padding counts nothing, and is a copy of a batch's own first row: networks and losses need not be finite for zeros
+    (logarithms, shares), and nothing times infinity is not nothing. A batch without rows takes another's row, or the
+    first of `spare`."""
     top = max(1, *map(len, parts))
     batches = [p.take().evened() if evened else p.take() for p in parts]
     first = batches[0]
     x = first.x.new_zeros((len(batches), top, *first.x.shape[1:]))
     y = first.y.new_zeros((len(batches), top))
     live = torch.zeros(len(batches), top)
+    other = next((b for b in (*batches, spare) if b is not None and len(b.x)), first)
     for i, b in enumerate(batches):
-        x[i, : len(b.x)], y[i, : len(b.x)], live[i, : len(b.x)] = b.x, b.y, b.live
+        n = len(b.x)
+        x[i, :n], y[i, :n], live[i, :n] = b.x, b.y, b.live
+        row = b if n else other
+        if n < top and len(row.x):
+            x[i, n:], y[i, n:] = row.x[0], row.y[0]
     return Batch(x, y, live)
 
 
