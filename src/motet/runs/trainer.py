@@ -143,10 +143,10 @@ class Trainer:
         while not self.over() and not observer.should_stop():
             began = time.perf_counter()
             before = self.state
-            if (
-                turn := self.turn(self.number + 1)
-            ).cohort or not self.budget:  # else its draw has nothing left
+            if (turn := self.turn(self.number + 1)).cohort or not self.budget:
                 self.state = play(self.engine, self.method, before, turn)
+            else:  # nobody of its draw has any budget left
+                self.engine.begin(self.method, turn)
             self.number += 1
             t, ended = self.recipe.train, self.number + 1
             if ended % t.evaluate == 0 or ended == t.rounds:
