@@ -19,6 +19,9 @@ from motet.errors import RunError, UsageError
 from motet.report.contributions import contributions_text, cross_table
 from motet.report.html import render
 from motet.report.read import read
+from motet.runs.build import resolve
+from motet.runs.recipe import read as settings
+from motet.runs.run import run
 
 SMALL = {"wide": 100, "rounds": 3}
 ONE = Sampling(groups=1)  # enough where values do not matter
@@ -192,3 +195,29 @@ def test_names_for_noise_stay_where_updates_have_none() -> None:
         updates.sent.append(honest | {"c4": rng.normal(size=50)})
         updates.moved.append(None)
     assert [*named_by_updates(updates)] == ["c4"] and named_by_updates(updates, noised=True) == {}
+
+
+def test_a_round_that_was_passed_over_counts_for_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    words = ["data=wine", "data.split=iid", "data.clients=4", "data.unseen=0", "method.batch=16", "method.lr=0.1",
+             "train.cohort=0.25", "train.rounds=9", "train.patience=0", "privacy.level=example",
+             "privacy.noise_multiplier=3"]  # fmt: skip
+    one = max(resolve(settings(None, words)).budget.epsilon(f"client-{i}", 1) for i in range(4))  # type: ignore[union-attr]
+    done = run(settings(None, [*words, f"privacy.epsilon={one * 1.001}"]), tmp_path / "r")
+    passed_over = 9 - len(done.facts["privacy"]["rounds"])
+    found = measure(done.folder, leave_out=False)
+    assert passed_over > 0 and found["rounds"] == 9 and found["coalitions"] == 9 + 4
+
+
+def test_a_method_whose_later_asks_follow_from_earlier_replies_is_refused_in_words(tmp_path: Path) -> None:
+    words = [
+        "data=digits",
+        "data.clients=8",
+        "data.unseen=0",
+        "method=swarm",
+        "net=logistic",
+        "train.rounds=2",
+    ]
+    done = run(settings(None, words), tmp_path / "r")
+    with pytest.raises(RunError, match="follows from earlier replies.*\nhint: --shapley none"):
+        measure(done.folder, leave_out=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ from msgspec.structs import replace as changed
 from deploy.test_masked_sites import Federation, at, gap, lied, recipe, send_with
 from motet.core import NoReply, average
 from motet.deploy.server.summed import SummedSites
+from motet.deploy.site.ledger import Ledger, LedgerLine, read_ledger
+from motet.deploy.site.masking import SiteSums, SumRules, check_written
+from motet.deploy.site.policy import Policy
 from motet.engines.flare import TooFew
-from motet.engines.letters import Letter, Reply
+from motet.engines.letters import BEFORE, Letter, Reply
 from motet.engines.masked_asks import MaskSettings
+from motet.guard.masks.refused import MaskRefused
 from motet.vec import leaves
 
 
@@ -173,3 +178,35 @@ def test_a_collected_reply_is_in_no_masked_sum(tmp_path: Path) -> None:
     assert contract is not None
     letter = Letter("verb", "r", 0, 0, learn="all", masked={"session": bytes(32)})
     assert "replies that are collected are in no masked sum" in [o.text for o in contract.of_ask(letter)]
+
+
+def test_two_processes_of_a_site_do_not_unmask_the_same_replies_with_different_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that go on at once have a process each. A server that asks both at the same moment finds neither sum in the
+    ledger before the other is written."""
+    fed, step = Federation(tmp_path, recipe()), SiteSums.step
+
+    def meanwhile(sums: SiteSums, letter: Letter, rules: SumRules) -> Any:
+        tree, written = step(sums, letter, rules)
+        if written and sums.name == "a":
+            line = LedgerLine(caller="server", job="mask", run="s", round=0, letter="x")
+            Ledger(tmp_path / "a").write(changed(line, **(written | {"sum_of": "a,b,c"})))
+        return tree, written
+
+    monkeypatch.setattr(SiteSums, "step", meanwhile)
+    fed.go(last=1)  # b, c and d are enough to unmask
+    assert [x.sum_of for x in read_ledger(tmp_path / "a")[0] if x.sum_of and not x.clause] == ["a,b,c"]
+    assert "of a,b,c, and are now to be summed of a,b,c,d" in fed.reason("a")
+
+
+def test_two_processes_of_a_site_do_not_sum_columns_with_more_sets_of_sites_than_its_policy_has(
+    tmp_path: Path,
+) -> None:
+    one, other, policy = Ledger(tmp_path / "kept"), Ledger(tmp_path / "kept"), Policy(cohorts=1)
+    line = LedgerLine(caller="server", job="mask", round=BEFORE, sum_of="a,b,c", sum_for="x", sum_as="evenly")
+    another = changed(line, sum_of="a,b,c,d")
+    one.write(line, partial(check_written, line, policy, one))
+    with pytest.raises(MaskRefused, match="cohorts = 1"):
+        other.write(another, partial(check_written, another, policy, other))
+    one.write(line, partial(check_written, line, policy, one))  # the same set once more

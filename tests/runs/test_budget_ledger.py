@@ -16,7 +16,7 @@ from motet.errors import RunError
 from motet.guard.accounting import NoisySteps, epsilon_of
 from motet.runs.budget_ledger import SpentByRun, append, history, read_ledger, spent_over_runs
 from motet.runs.build import resolve
-from motet.runs.recipe import Recipe, RecipeError
+from motet.runs.recipe import Recipe, RecipeError, read
 from motet.runs.run import run
 
 DELTA = 1e-3
@@ -102,3 +102,47 @@ def test_a_limit_needs_a_ledger_and_sites_have_their_own(tmp_path: Path) -> None
         resolve(settings(*PRIVATE, "privacy.ledger_epsilon=1"))
     with pytest.raises(FederationError, match="each site has a ledger of its own"):
         make_order("care", None, [*PRIVATE, f"privacy.ledger={tmp_path}"], 3, 0, 60.0)
+
+
+def test_a_run_that_was_finished_without_the_ledger_is_counted_when_it_is_read_with_it(
+    tmp_path: Path,
+) -> None:
+    ledger = tmp_path / "privacy.jsonl"
+    plain = settings(*PRIVATE, f"privacy.delta={DELTA}", "train.rounds=1")
+    first = run(plain, tmp_path / "1")
+    run(
+        recipe(ledger, "privacy.ledger_epsilon=0.001"), tmp_path / "1"
+    )  # what was spent is not refused any more
+    spent = spent_over_runs(ledger, "wine", DELTA)
+    assert set(spent) == set(first.facts["privacy"]["clients"]) and min(spent.values()) > 0
+    with pytest.raises(RecipeError, match=f"{max(spent.values()):.4g} of it before"):
+        run(recipe(ledger, "method=mrmtl", f"privacy.ledger_epsilon={max(spent.values())}"), tmp_path / "2")
+
+
+def test_one_file_is_one_data_set_however_its_path_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i % 7},{i % 5},{i % 2},{'abc'[i % 3]}" for i in range(240)]
+    Path("own.csv").write_text("\n".join(["x,z,y,site", *rows]) + "\n")
+    words = [*PRIVATE, f"privacy.ledger={tmp_path / 'l'}", f"privacy.delta={DELTA}", "train.rounds=1",
+             "method.batch=16", "data.target=y", "data.client=site", "data.unseen=0", "method.lr=0.1",
+             "save.models=none"]  # fmt: skip
+    run(read(None, ["data=own.csv", *words]), tmp_path / "1")
+    one = max(spent_over_runs(tmp_path / "l", "own.csv", DELTA).values())
+    with pytest.raises(RecipeError, match=f"{one:.4g} of it before"):
+        run(
+            read(
+                None, [f"data={tmp_path}/./own.csv", *words, "seed=1", f"privacy.ledger_epsilon={one * 1.01}"]
+            ),
+            tmp_path / "2",
+        )
+
+
+def test_a_run_that_is_refused_by_its_folder_is_not_written_down(tmp_path: Path) -> None:
+    ledger = tmp_path / "privacy.jsonl"
+    run(recipe(ledger), tmp_path / "1")
+    before = ledger.read_bytes()
+    with pytest.raises(RunError, match="holds another run"):
+        run(recipe(ledger, "method=mrmtl"), tmp_path / "1")
+    assert ledger.read_bytes() == before

@@ -11,7 +11,7 @@ import pytest
 from motet.cli.main import main
 from motet.errors import Stopped
 from motet.evidence.run_sections import guards
-from motet.runs.build import resolve
+from motet.runs.build import cohort_of, resolve
 from motet.runs.recipe import RecipeError, read
 from motet.runs.run import run
 from motet.runs.store import Store
@@ -181,3 +181,36 @@ def test_model_cards_say_what_was_spent_and_only_those_of_private_runs(tmp_path:
     )
     plain = run(settings(*words), tmp_path / "plain")
     assert not [p for p in (plain.folder / "models").glob("*.md") if "privacy" in p.read_text()]
+
+
+def test_a_round_whose_draw_has_spent_its_budget_is_passed_over_and_others_train_on(tmp_path: Path) -> None:
+    words = (*PRIVATE, "data.clients=4", "train.cohort=0.25", "train.rounds=12")
+    one = max(resolve(settings(*words)).budget.epsilon(f"client-{i}", 1) for i in range(4))  # type: ignore[union-attr]
+    once = settings(*words, f"privacy.epsilon={one * 1.001}")
+    resolved = resolve(once)
+    drawn = [cohort_of(resolved.recipe, resolved.training.clients_data, k)[0] for k in range(12)]
+    first = {c: drawn.index(c) for c in drawn}
+    assert max(first.values()) >= len(first), "somebody is drawn again before everybody was drawn"
+    run(once, tmp_path / "r")
+    frame = Store(tmp_path / "r").frame("privacy")
+    assert dict(zip(frame["client"], frame["round"], strict=True)) == first
+    assert len(frame) == len(first)
+
+
+def test_with_masks_a_round_with_too_few_budgets_left_is_none_and_the_run_ends_before(tmp_path: Path) -> None:
+    sizes = ("data.split=dirichlet", "data.alpha=0.3", "data.seed=1", "guard.masked=true", "train.rounds=9")
+    resolved = resolve(settings(*PRIVATE, *sizes))
+    costs = sorted(resolved.budget.epsilon(c, 3) for c in resolved.training.clients_data)  # type: ignore[union-attr]
+    assert costs[0] < 0.9 * costs[-1], "who has fewer rows spends more"
+    run(settings(*PRIVATE, *sizes, f"privacy.epsilon={costs[-1] * 1.001}"), tmp_path / "r")
+    assert set(Store(tmp_path / "r").private_rounds().values()) == {3}
+    first = resolved.budget.epsilon(
+        max(resolved.budget.clients, key=lambda c: resolved.budget.epsilon(c, 1)), 1
+    )  # type: ignore[union-attr]
+    said = refused(*PRIVATE, *sizes, f"privacy.epsilon={first * 0.99}")
+    assert "no round has 3 clients whose budget is enough for it" in said
+
+
+def test_masks_with_cohorts_below_min_in_sum_are_refused_before_training() -> None:
+    said = refused("guard.masked=true", "data.clients=9", "train.cohort=2")
+    assert "a round has 2 clients, and guard.min_in_sum is 3" in said and "hint: train.cohort=3" in said

@@ -131,11 +131,19 @@ def rebuilt(
     weights: dict[Client, float] | None = None,
 ) -> Tree:
     """The state after a round in which only the members' replies came; as it was where that is too few."""
+    if not turn.cohort:  # the round was passed over: nobody had any budget left
+        return state
     engine: Any = RecordedAnswers(asks, members, fold, weights or {})
     try:
         return converse(engine, method.round(state, turn))
     except NoReply:
         return state
+    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        raise CannotRebuild(
+            f"the round of {type(method).__name__.lower()} cannot be made again from the replies of some clients: what "
+            f"it asks later follows from earlier replies ({e})\n"
+            "hint: --shapley none; leaving one out needs no recorded replies"
+        ) from e
 
 
 def plain_if_masked(fold: Callable[[], ReplyMean]) -> Callable[[], ReplyMean]:

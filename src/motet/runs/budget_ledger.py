@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from msgspec import DecodeError, Struct, ValidationError, to_builtins
@@ -38,7 +39,7 @@ class SpentByRun(Struct, frozen=True):
 
     time: str
     run: str  # the hash of all that makes the run what it is
-    data: str  # the data set's name
+    data: str  # the data set's name; of a file or folder its whole path
     rows: str  # the fingerprint of its rows, as they are split among clients
     level: str
     clients: dict[str, NoisySteps]  # of whole clients one entry, "", for all of them
@@ -46,35 +47,46 @@ class SpentByRun(Struct, frozen=True):
 
 
 def charge(resolved: Resolved, folder: Path) -> None:
-    """Write a run down before it trains; RecipeError if too little is left. A finished run is only read."""
+    """Write a run down before it trains; RecipeError if too little is left. A finished run is only read: what it spent
+    is written down if it is not yet, and is too late to refuse."""
     settings, budget = resolved.recipe.privacy, resolved.budget
-    if budget is None or not settings.ledger or is_done(folder):
+    if budget is None or not settings.ledger:
         return
     path, run = Path(settings.ledger).expanduser(), whole(resolved.pieces)
+    facts = facts_in(folder)
+    if facts.get("identity", run) != run:
+        return  # the folder holds another run, and this one will be refused
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(path.name + ".lock")):
         before, last = read_ledger(path)
         if any(line.run == run for line in before):
             return
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        data = str(resolved.recipe["data"]["name"])
+        data = one_name(str(resolved.recipe["data"]["name"]))
         line = SpentByRun(now, run, data, resolved.fingerprint, settings.level, dict(budget.planned()), last)
-        same = [x for x in before if x.data == data]
+        same = [x for x in before if one_name(x.data) == data]
         if other := next((x for x in same if x.level != settings.level), None):
             raise RecipeError(
                 f"privacy.level is {settings.level}, and the ledger {path} has runs of level {other.level}: what they "
                 "protect is not the same, and cannot be added up\nhint: another privacy.ledger"
             )
-        check_left(path, same, line, settings.ledger_epsilon, budget.delta)
+        if facts.get("status") != "done":
+            check_left(path, same, line, settings.ledger_epsilon, budget.delta)
         append(path, line)
 
 
-def is_done(folder: Path) -> bool:
+def one_name(data: str) -> str:
+    """A data set's name; of a file or folder its whole path, however it was written."""
+    return str(Path(data).resolve()) if Path(data).exists() else data
+
+
+def facts_in(folder: Path) -> dict[str, Any]:
+    """Of the run that a folder holds; none where there is no run."""
     if not (folder / FILE).exists():
-        return False
+        return {}
     store = Store(folder)
     try:
-        return store.facts().get("status") == "done"
+        return store.facts()
     finally:
         store.close()
 
@@ -146,7 +158,7 @@ def append(path: Path, line: SpentByRun) -> None:
 
 def spent_over_runs(path: Path, data: str, delta: float) -> Mapping[Client, float]:
     """Epsilon of each client over all runs on a data set, at most; by its clients' names in the last run."""
-    found = [line for line in read_ledger(path)[0] if line.data == data]
+    found = [line for line in read_ledger(path)[0] if one_name(line.data) == one_name(data)]
     if not found:
         return {}
     rows = found[-1].rows

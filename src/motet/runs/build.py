@@ -159,7 +159,9 @@ def with_privacy(found: Resolved) -> Resolved:
     check_network(found.method, clients_data)
     cohorts = [cohort_of(found.recipe, clients_data, k) for k in range(found.recipe.train.rounds)]
     rows = {c: d.n for c, d in clients_data.items()}
-    budget = example_budget(settings, found.method, rows, cohorts)
+    guard = found.recipe.guard
+    least = guard.min_in_sum if guard.masked and not found.pooled else 1
+    budget = example_budget(settings, found.method, rows, cohorts, least)
     protected = {c: budget.protected(c, d) for c, d in clients_data.items()}
     training = replace(found.training, clients_data=protected)
     federated = found.federated if found.pooled else training
@@ -310,10 +312,18 @@ def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
 
 
 def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> None:
-    """Refuse, before anything is written, a robust mean that needs a larger cohort."""
-    if recipe.guard.mean == "krum" and recipe["method"]["name"] != "centralised":
+    """Refuse, before anything is written, a robust mean or a masked sum that needs a larger cohort."""
+    guard, many = recipe.guard, cohort_size(recipe.train.cohort, len(clients_data))
+    if recipe["method"]["name"] == "centralised":
+        return
+    if guard.masked and many < guard.min_in_sum:
+        raise RecipeError(
+            f"guard.masked is true, a round has {many} clients, and guard.min_in_sum is {guard.min_in_sum}: there "
+            f"would be no sum\nhint: train.cohort={guard.min_in_sum}, or more clients"
+        )
+    if guard.mean == "krum":
         try:
-            check_krum(cohort_size(recipe.train.cohort, len(clients_data)), recipe.guard.hostile)
+            check_krum(many, guard.hostile)
         except NoReply as e:
             raise RecipeError(str(e)) from e
 

@@ -48,14 +48,16 @@ class Budget:
     delta: float
     clients: Mapping[Client, ClientBudget]
     last: Mapping[Client, int]  # the last round in which each may take part; -1: none
+    least: int = 1  # fewest clients of a round: masked sums have no fewer
 
     def epsilon(self, client: Client, rounds: int) -> float:
         """What a client has spent after so many rounds."""
         return epsilon_of(self.clients[client].after(rounds), self.delta, self.settings.accountant)
 
     def allowed(self, cohort: Sequence[Client], number: int) -> list[Client]:
-        """Those of a round's cohort whose budget is enough for it."""
-        return [c for c in cohort if number <= self.last[c]]
+        """Those of a round's cohort whose budget is enough for it; nobody where they are too few for a round."""
+        left = [c for c in cohort if number <= self.last[c]]
+        return left if len(left) >= self.least else []
 
     def protected(self, client: Client, data: ClientData, system: bool = False) -> ClientData:
         """The client's examples, with what makes training on them private."""
@@ -88,8 +90,10 @@ def example_budget(
     method: Method,
     rows: Mapping[Client, int],
     cohorts: Sequence[Sequence[Client]],
+    least: int = 1,
 ) -> Budget:
-    """Budgets for clients with so many rows that are drawn for these rounds; RecipeError where there can be none."""
+    """Budgets for clients with so many rows that are drawn for these rounds, each of `least` clients or more;
+    RecipeError where there can be none."""
     drawn: dict[Client, list[int]] = {c: [] for c in rows}
     for number, cohort in enumerate(cohorts):
         for client in cohort:
@@ -103,7 +107,14 @@ def example_budget(
             f"privacy.epsilon, {settings.epsilon:g}, at every client\nhint: more noise, or a larger epsilon"
         )
     last = {c: drawn[c][b.rounds - 1] if b.rounds else -1 for c, b in made.items()}
-    return Budget(settings, delta, made, last)
+    budget = Budget(settings, delta, made, last, least)
+    if not any(budget.allowed(cohort, number) for number, cohort in enumerate(cohorts)):
+        raise RecipeError(
+            f"no round has {least} clients whose budget is enough for it: privacy.noise_multiplier is "
+            f"{settings.noise_multiplier:g} and privacy.epsilon {settings.epsilon:g}\n"
+            "hint: more noise, a larger epsilon or train.cohort, or guard.masked=false"
+        )
+    return budget
 
 
 def client_budget(

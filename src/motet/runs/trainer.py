@@ -143,7 +143,10 @@ class Trainer:
         while not self.over() and not observer.should_stop():
             began = time.perf_counter()
             before = self.state
-            self.state = play(self.engine, self.method, before, self.turn(self.number + 1))
+            if (turn := self.turn(self.number + 1)).cohort or not self.budget:
+                self.state = play(self.engine, self.method, before, turn)
+            else:  # nobody of its draw has any budget left
+                self.engine.begin(self.method, turn)
             self.number += 1
             t, ended = self.recipe.train, self.number + 1
             if ended % t.evaluate == 0 or ended == t.rounds:
@@ -180,7 +183,8 @@ class Trainer:
     def over(self) -> bool:
         if self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished():
             return True
-        return self.budget is not None and not self.cohort(self.number + 1)  # all budgets are spent
+        later = range(self.number + 1, self.recipe.train.rounds)
+        return self.budget is not None and not any(map(self.cohort, later))  # all budgets are spent
 
     def finished(self) -> bool:
         """Whether nothing is left to do: with patience, a few rounds in which everybody was there and nobody was

@@ -198,12 +198,12 @@ class Ledger:
             self.trained.add(line.run)
 
     def write(self, line: LedgerLine, check: Callable[[], None] = lambda: None) -> None:
-        """Add a line; it is on the disk when this returns. `check` may refuse private steps, when all lines of other
-        processes are counted and none can come between."""
+        """Add a line; it is on the disk when this returns. `check` may refuse private steps and masked sums, when all
+        lines of other processes are counted and none can come between."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.lock:
             self.check_under_lock()
-            if line.steps:
+            if line.steps or line.sum_of:
                 check()
             now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             raw = ascii_json(replace(line, time=now, previous=self.last))

@@ -31,9 +31,10 @@ from torch.utils import _pytree as pytree
 
 from motet.core import Tree
 from motet.deploy.site.contract import Contract
-from motet.deploy.site.ledger import Ledger
+from motet.deploy.site.ledger import Ledger, LedgerLine
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.site_identity import SiteIdentity
+from motet.deploy.site.training_budget import check_left
 from motet.engines.letters import BEFORE, Label, Letter, Reply, asked_for, asked_in
 from motet.engines.masked_asks import asked_hash, is_number
 from motet.guard.masks.exact import RANGE, WIDTH, digits_of
@@ -157,21 +158,7 @@ class SiteSums:
         """Refuse a sum of the same replies as before without some of them, or with others."""
         if not found.what:
             raise MaskRefused("nothing was masked in this sum: there is nothing to unmask")
-        if most := found.rules.cohorts:
-            known = self.ledger.cohorts
-            if ",".join(alive) not in known and len(known) >= most:
-                raise MaskRefused(
-                    f"this site's sums or counts left in sums of {len(known)} different sets of sites, and this "
-                    f"site's policy has cohorts = {most}: differences of sums show what one site adds to them"
-                )
-            return
-        now = ",".join(alive), found.how
-        if (before := self.ledger.sums.get(found.what, now)) != now:
-            was, is_ = (f"of {x[0]}" if before[0] != now[0] else x[1] for x in (before, now))
-            raise MaskRefused(
-                f"these replies were summed before, {was}, and are now to be summed {is_}: the difference would show "
-                "single replies\nhint: a new run needs another seed"
-            )
+        check_sum(self.ledger, ",".join(alive), found.what, found.how, found.rules.cohorts)
 
     def of(self, letter: Letter, session: Any) -> OpenSum:
         found = self.open.get(session) if isinstance(session, bytes) else None
@@ -249,3 +236,31 @@ def checked_noise(found: OpenSum, said: Any) -> float:
 
 def names(said: dict[str, Any], field: str) -> list[str]:
     return msgspec.convert(said.get(field), list[str])
+
+
+def check_sum(ledger: Ledger, sum_of: str, what: str, how: str, cohorts: int) -> None:
+    """Refuse a sum that differs from an earlier one of the same replies; before a run, one with too many sets of sites
+    (`cohorts`, 0 during a run)."""
+    if cohorts:
+        if sum_of not in ledger.cohorts and len(ledger.cohorts) >= cohorts:
+            raise MaskRefused(
+                f"this site's sums or counts left in sums of {len(ledger.cohorts)} different sets of sites, and this "
+                f"site's policy has cohorts = {cohorts}: differences of sums show what one site adds to them"
+            )
+        return
+    now = sum_of, how
+    if (before := ledger.sums.get(what, now)) != now:
+        was, is_ = (f"of {x[0]}" if before[0] != now[0] else x[1] for x in (before, now))
+        raise MaskRefused(
+            f"these replies were summed before, {was}, and are now to be summed {is_}: the difference would show "
+            "single replies\nhint: a new run needs another seed"
+        )
+
+
+def check_written(line: LedgerLine, policy: Policy, ledger: Ledger) -> None:
+    """Refuse a line that lines of another process, written meanwhile, do not allow any more: runs that go on at once
+    have a process each."""
+    check_left(line, policy, ledger)
+    if line.sum_of:
+        cohorts = policy.cohorts if line.round == BEFORE else 0
+        check_sum(ledger, line.sum_of, line.sum_for, line.sum_as, cohorts)

@@ -40,7 +40,7 @@ from motet.deploy.site.contract import (
 from motet.deploy.site.disclosure import check_scored, scores_to_say, with_enough_rows
 from motet.deploy.site.guarding import left_through_guards
 from motet.deploy.site.ledger import Ledger, LedgerLine, LedgerRolledBack
-from motet.deploy.site.masking import SiteSums, SumRules
+from motet.deploy.site.masking import SiteSums, SumRules, check_written
 from motet.deploy.site.measured_numbers import numbers_left
 from motet.deploy.site.needs import needs_of
 from motet.deploy.site.noise import laplace_noise
@@ -56,7 +56,7 @@ from motet.deploy.site.site_identity import SiteIdentity
 from motet.deploy.site.storage import EncryptedState, SiteRows, outdated
 from motet.deploy.site.stored_files import LacksFiles, StoredFiles
 from motet.deploy.site.table import SiteTable
-from motet.deploy.site.training_budget import check_left, spending
+from motet.deploy.site.training_budget import spending
 from motet.deploy.site.work_limits import limited
 from motet.engines.evaluate import predictions, predictions_trained
 from motet.engines.letters import BEFORE, BEGINS_ANEW, Letter, Reply, parts_scored
@@ -396,5 +396,5 @@ class SiteService:
 
     def written(self, packed: bytes) -> bytes:
         self.line = replace(self.line, bytes=len(packed), sha256=sha256(packed).hexdigest())
-        self.ledger.write(self.line, partial(check_left, self.line, self.policy, self.ledger))
+        self.ledger.write(self.line, partial(check_written, self.line, self.policy, self.ledger))
         return packed
