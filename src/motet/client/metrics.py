@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from inspect import signature
 from typing import Any
 
@@ -32,7 +32,7 @@ NAMES = tuple(dict.fromkeys((*CLASSES[:-1], *SURVIVAL[:-1], *OF_LOSSES.values(),
 OWN = "own"  # the name of a user's own metric among the others
 LARGER = {"accuracy", "balanced", "auc", "f1", "r2", "cindex"}  # larger is better; of all others, smaller is
 _BINS = 15  # of the calibration error
-_CELLS = 1 << 17  # numbers (clients x rows x classes) measured at once: a core's cache holds their arrays
+_CELLS = 1 << 18  # numbers (clients x rows x classes) that are measured at once: some MiB of arrays
 
 
 class MetricFailed(MotetError):
@@ -75,8 +75,13 @@ def metrics(
 
 def sums(per_row: Array) -> Array:
     """(clients,): sums over rows, one row after another, so that padding changes no bit of them."""
-    clients, rows = per_row.shape
-    return np.bincount(np.repeat(np.arange(clients), rows), per_row.astype(np.float64).ravel(), clients)
+    return np.bincount(clients_of(*per_row.shape), per_row.astype(np.float64).ravel(), len(per_row))
+
+
+@lru_cache(maxsize=4)
+def clients_of(clients: int, rows: int) -> Array:
+    """The place of each row's client."""
+    return np.repeat(np.arange(clients), rows)
 
 
 def share(part: Array, whole: Array) -> Array:
@@ -137,7 +142,12 @@ class ClassRows:
 
     @cached_property
     def guess(self) -> Array:
-        return np.asarray(self.scores.argmax(-1))
+        """The class with the largest score, the first of equals."""
+        z, classes = self.by_class[0], self.scores.shape[-1]
+        if classes > 255 or not self.finite.all():
+            return np.asarray(self.scores.argmax(-1))
+        others = (z < 0).view(np.uint8) * np.uint8(255)  # no class has this number
+        return np.asarray((others | np.arange(classes, dtype=np.uint8)[:, None]).min(-2, initial=255))
 
     @cached_property
     def right(self) -> Array:

@@ -25,6 +25,7 @@ from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.cores import cores
 from motet.engines.evaluate import evaluation_request, personal_model, predictions, predictions_trained
+from motet.engines.give_back import reuse_small_pieces
 from motet.engines.loop import Loop, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.placement import Placement
@@ -51,6 +52,7 @@ class Vmap(Loop):
     ) -> None:
         super().__init__(clients_data, keeps, device=device)
         self.chunk, self.compiled, self.workers = chunk, compiled, workers or cores()
+        reuse_small_pieces()
         if compiled:
             keep_what_is_compiled()
         self.many = isinstance(clients_data, Population)  # then only those who are asked are put in order
