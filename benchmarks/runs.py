@@ -58,16 +58,16 @@ SIDES = [
     Side("plain-optim", "plain_side.py", ("W1",), extra=("--variant", "optim")),
     Side("motet", "motet_side.py", ("W1", "W2", "W3", "W4")),
     Side("motet-compiled", "motet_side.py", ("W1", "W4"), extra=("--compiled",)),
-    Side("flwr", "flwr_side.py", ("W1", "W2"), env="flwr"),
+    Side("flwr", "flwr_side.py", ("W1", "W2", "W3"), env="flwr"),
     Side("flwr-optim", "flwr_side.py", ("W1",), env="flwr", extra=("--variant", "optim")),
-    Side("pfl", "pfl_side.py", ("W1", "W2"), env="pfl"),
-    Side("pfl-single", "pfl_side.py", ("W1", "W2"), env="pfl", extra=("--variant", "single")),
-    Side("pfllib", "pfllib_side.py", ("W1", "W2"), env="pfllib", checkout="MOTET_PFLLIB"),
+    Side("pfl", "pfl_side.py", ("W1", "W2", "W3"), env="pfl"),
+    Side("pfl-single", "pfl_side.py", ("W1", "W2", "W3"), env="pfl", extra=("--variant", "single")),
+    Side("pfllib", "pfllib_side.py", ("W1", "W2", "W3"), env="pfllib", checkout="MOTET_PFLLIB"),
     Side(
-        "pfllib-evaluate", "pfllib_side.py", ("W1", "W2"), env="pfllib", extra=("--variant", "evaluate"),
+        "pfllib-evaluate", "pfllib_side.py", ("W1", "W2", "W3"), env="pfllib", extra=("--variant", "evaluate"),
         checkout="MOTET_PFLLIB",
     ),
-    Side("flbench", "flbench_side.py", ("W1", "W2"), env="flbench", checkout="MOTET_FLBENCH"),
+    Side("flbench", "flbench_side.py", ("W1", "W2", "W3"), env="flbench", checkout="MOTET_FLBENCH"),
 ]  # fmt: skip
 
 

@@ -59,8 +59,11 @@ class Net(DecoupledModel):
     def __init__(self, net: str) -> None:
         super().__init__()
         built = nets.build(net, channels_last=net != "linear")
-        layers = list(built) if isinstance(built, nn.Sequential) else [built]
-        self.base, self.classifier = nn.Sequential(*layers[:-1]), layers[-1]
+        if isinstance(built, nets.ResNet18):
+            self.base, self.classifier, built.head = built, built.head, nn.Identity()
+        else:
+            layers = list(built) if isinstance(built, nn.Sequential) else [built]
+            self.base, self.classifier = nn.Sequential(*layers[:-1]), layers[-1]
 
 
 class Server(fedavg.FedAvgServer):
