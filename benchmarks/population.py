@@ -2,7 +2,8 @@
 
     python benchmarks/population.py                        # 100, 10,000, 100,000 and 1,000,000 clients, 1,000 a round
     python benchmarks/population.py --full 1000000         # one round of everybody
-    python benchmarks/population.py --resnet               # ResNet-18 with 20 and 200 clients, states on disk
+    python benchmarks/population.py --resnet               # ResNet-18 with 20 and 200 clients, states on disk; and with
+                                                           # 20 clients as many visits as 200 clients have
     python benchmarks/population.py --draw docs/pictures/population.svg
 
 Every run has a process of its own, one after another. W1 of benchmarks/README.md: logistic regression 30→30, 210
@@ -171,8 +172,8 @@ def main() -> None:
     if asked.full:
         apart("everybody", [*W1, f"data.clients={asked.full}", "train.rounds=1", "engine.compile=yes"])
     elif asked.resnet:
-        for many in (20, 200):
-            apart("resnet", [*RESNET, f"data.clients={many}", "train.rounds=1"])
+        for many, rounds in ((20, 1), (20, 10), (200, 1)):
+            apart(f"resnet, rounds: {rounds}", [*RESNET, f"data.clients={many}", f"train.rounds={rounds}"])
     elif not asked.draw:
         common = [
             "train.cohort=1000",
