@@ -132,6 +132,8 @@ class Bench:
         """All sides, those that take turns first."""
         generate(self.work, self.plan.data)
         sides = self.plan.sides(self.family)
+        if self.plan.fresh:  # of an older run with more turns nothing must stay
+            self.book.forget({side.name for side in sides})
         paired = [side for side in sides if self.family in PAIRED and side.group in TURNS]
         for repetition in range(self.plan.pairs if paired else 0):
             self.take_turn(paired, repetition)

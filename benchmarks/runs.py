@@ -86,6 +86,10 @@ class Book:
         """The run with this key that succeeded."""
         return next((run for run in self.runs if run["key"] == key and "error" not in run), None)
 
+    def forget(self, sides: set[str]) -> None:
+        """What was measured of these sides; the file follows with the next run that is kept."""
+        self.runs = [run for run in self.runs if run["key"]["side"] not in sides]
+
     def keep(self, run: Run) -> None:
         """Keep a run in place of older runs of the same repetition of the same side."""
         place = ("side", "work", "repetition")
