@@ -29,7 +29,9 @@ def cells(text: str) -> dict[str, list[str]]:
 
 
 def test_the_page_that_compares_systems_has_the_figures_of_the_results() -> None:
-    page = cells((HERE.parent / "docs/compare.md").read_text().partition("## How fast")[2].partition("## ")[0])
+    page = cells(
+        (HERE.parent / "docs/compare.md").read_text().partition("## How fast")[2].partition("## ")[0]
+    )
     results = (HERE / "results/README.md").read_text()
     works = [cells(results.partition(f"## {w}:")[2].partition("## ")[0]) for w in ("W1", "W2", "W3")]
     sides = {
