@@ -27,7 +27,7 @@ AT_SITES = (
     "motet.deploy.server.run_files:at_sites"  # data of a federated run: it only says where the rows are
 )
 _NAME = re.compile(r"\w[\w.-]*:[^\W\d]\w*")
-_NO_CODE = ("hf:", "given:", "session:")  # data at Hugging Face, data and code that Python objects gave
+_NO_CODE = ("hf:", "timm:", "given:", "session:")  # folders and data of others, what Python objects gave
 _OWN_CLUSTERS = ("", "local", "auto")  # of this machine, or named in the person's own environment
 _MANY = 10  # names that a message lists
 _MOTET = Path(__file__).parent

@@ -147,8 +147,6 @@ def test_missing_weights_and_wrong_examples_are_refused(bert: Path, tmp_path: Pa
         build(f"hf:{tmp_path}", {}, (8,), 2, "classes", 0)
     with pytest.raises(NetError, match="(?s)does not take examples of shape.*hint: "):
         build(f"hf:{bert}", {}, (3, 8, 8), 2, "classes", 0)
-    with pytest.raises(NetError, match="(?s)timm are not found by name.*hint: "):
-        build("timm:resnet18", {}, (3, 8, 8), 2, "classes", 0)
 
 
 def test_images_go_through_a_pretrained_vit(tmp_path: Path) -> None:

@@ -34,13 +34,8 @@ def names() -> list[str]:
 
 def source(name: str) -> Callable[..., Any]:
     """The function that builds a net; its parameters with a default are its options."""
-    if name.startswith(pretrained.PREFIX):
+    if pretrained.is_pretrained(name):
         return pretrained.source(name)
-    if name.startswith("timm:"):
-        raise NetError(
-            f"there is no net {name!r}: networks of timm are not found by name, because timm needs torchvision.\n"
-            "hint: write a function (shape, outputs) that returns timm.create_model(...), and name it module:function"
-        )
     if ":" in name:
         return builder(import_named(name, NetError))
     if name not in _found():

@@ -1,34 +1,45 @@
-"""Networks of Hugging Face's transformers with weights from a local folder: net=hf:FOLDER.
+"""Pretrained networks with weights from a local folder: net=hf:FOLDER (transformers) and net=timm:FOLDER (timm).
 
 The body is the folder's; the last layer is new and linear. `train` says what is trained, and so what clients send:
 the last layer (the body is then applied once to each example), LoRA adapters (Hu et al. 2022) and the last layer,
 or everything. Nothing is downloaded, and only safetensors files are read.
-Knows folders of transformers, and alone imports transformers and peft. Does not know data sets.
+Knows bodies, adapters and heads, and alone imports peft. Does not know whose networks they are, or data sets.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
-from functools import update_wrapper
-from hashlib import sha256
-from pathlib import Path
+from functools import partial, update_wrapper
 from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from motet.nets import pretrained_folder, timm_body, transformers_body
 from motet.nets.frozen import FrozenEncoder
 from motet.nets.layers import NetError, Shape, refuse, too_few
 from motet.settings import TYPED
 
-PREFIX = "hf:"
+BODIES = {
+    transformers_body.PREFIX: transformers_body.transformers_body,
+    timm_body.PREFIX: timm_body.timm_body,
+}
 Train = Literal["head", "lora", "all"]
 
 
-def hf_network(
-    folder: str,
+def is_pretrained(name: str) -> bool:
+    return name.startswith(tuple(BODIES))
+
+
+def split(name: str) -> tuple[str, str]:
+    """Prefix and folder of a network's name."""
+    kind, colon, folder = name.partition(":")
+    return kind + colon, folder
+
+
+def pretrained_network(
+    name: str,
     shape: Shape,
     outputs: int,
     *,
@@ -40,13 +51,14 @@ def hf_network(
     ] = (),  # lora: names of layers to adapt; () = as peft knows the model
 ) -> nn.Module:
     """A pretrained network with a new last layer."""
-    refuse(PREFIX + folder, too_few(rank=rank))
+    prefix, folder = split(name)
+    refuse(name, too_few(rank=rank))
     if adapt and train != "lora":
         raise NetError(
             f"net.adapt names {', '.join(adapt)}, and net.train is {train}: only lora has adapters.\n"
             "hint: net.train=lora, or leave net.adapt out"
         )
-    body = Pooled(read_body(folder), text=len(shape) == 1)
+    body: Any = BODIES[prefix](folder, shape)
     width = features_of(body, shape, folder)
     head = nn.Linear(width, outputs)  # drawn before adapters, so that all ways to train start alike
     if train == "lora":
@@ -55,61 +67,17 @@ def hf_network(
 
 
 def source(name: str) -> Callable[..., Any]:
-    """What builds the network that `hf:FOLDER` names; its options are those of `hf_network`."""
-    folder = name.removeprefix(PREFIX)
-
-    def build(shape: Shape, outputs: int, **options: Any) -> nn.Module:
-        return hf_network(folder, shape, outputs, **options)
-
-    update_wrapper(build, hf_network)
-    every = inspect.signature(hf_network).parameters
-    build.__signature__ = inspect.Signature([p for k, p in every.items() if k != "folder"])  # type: ignore[attr-defined]
+    """What builds the network that `hf:FOLDER` names; its options are those of `pretrained_network`."""
+    build = update_wrapper(partial(pretrained_network, name), pretrained_network)
+    every = inspect.signature(pretrained_network).parameters
+    build.__signature__ = inspect.Signature([p for k, p in every.items() if k != "name"])  # type: ignore[attr-defined]
     return build
 
 
 def digest(name: str) -> str:
-    """sha256 of what a folder says of its network, weights included."""
-    folder, found = folder_of(name.removeprefix(PREFIX)), sha256()
-    for file in sorted([folder / "config.json", *folder.glob("*.safetensors")]):
-        found.update(file.name.encode() + sha256(file.read_bytes()).digest())
-    return found.hexdigest()
-
-
-def folder_of(folder: str) -> Path:
-    path = Path(folder).expanduser()
-    if not (path / "config.json").is_file() or not list(path.glob("*.safetensors")):
-        what = (
-            "the folder does not exist"
-            if not path.is_dir()
-            else "it has no config.json or no .safetensors file"
-        )
-        raise NetError(
-            f"there is no pretrained network in {folder}: {what}.\n"
-            "hint: fetch it once, on a machine that may: hf download OWNER/NAME --local-dir FOLDER; then net=hf:FOLDER"
-        )
-    return path
-
-
-def read_body(folder: str) -> nn.Module:
-    """The network of a folder without its last layer."""
-    path = folder_of(folder)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        from transformers import AutoModel
-    except ModuleNotFoundError as e:
-        raise NetError(f"net=hf:... needs the package {e.name}.\nhint: pip install 'motet[hf]'") from e
-    try:
-        return AutoModel.from_pretrained(  # type: ignore[no-any-return]
-            str(path),
-            local_files_only=True,
-            use_safetensors=True,
-            attn_implementation="eager",
-            dtype=torch.float32,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as e:
-        raise NetError(
-            f"the network in {folder} cannot be read: {e}\nhint: transformers must know its kind"
-        ) from e
+    """sha256 of a network's folder, weights included."""
+    prefix, folder = split(name)
+    return pretrained_folder.digest(pretrained_folder.folder_of(folder, prefix))
 
 
 def adapted(model: nn.Module, rank: int, alpha: int, layers: list[str]) -> nn.Module:
@@ -144,30 +112,6 @@ def features_of(body: nn.Module, shape: Shape, folder: str) -> int:
             "hint: texts are rows of codes, with data.tokenizer set to the same folder and data.text_length no longer "
             "than the network's texts; images have the network's size"
         ) from e
-
-
-class Pooled(nn.Module):
-    """One row of features for each example: the mean over words, an image's first token, or the mean over pixels."""
-
-    def __init__(self, model: nn.Module, text: bool) -> None:
-        super().__init__()
-        self.model, self.text = model, text
-        self.padding = int(getattr(model.config, "pad_token_id", None) or 0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not len(x):  # a client without test rows; transformers' networks cannot take none
-            return self.forward(x.new_zeros(1, *x.shape[1:]))[:0]
-        if not self.text:
-            z = self.model(pixel_values=x).last_hidden_state
-            return z.mean((2, 3)) if z.ndim == 4 else z[:, 0]  # type: ignore[no-any-return]
-        codes = x.long()
-        there = (codes != self.padding).long()
-        there = torch.cat(
-            [torch.ones_like(there[:, :1]), there[:, 1:]], 1
-        )  # a text without words is its first place
-        z = self.model(input_ids=codes, attention_mask=there).last_hidden_state
-        weight = there.to(z.dtype)[..., None]
-        return (z * weight).sum(1) / weight.sum(1)  # type: ignore[no-any-return]
 
 
 class Pretrained(nn.Module):

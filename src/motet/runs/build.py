@@ -195,7 +195,7 @@ def fingerprint_of(recipe: Recipe, data: str) -> str:
     words = str(recipe["method"].get("extractor", "")).split()
     files = [recipe.weights, *(w.partition("=")[2] for w in words if w.startswith("weights="))]
     digests = [initial_weights.digest(file) for file in files if file]
-    if (net := str(recipe["net"]["name"])).startswith(pretrained.PREFIX):
+    if pretrained.is_pretrained(net := str(recipe["net"]["name"])):
         digests.append(pretrained.digest(net))
     return sha256(" ".join([data, *digests]).encode()).hexdigest() if digests else data
 
