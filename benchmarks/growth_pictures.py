@@ -61,11 +61,15 @@ def one_curve(name: str, curve: Curve, path: Path) -> Path:
 
 
 def scale(axis: Any) -> None:
-    """Sizes by their logarithm; values too where they differ by more than ten times, and else from zero, so that a
+    """Sizes and values by their logarithm where they differ by more than ten times; other values from zero, so that a
     curve that is nearly flat looks so. Ticks are plain numbers."""
     values = [float(v) for line in axis.lines for v in line.get_ydata()]
     low, high = min(values), max(values)
-    axis.set_xscale("log")
+    sizes = sorted({float(v) for line in axis.lines for v in line.get_xdata()})
+    if max(sizes) > _MANY_TIMES * min(sizes):
+        axis.set_xscale("log")
+    else:
+        axis.set_xticks(sizes)
     if low > 0 and high > _MANY_TIMES * low:
         axis.set_yscale("log")
         axis.set_ylim(low / 2, high * 2)

@@ -148,7 +148,8 @@ def draw(found: list[dict[str, Any]], path: Path) -> None:
     shown = (("cpu", 1.0, "processor seconds a round"), ("peak", 2.0**20, "peak memory (MiB)"))
     for ax, (key, unit, label) in zip(axes, shown, strict=True):
         ax.plot([f["clients"] for f in rows], [f[key] / unit for f in rows], "o-", color="#0b5394")
-        ax.set(xscale="log", xlabel="clients in the federation", ylabel=label, ylim=(0, None))
+        most = max(f[key] / unit for f in rows)
+        ax.set(xscale="log", xlabel="clients in the federation", ylabel=label, ylim=(0, 1.15 * most))
         ax.grid(color="#dddddd", linewidth=0.5)
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
