@@ -12,14 +12,17 @@ import pytest
 import known_parts as known
 import motet
 from motet.audits.measure_contributions import measure
+from motet.audits.replay import replaying, without
 from motet.audits.shapley import Sampling
 from motet.audits.update_checks import Updates, named_by_updates
 from motet.cli.main import main
+from motet.engines.wrappers.hostile import Hostile
+from motet.engines.wrappers.wrapper import Wrapper
 from motet.errors import RunError, UsageError
 from motet.report.contributions import contributions_text, cross_table
 from motet.report.html import render
 from motet.report.read import read
-from motet.runs.build import resolve
+from motet.runs.build import attackers_of, resolve
 from motet.runs.recipe import read as settings
 from motet.runs.run import run
 
@@ -111,6 +114,25 @@ def test_leaving_one_out_needs_no_shapley_values(tmp_path: Path) -> None:
     assert min(lost, key=lambda c: lost[c]) == known.parts_of(0).noisy
     assert all(r["left_out_low"] < r["left_out"] < r["left_out_high"] for r in found["values"].values())
     assert found["way"] == "leave one out" and "value" not in found["values"]["c0"]
+
+
+def attackers_in(trainer: Any) -> list[str]:
+    engine = trainer.engine
+    while isinstance(engine, Wrapper):
+        if isinstance(engine, Hostile):
+            return engine.which
+        engine = engine.engine
+    return []
+
+
+def test_a_replay_without_an_attacker_has_no_other_one_in_its_place() -> None:
+    words = ["data=wine", "data.clients=4", "data.unseen=0", "method.lr=0.1"]
+    words += ["guard.attack=zero", "guard.attackers=0.25"]
+    resolved = resolve(settings(None, words))
+    (rider,) = attackers_of(resolved.recipe, resolved.training.clients_data)
+    for client in resolved.training.clients_data:
+        with replaying(without(resolved, client)) as trainer:
+            assert attackers_in(trainer) == ([] if client == rider else [rider])
 
 
 def test_guards_cohorts_and_personal_methods_can_be_measured(tmp_path: Path) -> None:

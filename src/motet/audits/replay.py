@@ -25,7 +25,7 @@ from motet.core import Client, Engine, Tree
 from motet.engines.loop import Loop
 from motet.engines.wrappers.wrapper import Wrapper
 from motet.errors import RunError
-from motet.runs.build import Resolved, resolve
+from motet.runs.build import Resolved, attackers_of, resolve
 from motet.runs.identity import changes
 from motet.runs.recipe import Recipe
 from motet.runs.run import Run, begin
@@ -119,10 +119,12 @@ def replaying(resolved: Resolved) -> Iterator[Trainer]:
 
 
 def without(resolved: Resolved, client: Client) -> Resolved:
-    """The same run without a client; all else, learning rates and scaling too, stays as it was."""
-    kept = {c: d for c, d in resolved.federated.clients_data.items() if c != client}
+    """The same run without a client; all else, learning rates, scaling and who attacks too, stays as it was."""
+    everyone = resolved.federated.clients_data
+    kept = {c: d for c, d in everyone.items() if c != client}
     fewer = replace(resolved.federated, clients_data=kept)
-    return replace(resolved, federated=fewer, training=fewer)
+    attackers = [c for c in attackers_of(resolved.recipe, everyone) if c != client]
+    return replace(resolved, federated=fewer, training=fewer, attackers=attackers)
 
 
 def innermost(engine: Engine) -> Loop:
