@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from motet.cli.main import main
+from motet.core import MethodUnfit
 from motet.errors import Stopped
 from motet.evidence.run_sections import guards
 from motet.runs.build import cohort_of, resolve
@@ -67,6 +68,17 @@ def refused(*words: str) -> str:
 )  # fmt: skip
 def test_what_cannot_be_private_is_refused_before_training(words: list[str], said: str) -> None:
     assert said in refused(*words)
+
+
+def test_a_clip_that_adapts_among_too_few_clients_is_refused_before_training() -> None:
+    words = [
+        "privacy.level=client",
+        "privacy.noise_multiplier=1",
+        "guard.clip=1",
+        "privacy.clip_quantile=0.5",
+    ]
+    with pytest.raises(MethodUnfit, match="with 3 clients in a round its count would need more noise"):
+        resolve(settings(*words))
 
 
 def test_networks_whose_rows_are_mixed_are_refused() -> None:
