@@ -195,6 +195,18 @@ def test_model_cards_say_what_was_spent_and_only_those_of_private_runs(tmp_path:
     assert not [p for p in (plain.folder / "models").glob("*.md") if "privacy" in p.read_text()]
 
 
+def test_cards_of_personal_models_that_a_client_level_budget_does_not_cover_say_so(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    words = ("data.clients=4", "privacy.level=client", "privacy.noise_multiplier=1", "guard.clip=1", "train.rounds=1",
+             "save.models=all")  # fmt: skip
+    for method, covered in (("mrmtl", False), ("fedavg", True)):
+        done = run(settings(*words, f"method={method}"), tmp_path / method)
+        cards = {p.stem: p.read_text() for p in (done.folder / "models").glob("*.md")}
+        assert all("for each client with all its rows" in card for card in cards.values())
+        assert ("This model has none: it was trained without noise" not in cards["client-1"]) == covered
+        assert "This model has none" not in (done.folder / "global.md").read_text()
+
+
 def test_a_round_whose_draw_has_spent_its_budget_is_passed_over_and_others_train_on(tmp_path: Path) -> None:
     words = (*PRIVATE, "data.clients=4", "train.cohort=0.25", "train.rounds=12")
     one = max(resolve(settings(*words)).budget.epsilon(f"client-{i}", 1) for i in range(4))  # type: ignore[union-attr]
