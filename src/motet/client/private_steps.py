@@ -224,4 +224,5 @@ def packed(mask: Tensor) -> tuple[Tensor, Tensor]:
     most = int(mask.sum(-1).max())
     width = min(mask.shape[-1], max(_GRAIN, -(-most // _GRAIN) * _GRAIN))
     order = torch.from_numpy(np.argsort(~mask.cpu().numpy(), axis=-1, kind="stable")[..., :width].copy())
+    order = order.to(mask.device)
     return order, torch.arange(width) < mask.sum(-1, keepdim=True)
