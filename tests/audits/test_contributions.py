@@ -147,6 +147,25 @@ def test_guards_cohorts_and_personal_methods_can_be_measured(tmp_path: Path) -> 
         assert own["same_bits"] and set(own["cross_site"]) == set(own["values"]), method
 
 
+def test_a_client_without_the_metric_is_in_no_mean(tmp_path: Path) -> None:
+    """All rows of c3 are of one class, so that AUC says nothing of them; the others' values stay numbers."""
+    rng = np.random.default_rng(0)
+    data = {f"c{i}": (x := rng.normal(size=(60, 3)), (x[:, 0] > 0).astype(int)) for i in range(3)}
+    data["c3"] = rng.normal(size=(60, 3)), np.ones(60, int)
+    how: dict[str, Any] = {
+        "net": "logistic",
+        "rounds": 2,
+        "lr": 0.1,
+        "metric": "auc",
+        "out": tmp_path / "run",
+    }
+    done = motet.run(method="fedavg", data=data, **how)
+    found = measure(done.folder, by="metric")
+    assert np.isfinite([r[k] for r in found["values"].values() for k in ("value", "left_out")]).all()
+    assert found["unmeasured"] == ["c3"] and list(found["matrix"]["c0"]) == ["c0", "c1", "c2"]
+    assert any("validation rows of c3 this cannot be told" in line for line in contributions_text(found, 200))
+
+
 def test_what_was_measured_is_shown_kept_and_drawn(tmp_path: Path, capsys: Any) -> None:
     run = motet.run(method="fedavg", data="wine", clients=4, rounds=2, out=tmp_path / "run")
     words = ["contributions", str(run.folder), "--quiet", "--threshold", "0.5", "--versions", "2"]

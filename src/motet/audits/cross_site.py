@@ -5,6 +5,7 @@ Both are measured on validation rows. Knows trainers and their engines. Does not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -34,7 +35,8 @@ def final_scores(trainer: Trainer, side: str, by: str) -> Scores:
         return {}
     scores = found[side]
     worth = -scores["loss"] if by == "loss" else trainer.better * scores[trainer.metric]
-    return {c: float(w) for c, w, n in zip(clients, worth, scores["n"], strict=True) if n > 0}
+    rows = zip(clients, worth.tolist(), scores["n"], strict=True)
+    return {c: w for c, w, n in rows if n > 0 and not math.isnan(w)}
 
 
 def leave_one_out(
