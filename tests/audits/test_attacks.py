@@ -253,6 +253,13 @@ def test_shadow_runs_of_private_runs_train_whom_their_own_draws_say() -> None:
                 assert trainer.cohort(k) == cohort_of(shadow.recipe, trainer.engine.clients, k)
 
 
+def test_a_run_without_other_rows_is_not_attacked_for_membership(tmp_path: Path) -> None:
+    data = {"name": "wine", "val": 0, "test": 0, "unseen": 0}
+    run = motet.run(method="fedavg", data=data, rounds=1, lr=0.1, out=tmp_path / "run")
+    found = motet.audit(run.folder, attacks=["membership"], shadows=0)
+    assert not found["figures"] and "178 of 178 rows are training rows" in found["skipped"]["membership"]
+
+
 def test_what_an_attack_proves_of_epsilon_allows_for_delta() -> None:
     """All 100 members and none of 100 others are found: by hand, log((1 - u - delta) / u) with u = 1 - 0.0125^0.01."""
     members, others, u = np.ones(100), np.zeros(100), 1 - 0.0125 ** (1 / 100)

@@ -199,6 +199,11 @@ def test_what_cannot_be_measured_is_refused_in_words(tmp_path: Path, capsys: Any
         motet.run(method="fedavg", data="diabetes", lr=1e6, rounds=3, out=tmp_path / "diverged")
     with pytest.raises(RunError, match="a failed run has no models: diverged"):
         motet.contributions(tmp_path / "diverged")
+    bare = motet.run(
+        method="fedavg", data={"name": "wine", "val": 0}, rounds=1, lr=0.1, out=tmp_path / "bare"
+    )
+    with pytest.raises(RunError, match="no client has validation rows"):
+        motet.contributions(bare.folder)
     assert main(["contributions", str(tmp_path / "nothing")]) == 2
     assert main(["contributions", str(tmp_path)]) == 2
     assert "holds" in capsys.readouterr().err

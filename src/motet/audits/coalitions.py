@@ -108,7 +108,10 @@ class Measurement:
             self.sites = [c for c, w in zip(clients, worth, strict=True) if not np.isnan(w)]
             self.unmeasured = [c for c in clients if c not in self.sites]
         if not self.sites:
-            raise RunError(f"no client has {self.scorer.metric} on its validation rows\nhint: --by loss")
+            none = f"no client has {self.scorer.metric} on its validation rows\nhint: --by loss"
+            raise RunError(
+                none if clients else "no client has validation rows, on which all this is measured"
+            )
         return np.array([worth[clients.index(c)] for c in self.sites])
 
     def solved(
