@@ -135,6 +135,21 @@ def test_a_replay_without_an_attacker_has_no_other_one_in_its_place() -> None:
             assert attackers_in(trainer) == ([] if client == rider else [rider])
 
 
+def test_a_client_is_left_out_of_masked_sums_that_are_as_small_as_may_be(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"method": "fedavg", "rounds": 1, "lr": 0.1}
+    data = {"name": "wine", "clients": 3, "unseen": 0}
+    masked, plain = (
+        motet.run(data=data, guard={"masked": on}, out=tmp_path / str(on), **how) for on in (True, False)
+    )
+    one, two = (measure(done.folder)["values"] for done in (masked, plain))
+    assert all(one[c]["left_out"] == pytest.approx(two[c]["left_out"], abs=1e-6) for c in two)
+    krum = motet.run(data=data | {"clients": 5}, guard={"mean": "krum"}, out=tmp_path / "krum", **how)
+    with pytest.raises(
+        RunError, match="without client client-0 the run cannot be played: .*Krum.*\nhint: --no-l"
+    ):
+        measure(krum.folder, shapley="none")
+
+
 def test_guards_cohorts_and_personal_methods_can_be_measured(tmp_path: Path) -> None:
     guard = {"attack": "none", "masked": True, "clip": 5.0}
     found = measured(

@@ -15,6 +15,7 @@ import numpy as np
 from motet.audits.replay import innermost, replaying, without
 from motet.client import predicted
 from motet.core import Client, Method
+from motet.errors import MotetError, RunError
 from motet.runs.build import Resolved
 from motet.runs.finish import calls
 from motet.runs.run import NoProgress
@@ -51,7 +52,13 @@ def leave_one_out(
     found: dict[Client, Scores] = {}
     for client in clients:
         with replaying(without(resolved, client)) as trainer:
-            trainer.run(begun(client) or NoProgress())
+            try:
+                trainer.run(begun(client) or NoProgress())
+            except MotetError as e:
+                why = str(e).splitlines()[0]
+                raise RunError(
+                    f"without client {client} the run cannot be played: {why}\nhint: --no-leave-one-out"
+                ) from e
             scores = final_scores(trainer, side, by)
         found[client] = {site: whole[site] - scores[site] for site in whole if site in scores}
     return found
