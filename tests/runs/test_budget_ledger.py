@@ -100,6 +100,10 @@ def test_a_damaged_ledger_is_refused_by_name(tmp_path: Path, how: str) -> None:
 def test_a_limit_needs_a_ledger_and_sites_have_their_own(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="privacy.ledger names no file"):
         resolve(settings(*PRIVATE, "privacy.ledger_epsilon=1"))
+    with pytest.raises(
+        RecipeError, match=f"{tmp_path}, a folder\nhint: privacy.ledger={tmp_path}/privacy.jsonl"
+    ):
+        run(recipe(tmp_path), tmp_path / "r")
     with pytest.raises(FederationError, match="each site has a ledger of its own"):
         make_order("care", None, [*PRIVATE, f"privacy.ledger={tmp_path}"], 3, 0, 60.0)
 

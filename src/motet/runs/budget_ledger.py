@@ -57,6 +57,10 @@ def charge(resolved: Resolved, folder: Path) -> None:
     facts = facts_in(folder)
     if facts.get("identity", run) != run:
         return  # the folder holds another run, and this one will be refused
+    if path.is_dir():
+        raise RecipeError(
+            f"privacy.ledger is {path}, a folder\nhint: privacy.ledger={path / 'privacy.jsonl'}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(path.name + ".lock")):
         before, last = read_ledger(path)
