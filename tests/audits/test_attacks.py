@@ -15,7 +15,7 @@ import motet
 from motet.audits import gradient_inversion as inversion
 from motet.audits.attack_figures import clopper_pearson, difference, membership_figure
 from motet.audits.label_inference import apart, from_contributions, mixture
-from motet.audits.replay import open_run
+from motet.audits.replay import open_run, replaying
 from motet.audits.shadow_runs import Pools, likelihood_ratios, shadow_attack, shadow_of
 from motet.cli.main import main
 from motet.client import Batch, ClientData, Task
@@ -27,6 +27,8 @@ from motet.report.audit_report import audit_text, pictures_of_audits
 from motet.report.figures import as_file
 from motet.report.html import render
 from motet.report.read import read
+from motet.runs.build import cohort_of, resolve
+from motet.runs.recipe import read as settings
 
 # ---- figures ----
 
@@ -237,6 +239,25 @@ def test_a_private_run_is_attacked_by_shadow_runs_and_updates_that_are_private_t
     found = motet.audit(run.folder, attacks=["inversion"], examples=4)["figures"]
     kinds = {f["more"]["guard"]: f["more"]["correlation"] for f in found}
     assert kinds["no guard"] > 0.99 and kinds["differential privacy (example)"] < 0.9
+
+
+def test_shadow_runs_of_private_runs_train_whom_their_own_draws_say() -> None:
+    pytest.importorskip("opacus")
+    words = ["data=wine", "data.clients=4", "data.unseen=0", "method.lr=0.1", "train.cohort=0.5", "train.rounds=8",
+             "privacy.level=example", "privacy.noise_multiplier=3"]  # fmt: skip
+    resolved = resolve(settings(None, words))
+    for number in range(3):
+        shadow, _ = shadow_of(resolved, Pools.of(resolved.training.clients_data), number, 8)
+        with replaying(shadow) as trainer:
+            for k in range(8):
+                assert trainer.cohort(k) == cohort_of(shadow.recipe, trainer.engine.clients, k)
+
+
+def test_a_run_without_other_rows_is_not_attacked_for_membership(tmp_path: Path) -> None:
+    data = {"name": "wine", "val": 0, "test": 0, "unseen": 0}
+    run = motet.run(method="fedavg", data=data, rounds=1, lr=0.1, out=tmp_path / "run")
+    found = motet.audit(run.folder, attacks=["membership"], shadows=0)
+    assert not found["figures"] and "178 of 178 rows are training rows" in found["skipped"]["membership"]
 
 
 def test_what_an_attack_proves_of_epsilon_allows_for_delta() -> None:

@@ -12,14 +12,17 @@ import pytest
 import known_parts as known
 import motet
 from motet.audits.measure_contributions import measure
+from motet.audits.replay import replaying, without
 from motet.audits.shapley import Sampling
 from motet.audits.update_checks import Updates, named_by_updates
 from motet.cli.main import main
+from motet.engines.wrappers.hostile import Hostile
+from motet.engines.wrappers.wrapper import Wrapper
 from motet.errors import RunError, UsageError
 from motet.report.contributions import contributions_text, cross_table
 from motet.report.html import render
 from motet.report.read import read
-from motet.runs.build import resolve
+from motet.runs.build import attackers_of, resolve
 from motet.runs.recipe import read as settings
 from motet.runs.run import run
 
@@ -113,6 +116,40 @@ def test_leaving_one_out_needs_no_shapley_values(tmp_path: Path) -> None:
     assert found["way"] == "leave one out" and "value" not in found["values"]["c0"]
 
 
+def attackers_in(trainer: Any) -> list[str]:
+    engine = trainer.engine
+    while isinstance(engine, Wrapper):
+        if isinstance(engine, Hostile):
+            return engine.which
+        engine = engine.engine
+    return []
+
+
+def test_a_replay_without_an_attacker_has_no_other_one_in_its_place() -> None:
+    words = ["data=wine", "data.clients=4", "data.unseen=0", "method.lr=0.1"]
+    words += ["guard.attack=zero", "guard.attackers=0.25"]
+    resolved = resolve(settings(None, words))
+    (rider,) = attackers_of(resolved.recipe, resolved.training.clients_data)
+    for client in resolved.training.clients_data:
+        with replaying(without(resolved, client)) as trainer:
+            assert attackers_in(trainer) == ([] if client == rider else [rider])
+
+
+def test_a_client_is_left_out_of_masked_sums_that_are_as_small_as_may_be(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"method": "fedavg", "rounds": 1, "lr": 0.1}
+    data = {"name": "wine", "clients": 3, "unseen": 0}
+    masked, plain = (
+        motet.run(data=data, guard={"masked": on}, out=tmp_path / str(on), **how) for on in (True, False)
+    )
+    one, two = (measure(done.folder)["values"] for done in (masked, plain))
+    assert all(one[c]["left_out"] == pytest.approx(two[c]["left_out"], abs=1e-6) for c in two)
+    krum = motet.run(data=data | {"clients": 5}, guard={"mean": "krum"}, out=tmp_path / "krum", **how)
+    with pytest.raises(
+        RunError, match="without client client-0 the run cannot be played: .*Krum.*\nhint: --no-l"
+    ):
+        measure(krum.folder, shapley="none")
+
+
 def test_guards_cohorts_and_personal_methods_can_be_measured(tmp_path: Path) -> None:
     guard = {"attack": "none", "masked": True, "clip": 5.0}
     found = measured(
@@ -123,6 +160,25 @@ def test_guards_cohorts_and_personal_methods_can_be_measured(tmp_path: Path) -> 
         run = motet.run(method=method, data="wine", clients=3, rounds=2, net="mlp", out=tmp_path / method)
         own = measure(run.folder, leave_out=False, side="personal" if method == "fedper" else "auto")
         assert own["same_bits"] and set(own["cross_site"]) == set(own["values"]), method
+
+
+def test_a_client_without_the_metric_is_in_no_mean(tmp_path: Path) -> None:
+    """All rows of c3 are of one class, so that AUC says nothing of them; the others' values stay numbers."""
+    rng = np.random.default_rng(0)
+    data = {f"c{i}": (x := rng.normal(size=(60, 3)), (x[:, 0] > 0).astype(int)) for i in range(3)}
+    data["c3"] = rng.normal(size=(60, 3)), np.ones(60, int)
+    how: dict[str, Any] = {
+        "net": "logistic",
+        "rounds": 2,
+        "lr": 0.1,
+        "metric": "auc",
+        "out": tmp_path / "run",
+    }
+    done = motet.run(method="fedavg", data=data, **how)
+    found = measure(done.folder, by="metric")
+    assert np.isfinite([r[k] for r in found["values"].values() for k in ("value", "left_out")]).all()
+    assert found["unmeasured"] == ["c3"] and list(found["matrix"]["c0"]) == ["c0", "c1", "c2"]
+    assert any("validation rows of c3 this cannot be told" in line for line in contributions_text(found, 200))
 
 
 def test_what_was_measured_is_shown_kept_and_drawn(tmp_path: Path, capsys: Any) -> None:
@@ -158,6 +214,11 @@ def test_what_cannot_be_measured_is_refused_in_words(tmp_path: Path, capsys: Any
         motet.run(method="fedavg", data="diabetes", lr=1e6, rounds=3, out=tmp_path / "diverged")
     with pytest.raises(RunError, match="a failed run has no models: diverged"):
         motet.contributions(tmp_path / "diverged")
+    bare = motet.run(
+        method="fedavg", data={"name": "wine", "val": 0}, rounds=1, lr=0.1, out=tmp_path / "bare"
+    )
+    with pytest.raises(RunError, match="no client has validation rows"):
+        motet.contributions(bare.folder)
     assert main(["contributions", str(tmp_path / "nothing")]) == 2
     assert main(["contributions", str(tmp_path)]) == 2
     assert "holds" in capsys.readouterr().err

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from motet.audits.recorded_replies import Recorder, rebuilt
 from motet.audits.shapley import Sampling, exact, gtg, quantile, summed, to_others
+from motet.engines.driver import play, start
+from motet.engines.loop import Loop
+from motet.engines.mean import RunningMean
+from motet.methods.fedavg import FedAvg
+from rounds import TWO, one_number, turn
 
 
 def test_two_players_share_what_they_gain_together() -> None:
@@ -87,3 +93,21 @@ def test_a_round_in_which_nothing_happens_is_cut() -> None:
 def test_quantiles_grow_with_the_number_of_players() -> None:
     assert quantile(1e6, 1) == pytest.approx(2.576, abs=1e-3)
     assert quantile(1e6, 8) == pytest.approx(3.227, abs=1e-3)
+
+
+def test_a_round_of_fedavg_by_hand() -> None:
+    """From 1, a's reply is 1.4 (weight 1) and b's 0.2 (weight 3): models of {}, a, b and both are 1, 1.4, 0.2 and 0.5.
+    Losses are (w - 3)^2 at a and 4 w^2 at b. a brings b ((4 - 7.84) + (0.16 - 1)) / 2, and b brings a
+    ((4 - 7.84) + (2.56 - 6.25)) / 2."""
+    method, loop = FedAvg(one_number(), lr=0.1, batch=4), Loop(TWO)
+    engine = Recorder(loop, loop)
+    before = start(engine, method, turn(engine, -1))
+    play(engine, method, before, now := turn(engine, 0))
+
+    def worth(members: frozenset[int]) -> Any:
+        state = rebuilt(method, before, now, engine.asks, {"ab"[i] for i in members}, RunningMean)
+        return -loop.evaluate(method, state, now, "val", ("global",))[1]["global"]["loss"].numpy()
+
+    found = summed([exact(2, worth, [0, 1])], [0, 1])
+    assert found.value == pytest.approx([-2.34, -3.765], rel=1e-5)
+    assert found.matrix.sum(0) == pytest.approx([4 - 6.25, 4 - 1], rel=1e-5), "what both bring together"

@@ -13,12 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from motet.client import Batch, descend
+from motet.client import Batch, descend, descent
 from motet.client.data import Data, PrivateSteps
 from motet.client.descent_rule import DescentRule, sgd
 from motet.client.dropout import DrawnByArithmetic, Draws, drawing, draws_here
 from motet.client.optimisers import Optimiser
-from motet.client.private_steps import Chances, clipped_sum, drawn_rows, normal, private_gradient
+from motet.client.private_steps import (
+    Chances,
+    DrawnStep,
+    clipped_sum,
+    drawn_rows,
+    normal,
+    private_gradient,
+)
 from motet.vec import Vec
 
 
@@ -175,3 +182,41 @@ def test_each_row_has_draws_of_its_own_and_padding_changes_none() -> None:
     assert all(set(row.tolist()) == {0.0, 2.0} for row in (second, third))
     assert not torch.equal(one, second) and not torch.equal(second, third)
     assert not torch.equal(one, summed(1, step=1)) and torch.equal(one, summed(1))
+
+
+def dropping(u: Vec, batch: Batch) -> Tensor:
+    """A linear model that sees half of each row's numbers."""
+    draws = draws_here()
+    assert draws is not None
+    with DrawnByArithmetic(draws):
+        seen = torch.nn.functional.dropout(batch.x, 0.5, True)
+    return batch.mean((seen @ u["w"] - batch.y) ** 2)
+
+
+def wide_rows(n: int, seed: int) -> Data:
+    return replace(rows(n, seed), x=torch.randn(n, 40, generator=torch.Generator().manual_seed(seed)))
+
+
+def test_with_dropout_too_one_row_moves_a_step_by_the_length_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever knows the draws must not see by all the other rows whether one was drawn."""
+    data, w = private(wide_rows(6, 0), 0.0, 0.5), Vec(w=torch.ones(40))
+
+    def after(drawn: list[int]) -> Tensor:
+        step = DrawnStep(0, torch.tensor(drawn), torch.zeros(40))
+        monkeypatch.setattr(descent, "private_batches", lambda *_: iter([step]))
+        found: Tensor = descend(dropping, w, data, lr=3.0, batch=3)["w"]  # 3 rows are expected in a batch
+        return found
+
+    for whole, fewer in (([0, 1, 2, 5], [1, 2, 5]), ([1, 3, 4], [1, 4]), ([2, 4], [2])):
+        assert 0 < float((after(whole) - after(fewer)).norm()) <= 0.5 * (1 + 1e-4)
+
+
+def test_rows_draw_the_same_alone_and_stacked() -> None:
+    some = [private(wide_rows(n, n), 0.7, 0.5) for n in (9, 9)]
+    some[1] = replace(some[1], seed=torch.tensor(77))
+    how: dict[str, Any] = {"lr": 0.1, "epochs": 3, "batch": 3}
+    w = Vec(w=torch.ones(40))
+    alone = [descend(dropping, w, d, **how)["w"] for d in some]
+    stacked = torch.utils._pytree.tree_map(lambda *t: torch.stack(t), *some)
+    together = torch.func.vmap(lambda d: descend(dropping, w, d, **how))(stacked)["w"]
+    assert torch.allclose(torch.stack(alone), together, atol=1e-5)

@@ -8,16 +8,25 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sites import SITES, clients_data, go, method, recipe
+from tests.sites import SITES, clients_data, go, method, recipe, turn
 
+from motet.audits.recorded_replies import Recorder
 from motet.client import Batch, ClientData, descent
 from motet.client.data import PrivateSteps
 from motet.client.private_steps import DrawnStep
+from motet.core import Ask, MethodUnfit, Tree
+from motet.engines.driver import play, start
 from motet.engines.loop import Loop
+from motet.engines.mean import ReplyMean
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
+from motet.guard.pairs.chain import Chain, float_leaves
+from motet.guard.pairs.client_noise import ClientNoise
+from motet.runs.client_privacy import check_one_mean
 from motet.runs.example_privacy import check_coverage
+from motet.runs.method_asks import check_guards
 from motet.runs.recipe import RecipeError, method_class, method_names
+from motet.runs.sections import GuardSettings
 from motet.vec import leaves
 
 COVERED = [name for name in method_names() if "private_steps" in vars(method_class(name))]
@@ -97,6 +106,32 @@ def test_without_drawn_rows_nothing_leaves_of_rows_and_all_steps_are_counted(
     assert sorted(taken) == sorted(2 * (in_first_round + expected))
 
 
+@pytest.mark.parametrize("name", [n for n in COVERED if n != "centralised"])
+def test_one_row_moves_what_a_client_sends_and_keeps_by_cut_gradients_alone(name: str) -> None:
+    """In a round with one step of each training, all rows drawn: by a cut gradient over the number of rows, once or
+    twice. A row that is not finite counts as none."""
+    length, n = 0.01, 17
+    held = recipe(name)
+    held["method"] |= {"batch": 64, "lr": 1.0} | (
+        {"head_epochs": 1} if "head_epochs" in held["method"] else {}
+    )
+    trained, found = method(held), []
+    for gone in (None, 0, 5):
+        data = {c: replace(d, noise=1e-9, private=PrivateSteps(length)) for c, d in clients_data().items()}
+        if gone is not None:
+            rows = data["b"].train.take()
+            x = rows.x.clone()
+            x[gone] = torch.nan
+            data["b"] = replace(data["b"], train=Batch.of(x, rows.y))
+        loop = Loop(data)
+        engine = Recorder(loop, loop)
+        play(engine, trained, start(engine, trained, turn(-1)), turn(0))
+        found.append(numbers((engine.asks[-1].replies["b"], loop.keeps.get("b", 0) or torch.zeros(1))))
+    for fewer in found[1:]:
+        moved = float((found[0] - fewer).norm())
+        assert 0 < moved <= 2 * trained.private_steps(n) * length / n
+
+
 @pytest.mark.parametrize("name", ["fedavg", "mrmtl", "ditto", "scaffold"])
 def test_engines_agree_on_private_training(name: str) -> None:
     trained, data = method(recipe(name)), private(clients_data())
@@ -121,3 +156,48 @@ def test_two_trainings_of_a_round_have_noise_of_their_own() -> None:
     state = go(trained, engine, last=1)  # the mean of two sites' models
     w, v = (torch.cat([t.flatten() for t in leaves(x)]) for x in (state, engine.keeps.get("a", 1)))
     assert float(torch.corrcoef(torch.stack([w, v]))[0, 1]) < 0.9
+
+
+# ---- whole clients ----
+
+
+class MeansOf(Loop):
+    """A loop that remembers what the server has of each mean."""
+
+    def __init__(self, data: dict[str, ClientData], clip: float) -> None:
+        super().__init__(data)
+        self.private = ClientNoise(clip, 1e-9, len(data))
+        self.chain, self.means = Chain((self.private,)), list[torch.Tensor]()
+
+    def folded(self, ask: Ask, fold: ReplyMean) -> Tree:
+        mean = super().folded(ask, fold)
+        self.means.append(torch.cat([v.double().flatten() for v in float_leaves(mean)[0]]))
+        return mean
+
+
+def allowed(name: str) -> bool:
+    if name in ("centralised", "local", "stacking"):
+        return False
+    try:
+        made = method(recipe(name))
+        check_one_mean(made, name, "fixed")
+        check_guards(made, GuardSettings(clip=1.0))
+    except (RecipeError, MethodUnfit):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in (*method_names(), "ditto+fedopt", "scaffold+dapfl") if allowed(n)]
+)
+def test_one_client_moves_a_mean_by_twice_the_clip_over_their_number_at_most(name: str) -> None:
+    """Whatever its rows and whatever it keeps of earlier rounds, in which the server sent the same."""
+    clip, trained, mine = 0.05, method(recipe(name)), clients_data()
+    theirs = mine | {"b": others(mine)["b"]}
+    engines = [MeansOf(data, clip) for data in (mine, theirs)]
+    states = [start(engine, trained, turn(-1)) for engine in engines]
+    for number in range(3):
+        now = replace(turn(number), cohort=SITES)
+        states = [play(engine, trained, states[0], now) for engine in engines]
+        one, other = (engine.means[number] for engine in engines)
+        assert 0 < float((one - other).norm()) <= 2 * clip / 3 * (1 + 1e-4)

@@ -146,6 +146,19 @@ def test_a_dry_run_counts_what_earlier_runs_spent(owner: Owner) -> None:
     assert "after 4,990 of earlier runs" in owner.dry(*policy, "--method", "swarm", code=1)
 
 
+@pytest.mark.parametrize("level", ["example", "client"])
+def test_a_dry_run_of_a_private_recipe_shows_its_noise_and_what_is_left(owner: Owner, level: str) -> None:
+    pytest.importorskip("opacus")
+    more = {"client": 'noise = "clients"\n[guard]\nmasked = true\nclip = 1.0', "example": ""}[level]
+    text = f'[train]\nrounds = 6\n[privacy]\nlevel = "{level}"\nnoise_multiplier = 30\n{more}\n'
+    (recipe := owner.kit.parents[1] / "recipe.toml").write_text(text)
+    words = ["--recipe", str(recipe), "--method", "fedavg"]
+    said = owner.dry(*words, *owner.policy("epsilon = 9\n"))
+    assert "noise_multiplier 30" in said and f"level {level}" in said and "within this site's policy" in said
+    tight = owner.dry(*words, *owner.policy("epsilon = 0.01\n"), code=1)
+    assert "refused: with this run epsilon" in tight
+
+
 # ---- what would really leave ----
 
 

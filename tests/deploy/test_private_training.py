@@ -126,6 +126,18 @@ def test_a_recipe_with_noise_and_epsilon_ends_where_epsilon_does(tmp_path: Path)
     assert [train(service, held, number).refusal for number in range(4)] == ["", "", "privacy", "privacy"]
 
 
+def test_a_server_that_repeats_rounds_gets_no_more_than_the_recipe_s_epsilon(tmp_path: Path) -> None:
+    """Also at a site whose policy has no budget of its own."""
+    held = settings(level="example", epsilon=2.0, delta=1e-3)
+    service = site(tmp_path)
+    assert not offered(service, held, rounds=4)
+    found = [train(service, held, 0, shift=0.01 * i).refusal for i in range(3)]
+    assert found == ["", "", ""], "a policy lets a round be repeated three times"
+    assert [train(service, held, number).refusal for number in (1, 2, 3)] == ["", "privacy", "privacy"]
+    assert epsilon_of([steps for _, steps in service.ledger.private], 1e-3) <= 2.0
+    assert not train(service, held, 1).refusal, "a reply that left may leave again"
+
+
 def test_a_site_s_evidence_says_what_training_spent() -> None:
     left = [LedgerLine(job="verb", noise=2.0, rate=0.5, steps=2, round=i) for i in range(4)]
     said = privacy_budget(Policy(epsilon=9.0, delta=1e-3), [*left, replace(left[0], again=True)])

@@ -7,6 +7,7 @@ tensors, which have a device and a shape and no numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from motet import nets
 from motet.client import Batch, ClientData, Task, descent
+from motet.client.data import PrivateSteps
 from motet.client.devices import CPU, working_on
 from motet.client.visit import VerbFailed
 from motet.core import Method, Turn, verb
@@ -185,6 +187,15 @@ def test_guards_and_attacks_follow_the_device(engine: str) -> None:
         inner.fold = partial(GatheredMean, robust_mean("median"))
         found.append(played(inner, FedAvg(task_with("mlp")), "mlp", Hostile(inner, ["c1"], "flip")))
     check_same(*found)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("name", ["ditto", "fedavg"])
+def test_private_steps_follow_the_device(name: str, engine: str) -> None:
+    how = {"noise": 0.5, "private": PrivateSteps(0.5)}
+    data = {c: replace(d, **how) for c, d in federation("mlp").items()}  # type: ignore[arg-type]
+    makes = (partial(ENGINES[engine], data, device=place) for place in (CPU, DEVICE))
+    check_same(*(played(make(), new_method(name, "mlp"), "mlp") for make in makes), most=1e-6)
 
 
 def test_a_tensor_that_is_a_plain_attribute_of_a_layer_follows_the_device() -> None:

@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from motet.core import MethodUnfit
+from motet.client import Batch, ClientData, Task
+from motet.core import MethodUnfit, Talk, Tree, Turn, average
+from motet.engines.driver import play, start
+from motet.engines.loop import Loop
 from motet.guard.pairs.chain import Leaving
 from motet.guard.pairs.client_noise import ClientNoise
+from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
 
 SENT = Vec(a=torch.tensor([1.0, 1.0]), b=torch.tensor([0.0]))
@@ -87,3 +91,28 @@ def test_with_a_secret_draw_one_client_moves_the_count_by_half_at_most() -> None
     assert short / absent == pytest.approx(math.exp(-0.2 * 0.005)) and long / absent == pytest.approx(
         math.exp(0.001)
     )
+
+
+class Early(FedAvg):
+    """Averages a training before the first round too."""
+
+    def start(self, turn: Turn) -> Tree | Talk:
+        return (yield average(self.train, turn.clients, send=self.task.w0))
+
+
+class Twice(FedAvg):
+    """Averages two trainings of each round."""
+
+    def round(self, w: Vec, turn: Turn) -> Tree | Talk:
+        return (yield average(self.train, turn.cohort, send=(yield average(self.train, turn.cohort, send=w))))
+
+
+def test_a_release_that_no_round_counts_is_refused() -> None:
+    rows = Batch.of(torch.zeros(4, 2), torch.zeros(4, dtype=torch.long))
+    engine = Loop({"a": ClientData(rows, rows, rows)})
+    engine.private = ClientNoise(1.0, 1.0, 1)
+    task = Task(torch.nn.Linear(2, 2), "classes", 2)
+    with pytest.raises(MethodUnfit, match=r"early asks before the first round \(train\)"):
+        start(engine, Early(task), Turn(-1, ["a"], ["a"], 0))
+    with pytest.raises(MethodUnfit, match=r"twice asks a second time in a round \(train\)"):
+        play(engine, Twice(task), task.w0, Turn(0, ["a"], ["a"], 0))

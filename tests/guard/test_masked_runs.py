@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,13 @@ from motet.engines.driver import play, start
 from motet.engines.loop import Loop
 from motet.engines.threads import Threads
 from motet.engines.vmap import Vmap
+from motet.errors import RunError
 from motet.guard.masks.in_process import MaskedMean
 from motet.runs.build import mean_of
 from motet.runs.recipe import RecipeError, method_class, read
+from motet.runs.run import run
 from motet.runs.sections import GuardSettings
+from motet.runs.store import Store
 from motet.vec import leaves
 from rounds import server_examples
 
@@ -78,3 +82,11 @@ def test_an_ask_to_fewer_clients_than_min_in_sum_fails(task: Any) -> None:
 def test_a_recipe_whose_guards_exclude_each_other_is_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(RecipeError, match=why):
         read(more={"guard": {"masked": True} | settings})
+
+
+def test_a_run_whose_numbers_do_not_fit_has_failed_and_says_whose(tmp_path: Path) -> None:
+    words = ["data=wine", "data.clients=3", "data.unseen=0", "train.rounds=2", "method.lr=0.1"]
+    with pytest.raises(RunError, match=r"client client-\d: its reply has a number as large as"):
+        run(read(None, [*words, "guard.masked=true", "guard.mask_range=0.001"]), tmp_path / "r")
+    facts = Store(tmp_path / "r").facts()
+    assert facts["status"] == "failed" and "guard.mask_range=0.001\nhint:" in facts["failure"]

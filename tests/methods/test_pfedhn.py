@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from motet.audits.update_checks import flat_update
 from motet.client import ClientData, Task, seed_of
+from motet.core import Turn
 from motet.engines.loop import Loop
 from motet.engines.vmap import Vmap
 from motet.methods.pfedhn import PFedHN
@@ -65,3 +67,13 @@ def test_who_never_came_has_the_model_of_the_mean_embedding(
     assert apart(method.download(s, "nobody"), method.model(s["phi"], mean)) == 0
     assert apart(method.download(s, "nobody"), method.download(s, "c03")) > 0
     assert apart(method.download(after(method, here, 0), "nobody"), task.w0) == 0
+
+
+def test_the_model_after_training_is_the_trained_one_and_its_update_the_difference() -> None:
+    """Client a goes from 1 to 1.4; scores after training, guards, attacks and checks of updates all measure that."""
+    method, here = PFedHN(one_number(), lr=0.1, batch=4), Loop(TWO)
+    here.begin(method, Turn(0, ["a"], ["a"], 0))
+    reply, keep = method.train(method.task.w0, (), here.data("a"))
+    model = method.trained_model(method.task.w0, reply, keep, here.data("a"))
+    assert float(model(torch.ones(1, 1))) == pytest.approx(1.4)
+    assert flat_update(reply, method.task.w0) == pytest.approx([0.4])

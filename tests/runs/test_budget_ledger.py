@@ -14,7 +14,7 @@ from motet.deploy.flare.kits import FederationError
 from motet.deploy.server.run_files import make_order
 from motet.errors import RunError
 from motet.guard.accounting import NoisySteps, epsilon_of
-from motet.runs.budget_ledger import SpentByRun, append, history, read_ledger, spent_over_runs
+from motet.runs.budget_ledger import SpentByRun, append, history, one_name, read_ledger, spent_over_runs
 from motet.runs.build import resolve
 from motet.runs.recipe import Recipe, RecipeError, read
 from motet.runs.run import run
@@ -100,6 +100,10 @@ def test_a_damaged_ledger_is_refused_by_name(tmp_path: Path, how: str) -> None:
 def test_a_limit_needs_a_ledger_and_sites_have_their_own(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="privacy.ledger names no file"):
         resolve(settings(*PRIVATE, "privacy.ledger_epsilon=1"))
+    with pytest.raises(
+        RecipeError, match=f"{tmp_path}, a folder\nhint: privacy.ledger={tmp_path}/privacy.jsonl"
+    ):
+        run(recipe(tmp_path), tmp_path / "r")
     with pytest.raises(FederationError, match="each site has a ledger of its own"):
         make_order("care", None, [*PRIVATE, f"privacy.ledger={tmp_path}"], 3, 0, 60.0)
 
@@ -137,6 +141,23 @@ def test_one_file_is_one_data_set_however_its_path_is_written(
             ),
             tmp_path / "2",
         )
+
+
+def test_a_folder_with_the_name_of_a_data_set_makes_no_other_set_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(recipe(tmp_path / "l"), Path("wine"))
+    run(recipe(tmp_path / "l", "seed=1"), Path("other"))
+    here = spent_over_runs(tmp_path / "l", "wine", DELTA)
+    monkeypatch.chdir("/")
+    assert here and spent_over_runs(tmp_path / "l", "wine", DELTA) == here, "from another folder too"
+
+
+def test_a_folder_at_home_is_known_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rows").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert one_name("~/rows") == one_name(str(tmp_path / "rows")) == str((tmp_path / "rows").resolve())
 
 
 def test_a_run_that_is_refused_by_its_folder_is_not_written_down(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from motet.cli.main import main
+from motet.core import MethodUnfit
 from motet.errors import Stopped
 from motet.evidence.run_sections import guards
 from motet.runs.build import cohort_of, resolve
@@ -67,6 +68,17 @@ def refused(*words: str) -> str:
 )  # fmt: skip
 def test_what_cannot_be_private_is_refused_before_training(words: list[str], said: str) -> None:
     assert said in refused(*words)
+
+
+def test_a_clip_that_adapts_among_too_few_clients_is_refused_before_training() -> None:
+    words = [
+        "privacy.level=client",
+        "privacy.noise_multiplier=1",
+        "guard.clip=1",
+        "privacy.clip_quantile=0.5",
+    ]
+    with pytest.raises(MethodUnfit, match="with 3 clients in a round its count would need more noise"):
+        resolve(settings(*words))
 
 
 def test_networks_whose_rows_are_mixed_are_refused() -> None:
@@ -181,6 +193,18 @@ def test_model_cards_say_what_was_spent_and_only_those_of_private_runs(tmp_path:
     )
     plain = run(settings(*words), tmp_path / "plain")
     assert not [p for p in (plain.folder / "models").glob("*.md") if "privacy" in p.read_text()]
+
+
+def test_cards_of_personal_models_that_a_client_level_budget_does_not_cover_say_so(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    words = ("data.clients=4", "privacy.level=client", "privacy.noise_multiplier=1", "guard.clip=1", "train.rounds=1",
+             "save.models=all")  # fmt: skip
+    for method, covered in (("mrmtl", False), ("fedavg", True)):
+        done = run(settings(*words, f"method={method}"), tmp_path / method)
+        cards = {p.stem: p.read_text() for p in (done.folder / "models").glob("*.md")}
+        assert all("for each client with all its rows" in card for card in cards.values())
+        assert ("This model has none: it was trained without noise" not in cards["client-1"]) == covered
+        assert "This model has none" not in (done.folder / "global.md").read_text()
 
 
 def test_a_round_whose_draw_has_spent_its_budget_is_passed_over_and_others_train_on(tmp_path: Path) -> None:

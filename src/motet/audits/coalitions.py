@@ -66,7 +66,10 @@ class Measurement:
     way: How
     seed: int
     sampling: Sampling
-    sites: list[Client] = field(default_factory=list)
+    sites: list[Client] = field(default_factory=list)  # whose validation rows have the score
+    unmeasured: list[Client] = field(
+        default_factory=list
+    )  # whose have not: say AUC where all are of one class
     rounds: list[RoundValues] = field(default_factory=list)
     gained: float = 0.0
     lighter: dict[Client, list[Array]] = field(
@@ -92,13 +95,24 @@ class Measurement:
         def worth(members: frozenset[int], weights: dict[Client, float] | None = None) -> Array:
             names = {cohort[i] for i in members}
             state = rebuilt(trainer.method, before, turn, asks, names, fold, weights)  # type: ignore[arg-type]
-            self.sites, found = self.scorer(trainer, state, turn)
-            return found
+            return self.at_sites(*self.scorer(trainer, state, turn))
 
         found = self.solved(len(cohort), worth, cohort, trainer)
         self.rounds.append(self.for_all(found, cohort))
         self.gained += abs(float(found.matrix.sum(0).mean()))
         self.reweigh(worth, cohort)
+
+    def at_sites(self, clients: Sequence[Client], worth: Array) -> Array:
+        """The worth at sites that have the score, which are those of the first model that is scored."""
+        if not self.sites:
+            self.sites = [c for c, w in zip(clients, worth, strict=True) if not np.isnan(w)]
+            self.unmeasured = [c for c in clients if c not in self.sites]
+        if not self.sites:
+            none = f"no client has {self.scorer.metric} on its validation rows\nhint: --by loss"
+            raise RunError(
+                none if clients else "no client has validation rows, on which all this is measured"
+            )
+        return np.array([worth[clients.index(c)] for c in self.sites])
 
     def solved(
         self, many: int, worth: Callable[..., Array], cohort: Sequence[Client], trainer: Trainer

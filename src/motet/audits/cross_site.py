@@ -5,6 +5,7 @@ Both are measured on validation rows. Knows trainers and their engines. Does not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from motet.audits.replay import innermost, replaying, without
 from motet.client import predicted
 from motet.core import Client, Method
+from motet.errors import MotetError, RunError
 from motet.runs.build import Resolved
 from motet.runs.finish import calls
 from motet.runs.run import NoProgress
@@ -34,7 +36,8 @@ def final_scores(trainer: Trainer, side: str, by: str) -> Scores:
         return {}
     scores = found[side]
     worth = -scores["loss"] if by == "loss" else trainer.better * scores[trainer.metric]
-    return {c: float(w) for c, w, n in zip(clients, worth, scores["n"], strict=True) if n > 0}
+    rows = zip(clients, worth.tolist(), scores["n"], strict=True)
+    return {c: w for c, w, n in rows if n > 0 and not math.isnan(w)}
 
 
 def leave_one_out(
@@ -49,7 +52,13 @@ def leave_one_out(
     found: dict[Client, Scores] = {}
     for client in clients:
         with replaying(without(resolved, client)) as trainer:
-            trainer.run(begun(client) or NoProgress())
+            try:
+                trainer.run(begun(client) or NoProgress())
+            except MotetError as e:
+                why = str(e).splitlines()[0]
+                raise RunError(
+                    f"without client {client} the run cannot be played: {why}\nhint: --no-leave-one-out"
+                ) from e
             scores = final_scores(trainer, side, by)
         found[client] = {site: whole[site] - scores[site] for site in whole if site in scores}
     return found

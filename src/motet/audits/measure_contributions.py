@@ -154,6 +154,7 @@ def in_words(
         "named": named,
         "noised": noised,
         "refused": {},
+        "unmeasured": measured.unmeasured,
         "values": value_rows(players, sites, values, left),
         "matrix": {
             c: dict(zip(sites, map(float, row), strict=True)) for c, row in zip(players, matrix, strict=True)
@@ -211,7 +212,8 @@ def value_rows(
     for j, c in enumerate(players):
         row: dict[str, float | None] = {}
         if values is not None:
-            row["value"], row["error"] = float(values.value[j]), float(values.error[j])
+            value = float(values.value[j])  # of nobody, if no other client has the score
+            row["value"], row["error"] = value if np.isfinite(value) else None, float(values.error[j])
             row["own"] = float(values.matrix[j, sites.index(c)]) if c in sites else None
         if c in left:
             lost = np.array([v for s, v in left[c].items() if s != c])

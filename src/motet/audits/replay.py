@@ -25,7 +25,8 @@ from motet.core import Client, Engine, Tree
 from motet.engines.loop import Loop
 from motet.engines.wrappers.wrapper import Wrapper
 from motet.errors import RunError
-from motet.runs.build import Resolved, resolve
+from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.example_privacy import Budget
 from motet.runs.identity import changes
 from motet.runs.recipe import Recipe
 from motet.runs.run import Run, begin
@@ -119,10 +120,18 @@ def replaying(resolved: Resolved) -> Iterator[Trainer]:
 
 
 def without(resolved: Resolved, client: Client) -> Resolved:
-    """The same run without a client; all else, learning rates and scaling too, stays as it was."""
-    kept = {c: d for c, d in resolved.federated.clients_data.items() if c != client}
+    """The same run without a client; all else, learning rates, scaling and who attacks too, stays as it was. Means are
+    plain where they were masked: masks change nothing but rounding, and refuse sums of few."""
+    everyone = resolved.federated.clients_data
+    kept = {c: d for c, d in everyone.items() if c != client}
     fewer = replace(resolved.federated, clients_data=kept)
-    return replace(resolved, federated=fewer, training=fewer)
+    attackers = [c for c in attackers_of(resolved.recipe, everyone) if c != client]
+    settings, budget = resolved.recipe.settings, resolved.budget
+    recipe = Recipe(settings | {"guard": settings["guard"] | {"masked": False}})
+    budget = replace(budget, least=1) if isinstance(budget, Budget) else budget
+    return replace(
+        resolved, recipe=recipe, federated=fewer, training=fewer, attackers=attackers, budget=budget
+    )
 
 
 def innermost(engine: Engine) -> Loop:

@@ -38,6 +38,7 @@ from motet.text import unknown
 from motet.trusted_code import Consent
 
 ATTACKS = ("membership", "inversion", "labels", "property")
+_FEWEST = 2  # rows on each side: one half of them is decided by the other
 Begun = Callable[[str], Observer | None]
 
 
@@ -62,7 +63,9 @@ def audit(
         vectors: list[RecordedAsk] = []
         trainer.run(EachRound(partial(keep_vectors, recorder, vectors), observer("replay")))
         same, pools = is_same(opened, trainer), Pools.of(opened.resolved.training.clients_data)
-        target = scores_of(trainer, pools) if "membership" in attacks and can_lose(opened, skipped) else {}
+        target = {}
+        if "membership" in attacks and can_lose(opened, pools, skipped):
+            target = scores_of(trainer, pools)
     if target:
         figures += membership(opened, target, pools, shadow_scores(opened, pools, shadows, observer))
     if "inversion" in attacks:
@@ -87,8 +90,14 @@ def check_attacks(attacks: Sequence[str], shadows: int, examples: int) -> None:
         raise UsageError(f"examples is {examples}; expected at least 1")
 
 
-def can_lose(opened: OpenedRun, skipped: dict[str, str]) -> bool:
-    """Whether single rows have losses of their own."""
+def can_lose(opened: OpenedRun, pools: Pools, skipped: dict[str, str]) -> bool:
+    """Whether single rows have losses of their own, and some of them trained nothing."""
+    members = int(pools.members.sum())
+    if min(members, len(pools.members) - members) < _FEWEST:
+        skipped["membership"] = (
+            f"{members:,} of {len(pools.members):,} rows are training rows: there are no two sides to tell apart"
+        )
+        return False
     if opened.resolved.task.kind == "survival":
         skipped["membership"] = "the loss of a row of survival depends on the other rows"
         return False

@@ -147,7 +147,7 @@ def alone_in_private(
         if rule.augment:
             some = shift_and_flip(some, dice(seed, step, at))
         batch, there = Batch.of(some, y[at]), expected.to(some.device)
-        drawn = noise.float().to(some.device), there.float()
+        drawn = noise.float().to(some.device), there.float(), at.to(some.device)
         u, state = pure_step(rule, u, state, given, lr, batch, Draws(seed, step), *drawn)
     return u.map(lambda a, _: a.detach())
 
@@ -303,7 +303,7 @@ def private_steps(
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), part.dice.flatten()).reshape(rows.shape)
         batch = (rows, rows_at(all_y, part.at), part.live.float(), part.go, part.number)
-        moving = steps_of(*moving, *fixed, *batch, part.noise, expected)
+        moving = steps_of(*moving, *fixed, *batch, part.noise, expected, part.own)
     return list(moving[: len(u)])
 
 
@@ -321,10 +321,10 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
     """A function that takes all clients `size` steps further.
 
     Its arguments are flat, as recorded functions want them: weights, the optimiser's state, leaves of `given`, lr,
-    seed, and then x, y, live, go and number of all steps; of private ones also the noise and the expected rows. It
-    returns weights and state.
+    seed, and then x, y, live, go and number of all steps; of private ones also the noise, the expected rows and the
+    rows' numbers. It returns weights and state.
     """
-    many, extra = shape.moving, 2 if rule.private else 0
+    many, extra = shape.moving, 3 if rule.private else 0
 
     def one(*values: Tensor) -> list[Tensor]:
         u, state = shape.read(values[:many])
@@ -338,7 +338,7 @@ def unrolled(rule: DescentRule, shape: Shape, size: int, compiled: bool) -> Call
             state = tuple(new.where(go[s], old) for new, old in zip(fresh, state, strict=True))
         return [a for part in (u, *state) for a in part.values()]
 
-    # Clients are the first axis of all values but x, y, live, go, number and noise, whose first axis is the step.
+    # Clients are the first axis of all values but those of the steps, whose first axis is the step.
     dims = (*(0,) * many, *shape.dims, 0, 0, 1, 1, 1, 1, 1, *(1,) * extra)
     return Traced(vmap(one, in_dims=dims, randomness="error"), compiled)
 

@@ -58,8 +58,8 @@ def pure_step(
     draws: Draws,
     *noise: Tensor,
 ) -> tuple[Vec, State]:
-    """One step of one client, in which nothing is changed in place; of a private one, `noise` are two tensors: that of
-    the sum of gradients, and the number of rows that is expected in a batch."""
+    """One step of one client, in which nothing is changed in place; of a private one, `noise` are three tensors: that
+    of the sum of gradients, the number of rows that is expected in a batch, and the numbers of those in this one."""
     with training_mode(), drawing(draws):
         slope = (
             private_gradient(rule, u, batch, given, *noise) if noise else grad(rule.value)(u, batch, given)

@@ -4,8 +4,8 @@ Abadi et al. 2016, "Deep Learning with Differential Privacy", Algorithm 1, with 
 step every row is drawn by itself with the rate 1 / (batches of an epoch). The gradient of each drawn row is cut to
 `max_grad_norm`, their sum gets noise of `noise_multiplier * max_grad_norm`, and is divided by the expected number of
 rows. What a loss adds beside its rows, say a pull to other weights, is neither cut nor noised: it is the gradient of
-a row that does not count (live 0), which rests on no row. Dropout is drawn for each row by its place in the batch: the
-draws rest on no row either.
+a row that does not count (live 0), which rests on no row. Dropout is drawn for each row by its number among the
+client's rows, and not by its place in the batch: who else was drawn must not change what a row adds.
 
 In a simulation draws are hashes of (seed, loss, step, position), the same on every engine; whoever knows the seed can
 draw them again, so that they protect nobody and are for studies. At a site they come from the system's generator.
@@ -51,21 +51,35 @@ class PrivateRule(BatchRule, Protocol):
 
 
 def private_gradient(
-    rule: PrivateRule, u: Vec, batch: Batch, given: Any, noise: Tensor, expected: Tensor
+    rule: PrivateRule,
+    u: Vec,
+    batch: Batch,
+    given: Any,
+    noise: Tensor,
+    expected: Tensor,
+    numbers: Tensor | None = None,
 ) -> Vec:
     """The noised mean of cut gradients, and the gradient of what rests on no row. `noise` is flat, in the order of the
-    weights, and as long as it must be; `expected` is the expected number of rows."""
+    weights, and as long as it must be; `expected` is the expected number of rows; `numbers` as in `clipped_sum`."""
     x, y, live = (t.new_zeros((1, *t.shape[1:])) for t in (batch.x, batch.y, batch.live))
     beside = grad(rule.value)(u, Batch(x, y, live), given)
     assert rule.private is not None
-    total = clipped_sum(rule, u, batch, given, beside, rule.private.max_grad_norm)
+    total = clipped_sum(rule, u, batch, given, beside, rule.private.max_grad_norm, numbers)
     found: Vec = beside + (total + as_vec(noise, u)) / expected
     return found
 
 
-def clipped_sum(rule: PrivateRule, u: Vec, batch: Batch, given: Any, beside: Vec, most: float) -> Vec:
-    """The sum of the gradients of single rows, each as long as `most` at most, without what is `beside`."""
-
+def clipped_sum(
+    rule: PrivateRule,
+    u: Vec,
+    batch: Batch,
+    given: Any,
+    beside: Vec,
+    most: float,
+    numbers: Tensor | None = None,
+) -> Vec:
+    """The sum of the gradients of single rows, each as long as `most` at most, without what is `beside`. `numbers` are
+    those of the rows among all of the client's, by which each draws; by default their places in the batch."""
     draws = draws_here()
 
     def one(x: Tensor, y: Tensor, live: Tensor, number: Tensor) -> Vec:
@@ -83,7 +97,8 @@ def clipped_sum(rule: PrivateRule, u: Vec, batch: Batch, given: Any, beside: Vec
     total = u.zeros()
     if not len(batch):  # nobody was drawn: the noise is all
         return total
-    numbers = torch.arange(len(batch), device=batch.x.device)
+    if numbers is None:
+        numbers = torch.arange(len(batch), device=batch.x.device)
     parts = (t.split(rows) for t in (batch.x, batch.y, batch.live, numbers))
     for x, y, live, number in zip(*parts, strict=True):
         total = total + vmap(one)(x, y, live, number).map(lambda a, _: a.sum(0))
@@ -164,6 +179,7 @@ class StackedSteps(NamedTuple):
     """A few steps of all clients."""
 
     at: Tensor  # (steps, clients, padded batch): row numbers in the examples of all clients, one after another
+    own: Tensor  # (steps, clients, padded batch): the same in the examples of each client
     live: Tensor  # (steps, clients, padded batch): 1 for a drawn row, 0 for padding
     go: Tensor  # (steps, clients): whether the client takes this step
     number: Tensor  # (steps, clients): of the step
@@ -200,7 +216,7 @@ def private_schedule(
         dice = hashes(seed[:, None], -2 - step, order) if rule.augment else order[..., :0]
         at, number = order + first_row[:, None], step[..., 0].expand(-1, clients)
         for s in range(len(step)):
-            yield StackedSteps(*(t[s : s + 1] for t in (at, live, go, number, noise, dice)))
+            yield StackedSteps(*(t[s : s + 1] for t in (at, order, live, go, number, noise, dice)))
 
 
 def packed(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,4 +224,5 @@ def packed(mask: Tensor) -> tuple[Tensor, Tensor]:
     most = int(mask.sum(-1).max())
     width = min(mask.shape[-1], max(_GRAIN, -(-most // _GRAIN) * _GRAIN))
     order = torch.from_numpy(np.argsort(~mask.cpu().numpy(), axis=-1, kind="stable")[..., :width].copy())
+    order = order.to(mask.device)
     return order, torch.arange(width) < mask.sum(-1, keepdim=True)

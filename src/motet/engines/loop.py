@@ -289,6 +289,7 @@ class Loop:
         why = "collects single replies" if ask.learn == "all" else "measures rows"
         if ask.learn == "mean" and verb not in self.method.measuring:
             why = "asks a second time in a round" if again else ""
+            why = "asks before the first round" if self.turn.number < 0 else why
         if why:
             raise MethodUnfit(
                 f"privacy.level is client, and {type(self.method).__name__.lower()} {why} ({verb}), which the noise "

@@ -19,11 +19,12 @@ class PFedHN(FedAvg):
     """pFedHN: a hypernetwork at the server makes each client's model from an embedding of the client, and learns both.
 
     Shamsian et al. 2021, "Personalized Federated Learning using Hypernetworks", Algorithm 1: client i trains
-    theta_i = h(v_i; phi) and sends the difference Delta_i; the server moves phi and v_i along the gradients of
-    <theta_i, Delta_i>. phi and v_i never leave the server, and it sees every client's difference.
-    Differs from the paper: h has one hidden layer (tanh) and adds its output, zero at first, to the network's initial
-    weights and to a shift that all clients share; clients of a round move phi together: by the mean of their
-    gradients in the shift, and by their sum in all else. A client that never came has the mean embedding.
+    theta_i = h(v_i; phi), which changes it by Delta_i; the server moves phi and v_i along the gradients of
+    <theta_i, Delta_i>. phi and v_i never leave the server, and it sees every client's model.
+    Differs from the paper: clients send the trained model, and the server takes the difference. h has one hidden layer
+    (tanh) and adds its output, zero at first, to the network's initial weights and to a shift that all clients share;
+    clients of a round move phi together: by the mean of their gradients in the shift, and by their sum in all else. A
+    client that never came has the mean embedding.
     """
 
     private_steps = FedAvg.private_steps
@@ -47,7 +48,8 @@ class PFedHN(FedAvg):
         v = dict(sorted((new | s["v"]).items()))
         each = {c: self.model(s["phi"], v[c]) for c in turn.cohort}
         # collect, not average: each difference moves its client's embedding.
-        deltas = yield collect(self.train, turn.cohort, each=each)
+        trained = yield collect(self.train, turn.cohort, each=each)
+        deltas = {c: w - each[c] for c, w in trained.items()}
         phi, moved = self.moved(s["phi"], v, deltas)
         return {"phi": phi, "v": v | moved}
 
@@ -88,4 +90,4 @@ class PFedHN(FedAvg):
 
     @verb
     def train(self, theta: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        return self.descend(self.task.loss, theta, data) - theta, keep
+        return self.descend(self.task.loss, theta, data), keep

@@ -161,6 +161,9 @@ def how_lines(found: Mapping[str, Any]) -> list[str]:
         f"value: {worth} of the {found.get('side')} model on other clients' validation rows, mean over clients; "
         "test rows are not used"
     ]
+    if found.get("unmeasured"):
+        who = ", ".join(map(printable, found["unmeasured"]))
+        lines.append(f"on the validation rows of {who} this cannot be told: they are in no mean")
     if found.get("rounds"):
         cut = f", {found['cut_rounds']} of them cut" if found.get("cut_rounds") else ""
         lines.append(

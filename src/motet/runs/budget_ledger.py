@@ -25,6 +25,7 @@ from msgspec import DecodeError, Struct, ValidationError, to_builtins
 from msgspec import json as wire
 
 from motet.core import Client
+from motet.data.load import names
 from motet.errors import RunError
 from motet.guard.accounting import NoisySteps, epsilon_of
 from motet.runs.build import Resolved
@@ -56,6 +57,10 @@ def charge(resolved: Resolved, folder: Path) -> None:
     facts = facts_in(folder)
     if facts.get("identity", run) != run:
         return  # the folder holds another run, and this one will be refused
+    if path.is_dir():
+        raise RecipeError(
+            f"privacy.ledger is {path}, a folder\nhint: privacy.ledger={path / 'privacy.jsonl'}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(path.name + ".lock")):
         before, last = read_ledger(path)
@@ -76,8 +81,10 @@ def charge(resolved: Resolved, folder: Path) -> None:
 
 
 def one_name(data: str) -> str:
-    """A data set's name; of a file or folder its whole path, however it was written."""
-    return str(Path(data).resolve()) if Path(data).exists() else data
+    """A data set's name; of a file or folder its whole path, however it was written. A set that motet knows by its name
+    is that one, also where a folder is called so."""
+    path = Path(data).expanduser()
+    return str(path.resolve()) if data not in names() and path.exists() else data
 
 
 def facts_in(folder: Path) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Resolved:
     metric_why: str = ""  # why the run goes by its metric; "" if it was given
     asked: Settings = field(default_factory=dict)  # the settings before what was open in them was filled in
     budget: Budget | ClientLevelBudget | None = None  # of private training
+    attackers: Sequence[Client] | None = None  # who attacks; None: as the recipe draws them
 
     @property
     def pooled(self) -> bool:
@@ -158,8 +159,7 @@ def with_privacy(found: Resolved) -> Resolved:
     check_coverage(found.method, found.recipe["method"]["name"])
     check_network(found.method, clients_data)
     cohorts = [cohort_of(found.recipe, clients_data, k) for k in range(found.recipe.train.rounds)]
-    rows = {c: d.n for c, d in clients_data.items()}
-    guard = found.recipe.guard
+    rows, guard = {c: d.n for c, d in clients_data.items()}, found.recipe.guard
     least = guard.min_in_sum if guard.masked and not found.pooled else 1
     budget = example_budget(settings, found.method, rows, cohorts, least)
     protected = {c: budget.protected(c, d) for c, d in clients_data.items()}

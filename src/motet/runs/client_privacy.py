@@ -92,6 +92,8 @@ def client_level_budget(
     counted = rounds if poisson else max(Counter(c for some in cohorts for c in some).values(), default=0)
     noise = settings.noise_multiplier or noise_of_rounds(settings.epsilon, rate, max(1, counted), delta)
     made = ClientLevelBudget(settings, delta, noise, rate, cohort, rounds, counted)
+    if settings.clip_quantile:
+        _ = made.guard(GuardSettings(clip=1.0)).of_updates  # refuses rounds of too few clients
     return until_spent(made, counted) if settings.epsilon and settings.noise_multiplier else made
 
 

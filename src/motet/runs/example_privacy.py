@@ -106,7 +106,7 @@ def example_budget(
             f"privacy.noise_multiplier is {settings.noise_multiplier:g}, with which the first round costs more than "
             f"privacy.epsilon, {settings.epsilon:g}, at every client\nhint: more noise, or a larger epsilon"
         )
-    last = {c: drawn[c][b.rounds - 1] if b.rounds else -1 for c, b in made.items()}
+    last = {c: last_round(drawn[c], b.rounds, len(cohorts)) for c, b in made.items()}
     budget = Budget(settings, delta, made, last, least)
     if not any(budget.allowed(cohort, number) for number, cohort in enumerate(cohorts)):
         raise RecipeError(
@@ -115,6 +115,18 @@ def example_budget(
             "hint: more noise, a larger epsilon or train.cohort, or guard.masked=false"
         )
     return budget
+
+
+def last_round(drawn: Sequence[int], enough: int, rounds: int) -> int:
+    """The last round for which a budget is enough, of a client that is drawn in these; -1: none. One that is enough for
+    all of them limits nothing, also in shadow runs, whose draws are others.
+
+    >>> last_round([0, 2, 5], 2, 8), last_round([0, 2, 5], 3, 8), last_round([0, 2, 5], 0, 8)
+    (2, 7, -1)
+    """
+    if enough == len(drawn):
+        return rounds - 1
+    return drawn[enough - 1] if enough else -1
 
 
 def client_budget(

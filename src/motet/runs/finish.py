@@ -160,7 +160,7 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
     if model is not None:
         write("", model, facts_of(*run, "", {}) | spent_by(budget, ""))
     if trainer.recipe.save.models == "all":
-        call = ""
+        call, covered = "", covers_personal(budget, trainer.method)
         models = trainer.evaluator.personal_models(trainer.method, best.state, turn)
         if isinstance(trainer.federated.clients_data, Population):
             models = islice(models, _MODELS)
@@ -168,7 +168,7 @@ def write_models(trainer: Trainer, best: Best, turn: Turn, folder: Path) -> None
             trainer.store.event("models", f"personal models of at most {_MODELS:,} of {many} are written")
         for client, tree in models:
             call = call or calls(trainer, best, turn, client)
-            more = {"call": call} | trainer.method.described(tree) | spent_by(budget, client)
+            more = {"call": call} | trainer.method.described(tree) | spent_by(budget, client, covered)
             write(client, tree, facts_of(*run, client, scores.get(client, {})) | more)
     writer.close()
 
@@ -260,12 +260,21 @@ def facts_of(
     } | ({"weighted": True} if client_data and client_data.weighted else {})
 
 
-def spent_by(budget: Mapping[str, Any], client: str) -> dict[str, Any]:
-    """What a model's file says of privacy: what this client spent, or for the global model the one that spent most."""
+def spent_by(budget: Mapping[str, Any], client: str, covered: bool = True) -> dict[str, Any]:
+    """What a model's file says of privacy: what this client spent, or for the global model the one that spent most.
+    `covered`: whether the model itself is private, and not only what left the client."""
     if not budget:
         return {}
     spent = (budget.get("clients") or {}).get(client, budget["epsilon"])
-    return {"privacy": {k: budget.get(k) for k in ("level", "delta", "noise")} | {"epsilon": spent}}
+    found = {k: budget.get(k) for k in ("level", "delta", "noise")} | {"epsilon": spent}
+    return {"privacy": found | ({} if covered else {"covered": False})}
+
+
+def covers_personal(budget: Mapping[str, Any], method: Method) -> bool:
+    """Whether a budget covers personal models: that of single rows does, that of whole clients if these models are
+    made of what the server sent alone."""
+    made_of_sent = type(method).personal is Method.personal and method.task.statistics != "local"
+    return budget.get("level") != "client" or made_of_sent
 
 
 def target_unit(recipe: Recipe, f: FederatedData) -> dict[str, Any]:
@@ -335,7 +344,10 @@ def privacy_line(p: Mapping[str, Any]) -> str:
     ]
     delta = f", delta {p['delta']:.2g}" if p["delta"] else ""
     spent = f"epsilon {p['epsilon']:.3g}{delta} for {what}"
-    return f"- What left clients has differential privacy: {spent}; noise: {in_markdown(p['noise'])}."
+    line = f"- What left clients has differential privacy: {spent}; noise: {in_markdown(p['noise'])}."
+    if p.get("covered", True):
+        return line
+    return f"{line} This model has none: it was trained without noise, and is for its client alone."
 
 
 def card(f: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
+from motet.guard.masks.refused import MaskRefused
 from motet.runs.budget_ledger import charge
 from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
@@ -307,7 +308,7 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
                 raise Stopped(f"stopped after {round_name(trainer.number)} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
             finish(trainer, folder)
-        except (VerbFailed, NoReply, MethodUnfit, MetricFailed, Diverged) as e:
+        except (VerbFailed, NoReply, MethodUnfit, MetricFailed, MaskRefused, Diverged) as e:
             store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
             trainer.give_up_round()
@@ -394,7 +395,6 @@ def verify(
 
 def folder_for(resolved: Resolved, base: str | Path = "runs") -> Path:
     """The same for the same settings, data, code and versions, and for no other."""
-    recipe = resolved.recipe
+    recipe, mark = resolved.recipe, whole(resolved.pieces)[:8]
     data = Path(recipe["data"]["name"].replace(":", "-")).stem
-    mark = whole(resolved.pieces)[:8]
     return Path(base) / f"{data}-{recipe['method']['name'].replace(':', '-')}-seed{recipe.seed}-{mark}"

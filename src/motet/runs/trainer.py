@@ -26,15 +26,7 @@ from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.pairs.chain import Chain
 from motet.guard.pairs.client_noise import ClientNoise
-from motet.runs.build import (
-    Resolved,
-    attackers_of,
-    chain_of,
-    cohort_of,
-    cohort_size,
-    mean_of,
-    scored_of,
-)
+from motet.runs.build import Resolved, attackers_of, chain_of, cohort_of, cohort_size, mean_of, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.client_privacy import ClientLevelBudget
 from motet.runs.cluster import write_losses
@@ -90,8 +82,9 @@ class Trainer:
         clients.keeps = self.keeps
         self.client_noise: ClientNoise | None = None
         self.set_guards(clients)
-        attackers, how = attackers_of(recipe, clients.clients), recipe.guard.attack
-        attacked = Hostile(clients, attackers, how) if attackers and how != "none" else clients
+        who, how = resolved.attackers, recipe.guard.attack
+        who = attackers_of(recipe, clients.clients) if who is None else who
+        attacked = Hostile(clients, who, how) if who and how != "none" else clients
         # an engine that sends letters counts their bytes itself
         self.counted = Counted(attacked, clients.left) if clients.meter is None else None
         self.engine: Engine = self.counted or attacked
@@ -117,8 +110,7 @@ class Trainer:
         self.losses: dict[str, float] = {}  # mean validation losses, by side
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.top, self.val_rows = -math.inf, 0  # the highest mean score so far, and the rows it is from
-        self.idle = 0  # rounds since somebody was asked something
-        self.next_save = 0.0
+        self.next_save, self.idle = 0.0, 0  # idle: rounds since somebody was asked something
 
     def set_guards(self, clients: Loop) -> None:
         guard = self.recipe.guard

@@ -255,7 +255,8 @@ def most(numbers: int) -> str:
 
 def in_words(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{k} {v:g}" for k, v in value.items()) or "none"
+        found = (f"{k} {v}" if isinstance(v, str) else f"{k} {v:g}" for k, v in value.items())
+        return ", ".join(found) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return (

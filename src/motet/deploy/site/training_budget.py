@@ -45,7 +45,7 @@ class PrivateTerms:
     max_grad_norm: float  # longest gradient of a row; of whole clients, longest update that noise is made for
     level: Literal["example", "client"] = "example"
     sites: int = 0  # of whole clients: fewest replies of a sum, which together carry its noise
-    replies: int = 0  # most replies of this run, where the recipe has both noise and epsilon; 0: any
+    replies: int = 0  # most replies of this run, which together cost the recipe's epsilon; 0: it has none
 
     def taken(self, replies: int = 1) -> NoisySteps:
         noise = self.noise_multiplier / 2 if self.of_sites else self.noise_multiplier
@@ -88,7 +88,7 @@ def private_terms(
     check_coverage(method, recipe["method"]["name"])
     check_network(method, {"": own})
     found = example_budget(settings, method, {"": own.n}, [[""]] * rounds).clients[""]
-    most = found.rounds if settings.epsilon and settings.noise_multiplier else 0
+    most = found.rounds if settings.epsilon else 0
     return PrivateTerms(found.noise, found.rate, found.steps, settings.max_grad_norm, replies=most)
 
 
@@ -99,7 +99,7 @@ def whole_site_terms(recipe: Recipe, method: Method, rounds: int, sites: int) ->
         raise RefusedByPolicy(why, CLAUSE)
     check_one_mean(method, recipe["method"]["name"], settings.sampling)
     found = budget_at_sites(settings, guard, rounds, sites)
-    most = found.rounds if settings.epsilon and settings.noise_multiplier else 0
+    most = found.rounds if settings.epsilon else 0
     return PrivateTerms(found.noise, 1.0, 1, guard.clip, "client", guard.min_in_sum, most)
 
 
