@@ -100,7 +100,7 @@ class ChosenGroups(Method):
         """Which model costs least on the client's training examples, as zeros and a one."""
 
         own = [super(ChosenGroups, self).personal(w, keep, data) for w in models]
-        losses = torch.stack([loss_of(self.task, f, data.all) for f in own])
+        losses = torch.stack([loss_of(self.task, self.task.at_home(f, data), data.all) for f in own])
         return least_of(losses, data.chance(self.k, salt=1)), keep
 
     # ---- what the method sees of the state ----
