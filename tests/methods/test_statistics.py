@@ -9,12 +9,16 @@ import torch
 from torch import nn
 
 from motet.client import Batch, ClientData, Task
+from motet.client.batchnorm import statistics
 from motet.engines.loop import Loop
 from motet.methods.feddbe import FedDBE
 from motet.methods.fedpac import FedPAC
 from motet.methods.fedproto import FedProto
 from motet.methods.fedsoft import FedSoft
 from motet.methods.knnper import KNNPer
+from motet.methods.pfedme import PFedMe
+from motet.methods.superfed import SuPerFed
+from motet.parts.several_models import other_start
 from motet.runs.recipe import method_class
 from motet.vec import Vec
 from rounds import after
@@ -115,3 +119,40 @@ def test_the_share_of_neighbours_is_chosen_with_the_statistics_that_a_client_pre
         ]
         best = min(range(11), key=lambda s: float(costs[s].mean()))
         assert float(share) == pytest.approx(best / 10), c
+
+
+# ---- averaged statistics ----
+
+
+def test_the_shared_model_of_pfedme_has_the_statistics_that_batches_left_in_theta(
+    far: dict[str, ClientData],
+) -> None:
+    method, one = PFedMe(task("averaged"), epochs=3), {"c07": far["c07"]}
+    here = Loop(one)
+    w, theta = after(method, here, 2), here.keeps.get("c07")
+    for k in statistics(w):
+        assert torch.equal(w[k], theta[k]) and not torch.allclose(w[k], method.task.w0[k], atol=0.1)
+
+
+@pytest.mark.parametrize(
+    "setting", ["scaffold server_lr", "reptile server_lr", "fedrecon server_lr", "pfedme beta"]
+)
+def test_statistics_are_the_mean_however_far_the_server_goes(
+    setting: str, far: dict[str, ClientData]
+) -> None:
+    name, field = setting.split()
+    found = [method_class(name)(task("averaged"), **{field: s}) for s in (1.0, 30.0)]
+    near, beyond = (after(m, Loop(far), 1) for m in found)
+    near, beyond = (s["x"] if name == "scaffold" else s for s in (near, beyond))
+    assert all(torch.allclose(near[k], beyond[k], atol=1e-6) for k in statistics(near))
+    assert not torch.allclose(near["0.weight"], beyond["0.weight"], atol=1e-3)
+
+
+def test_superfeds_cosine_is_of_weights_alone() -> None:
+    t = task("averaged")
+    w, v = t.w0, other_start(t.w0, 1)
+    rows = Batch.of(torch.randn(9, 6, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 3)
+    given = (w, torch.tensor(0.0), torch.tensor(1.0))
+    costs = [SuPerFed(t, nu=nu, mu=0.0).on_the_way(Vec.join(w=w, v=v), rows, given) for nu in (1.0, 0.0)]
+    a, b = (torch.cat([u[k].flatten() for k in u if k not in statistics(u)]) for u in (w, v))
+    assert float(costs[0] - costs[1]) == pytest.approx(float(torch.cosine_similarity(a, b, 0) ** 2), abs=1e-5)
