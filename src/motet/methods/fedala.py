@@ -41,7 +41,8 @@ class FedALA(FedAvg):
 
     def top(self) -> list[str]:
         still = statistics(self.task.w0)
-        return [k for k in self.task.w0 if k not in still][-self.tensors :]
+        in_order = (*self.task.body, *self.task.head)  # the head may be defined before the body
+        return [k for k in in_order if k not in still][-self.tensors :]
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
