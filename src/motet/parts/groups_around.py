@@ -17,7 +17,20 @@ from torch import Tensor
 
 from motet.client import Batch, Data, Task
 from motet.client.task import predicted
-from motet.core import Client, Count, Method, MethodUnfit, NoReply, Talk, Tree, Turn, collect, is_verb, verb
+from motet.core import (
+    Client,
+    Count,
+    Method,
+    MethodUnfit,
+    NoReply,
+    Talk,
+    Tree,
+    Turn,
+    collect,
+    is_solo,
+    is_verb,
+    verb,
+)
 from motet.parts.several_models import least_of, several_starts
 from motet.vec import Vec
 
@@ -140,4 +153,13 @@ class ChosenGroups(Method):
             "__module__": base.__module__,
             "strength": "k",
         }
-        return type(f"{base.__name__}{name}", (ChosenGroups, base), dict(said))
+        groups = ChosenAlone if is_solo(base.personal) else ChosenGroups
+        return type(f"{base.__name__}{name}", (groups, base), dict(said))
+
+
+class ChosenAlone(ChosenGroups):
+    """Around a method whose models are made client by client: so are the choices."""
+
+    @verb(solo=True)
+    def nearest(self, models: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        return super().nearest(models, keep, data)
