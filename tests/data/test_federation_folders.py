@@ -69,6 +69,10 @@ def test_rows_of_leaf_are_read(tmp_path: Path) -> None:
         ({"x": [[1, 2]], "y": ["h"]}, "(?s)user a: y holds no numbers.*hint: "),
         ({"x": [["h", "i"]], "y": [0]}, "(?s)user a: x holds no rows of numbers.*hint: "),
         ({"x": [[1, 2]]}, "as LEAF has for each user"),
+        (
+            {"x": [[1, 2]], "y": [-1]},
+            "(?s)targets .* run from -1, and classes count from 0.*hint: data.classes=false",
+        ),
         ([1, 2], "as LEAF has for each user"),
     ],
 )

@@ -48,6 +48,11 @@ def load(
         return Pool(x, y.astype(np.float64), "numbers", (), (), owner, names, part, scaling="none")
     if y.dtype.kind == "f" and (y != np.rint(y)).any():
         raise DataError(f"the targets in {path} are no whole numbers.\nhint: data.classes=false")
+    if y.min() < 0:
+        raise DataError(
+            f"the targets in {path} run from {y.min():g}, and classes count from 0.\n"
+            "hint: data.classes=false if they are numbers; else write classes as 0, 1, 2, ..."
+        )
     known = tuple(str(k) for k in range(int(y.max()) + 1))
     return Pool(x, y.astype(np.int64), "classes", known, (), owner, names, part, scaling="none")
 
