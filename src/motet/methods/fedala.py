@@ -50,7 +50,7 @@ class FedALA(FedAvg):
         order, some = data.order(), torch.ceil(self.mix_share * data.n).long()
         part = data.some(order, some)
         epochs = torch.where(rounds == 0, 0, torch.where(rounds == 1, self.mix_first, 1))
-        how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "step": self.clamp}
+        how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "clip": None, "step": self.clamp}
         a = self.descend(self.mixed_loss, a, part, given=(w, own), lr=self.mix_lr, epochs=epochs, **how)
         u = self.descend(self.task.loss, self.mix(a, w, own), data)
         return u, {"own": u, "a": a, "rounds": rounds + 1}
