@@ -47,6 +47,13 @@ def test_arrays_of_pfllib_are_read_as_they_were_written(tmp_path: Path, data: di
     np.testing.assert_array_equal(pool.y, np.concatenate([Y, Y]))
 
 
+def test_a_client_of_pfllib_may_have_no_test_rows(tmp_path: Path) -> None:
+    folder = pfllib(tmp_path, {"x": X, "y": Y})
+    nothing = np.array({"x": X[:0], "y": Y[:0]}, dtype=object)  # its pickle holds the empty bytes once
+    np.savez_compressed(Path(folder) / "test" / "0.npz", data=nothing)
+    np.testing.assert_array_equal(load(folder).x, X)
+
+
 @pytest.mark.parametrize("protocol", [3, 4])  # as numpy writes
 @pytest.mark.parametrize("many", [1, 6])
 def test_single_rows_of_bytes_are_read(protocol: int, many: int) -> None:
