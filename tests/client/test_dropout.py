@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Callable
 from functools import cache
 
@@ -175,6 +176,17 @@ def test_attention_without_dropout_is_torchs_own() -> None:
         # a chance so small that nothing is dropped goes the way that drops
         ours = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=1e-9)
     torch.testing.assert_close(ours, usual)
+
+
+@pytest.mark.parametrize("name", ["encoder", "attention"])
+def test_attention_of_stacked_clients_takes_no_quick_path_in_use(name: str) -> None:
+    task, x = task_of(name), client(name, 0, 5).x
+    models = [task.w0, task.w0.map(lambda a, _: a * 1.1)]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")  # torch warns where it does clients one after another
+        together = torch.func.vmap(lambda w: task.predict(w, x))(stack(models))
+        apart = torch.stack([task.predict(w, x) for w in models])
+    torch.testing.assert_close(together, apart, atol=2e-6, rtol=0)
 
 
 def test_a_model_that_a_loss_is_given_predicts_without_dropout() -> None:

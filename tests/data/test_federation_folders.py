@@ -47,6 +47,13 @@ def test_arrays_of_pfllib_are_read_as_they_were_written(tmp_path: Path, data: di
     np.testing.assert_array_equal(pool.y, np.concatenate([Y, Y]))
 
 
+def test_a_client_of_pfllib_may_have_no_test_rows(tmp_path: Path) -> None:
+    folder = pfllib(tmp_path, {"x": X, "y": Y})
+    nothing = np.array({"x": X[:0], "y": Y[:0]}, dtype=object)  # its pickle holds the empty bytes once
+    np.savez_compressed(Path(folder) / "test" / "0.npz", data=nothing)
+    np.testing.assert_array_equal(load(folder).x, X)
+
+
 @pytest.mark.parametrize("protocol", [3, 4])  # as numpy writes
 @pytest.mark.parametrize("many", [1, 6])
 def test_single_rows_of_bytes_are_read(protocol: int, many: int) -> None:
@@ -69,6 +76,10 @@ def test_rows_of_leaf_are_read(tmp_path: Path) -> None:
         ({"x": [[1, 2]], "y": ["h"]}, "(?s)user a: y holds no numbers.*hint: "),
         ({"x": [["h", "i"]], "y": [0]}, "(?s)user a: x holds no rows of numbers.*hint: "),
         ({"x": [[1, 2]]}, "as LEAF has for each user"),
+        (
+            {"x": [[1, 2]], "y": [-1]},
+            "(?s)targets .* run from -1, and classes count from 0.*hint: data.classes=false",
+        ),
         ([1, 2], "as LEAF has for each user"),
     ],
 )

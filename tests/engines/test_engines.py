@@ -16,7 +16,7 @@ from motet.core import NoReply, Turn, average, collect, verb
 from motet.engines.choose import Choice, choose
 from motet.engines.client_state import ClientStates
 from motet.engines.cores import CORES, cores
-from motet.engines.driver import play, start
+from motet.engines.driver import play, start, training
 from motet.engines.loop import Loop, VerbFailed, all_finite
 from motet.engines.mean import RunningMean
 from motet.engines.threads import Threads
@@ -24,6 +24,7 @@ from motet.engines.vmap import Vmap, pad_all
 from motet.engines.wrappers.counted import Counted
 from motet.errors import UsageError
 from motet.methods.fedavg import FedAvg
+from motet.methods.knnper import KNNPer
 from motet.methods.local import Local
 from motet.vec import Vec
 from motet.wire import size
@@ -289,6 +290,18 @@ def test_batches_are_padded_with_rows_of_their_own(clients_data: dict[str, Clien
     assert torch.equal(padded.x[2], rows.x[0].expand(3, -1))
     spared = pad_all(some[2:], spare=rows)
     assert torch.equal(spared.x[0, 0], rows.x[0]) and not spared.live.any()
+
+
+def test_scores_after_training_of_models_that_are_made_client_by_client_agree_on_engines(
+    task: Task, clients_data: dict[str, ClientData]
+) -> None:
+    method, losses = KNNPer(task), []
+    for engine in (Loop(clients_data), Vmap(clients_data)):
+        clients, found = engine.evaluate_trained(
+            method, training(method, task.w0, turn(engine)), turn(engine)
+        )
+        losses.append(dict(zip(clients, found["test"]["loss"].tolist(), strict=True)))
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4) and set(losses[0]) == set(clients_data)
 
 
 def test_workers_of_a_study_are_told_their_part_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:

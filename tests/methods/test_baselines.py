@@ -27,6 +27,7 @@ from motet.methods.fedrod import FedROD
 from motet.methods.local import Local
 from motet.methods.pfedme import PFedMe
 from motet.methods.scaffold import Scaffold
+from motet.parts.several_models import other_start
 from motet.vec import Vec
 from rounds import TWO, after, apart, one_number
 
@@ -201,6 +202,17 @@ def test_fedalas_weights_stay_between_0_and_1() -> None:
     here = Loop(TWO)
     after(FedALA(one_number(), lr=0.1, batch=4, mix_lr=100.0, tensors=1), here, 3)
     assert {number(here.keeps.get(c)["a"]) for c in TWO} <= {0.0, 1.0}
+
+
+def test_clip_cuts_no_gradient_of_fedalas_weights(task: Task, clients_data: dict[str, ClientData]) -> None:
+    here, own = Loop(clients_data), other_start(task.w0, 1)
+    found = []
+    for clip in (0.0, 1e-6):
+        method = FedALA(task, clip=clip)
+        after(method, here, 0)
+        keep = method.join(here.data("c07")) | {"own": own, "rounds": torch.tensor(1)}
+        found.append(method.train(task.w0, keep, here.data("c07"))[1]["a"])
+    assert apart(*found) == 0 and float(found[0]["2.weight"].min()) < 1
 
 
 def test_fedala_with_its_weights_frozen_at_one_is_fedavg(

@@ -47,7 +47,8 @@ def proxy() -> Batch:
 
 
 def fits(inner: str, outer: str) -> bool:
-    """Whether a run of the pair begins and takes two rounds; a refusal must say why and give a hint."""
+    """Whether a run of the pair begins, takes two rounds, is scored and meets newcomers; a refusal must say why and
+    give a hint."""
     try:
         method = method_class(f"{inner}+{outer}")(task())
         method.check()
@@ -55,6 +56,8 @@ def fits(inner: str, outer: str) -> bool:
         state = start(here, method, turn(-1))
         for number in range(2):
             state = play(here, method, state, turn(number))
+        here.evaluate(method, state, turn(1), "test")
+        play(here, method.for_visit(), state, turn(2))
     except (MethodUnfit, RecipeError) as e:
         assert "hint: " in str(e), f"{inner}+{outer}: {e}"
         return False
@@ -81,7 +84,7 @@ def test_other_methods_go_around_nothing(outer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fedper+ifca", "fedper+cfl", "ditto+ifca", "fedper+fedperc", "ditto+fedperc"]
+    "name", ["fedper+ifca", "fedper+cfl", "ditto+ifca", "knnper+ifca", "fedper+fedperc", "ditto+fedperc"]
 )
 def test_groups_of_a_method_agree_on_engines(name: str) -> None:
     method, states = method_class(name)(task()), []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import motet
 from motet.client import ClientData, Task
 from motet.core import Turn
 from motet.engines.driver import play, start
@@ -71,3 +73,13 @@ def test_a_client_that_never_came_uses_the_shared_model(
         )
     came = there[-1]
     assert apart(Vec(used[came][0]), model) > 0, "who came has a model of its own"
+
+
+@pytest.mark.parametrize("name", ["fenda", "perfcl"])
+def test_the_models_of_a_client_that_never_came_are_saved(name: str, tmp_path: Path) -> None:
+    # Its head and that of its own body are the very same tensor of biases, which a file cannot hold twice.
+    data, half = {"name": "wine", "clients": 4}, {"cohort": 0.5, "rounds": 1}
+    how: Any = {"net": {"name": "mlp", "hidden": [4]}, "engine": "loop", "train": half}
+    run = motet.run(method=name, data=data, out=tmp_path / "run", **how)
+    rows = torch.zeros(2, 13).numpy()
+    assert all(len(run.predict(client, rows)) == 2 for client in run.test["client"].unique())

@@ -14,9 +14,11 @@ from torch import Tensor, nn
 
 import motet
 from motet.client import Batch, Data, Task, descend
+from motet.core import MethodUnfit
 from motet.nets import NetError, build
 from motet.nets.frozen import FrozenEncoder
 from motet.nets.given import copies_of
+from motet.runs.recipe import method_class
 
 transformers = pytest.importorskip("transformers")
 WORDS = ["goal", "match", "team", "coach", "bank", "market", "oil", "price", "the", "a", "of", "in"]
@@ -137,6 +139,13 @@ def test_batch_norm_of_a_frozen_encoder_stays_as_in_use_and_is_not_sent(statisti
 def test_bad_adapters_are_refused_before_training(bert: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(NetError, match=message):
         build(f"hf:{bert}", options, (8,), 2, "classes", 0)
+
+
+def test_methods_that_need_a_body_say_how_more_of_a_frozen_network_is_trained() -> None:
+    task = Task(nn.Sequential(FrozenEncoder(nn.Linear(5, 4)), nn.Linear(4, 2)), "classes", 2)
+    with pytest.raises(MethodUnfit, match=r"(?s)nothing but the head .* is trained.*hint: .*net.train=lora"):
+        method_class("fedproto")(task).check()
+    assert "nothing but the head" in method_class("fedper")(task).remarks()[0]
 
 
 def test_missing_weights_and_wrong_examples_are_refused(bert: Path, tmp_path: Path) -> None:

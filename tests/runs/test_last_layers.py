@@ -12,6 +12,7 @@ import motet
 from motet.client import Task
 from motet.core import MethodUnfit
 from motet.data.own_code import name_of
+from motet.methods.fedala import FedALA
 from motet.methods.fedproto import FedProto
 from motet.nets import build
 
@@ -83,6 +84,12 @@ def test_the_head_is_the_layer_that_runs_last_also_where_it_was_defined_first() 
     scores, z = task.predict_from(task.w0, x := torch.eye(3))
     torch.testing.assert_close(z, task.net.body(x).relu())
     torch.testing.assert_close(task.top(task.w0.pick(task.head), z), scores)
+
+
+def test_fedala_mixes_the_layer_that_runs_last_also_where_it_was_defined_first() -> None:
+    task = Task(build(name_of(HeadFirst), {}, (3,), 2, "classes", 0), "classes", 2)
+    assert FedALA(task).top() == ["head.weight", "head.bias"]
+    assert FedALA(task, tensors=3).top() == ["body.bias", "head.weight", "head.bias"]
 
 
 @pytest.mark.parametrize(

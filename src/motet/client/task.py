@@ -191,6 +191,11 @@ class Task:
         measured = [Vec(dict(a) | found[id(a)]) if id(a) in found else a for a in own.args]
         return partial(own.func, *measured)
 
+    def weights_at_home(self, w: Vec, data: Data) -> Vec:
+        """The weights as this client predicts with them: with its own statistics, where they are local."""
+        found: Vec = self.at_home(partial(self.predict, w), data).args[0]
+        return found
+
     def loss(self, w: Vec, batch: Batch) -> Tensor:
         return batch.mean(self.per_example_loss(self.predict(w, batch.x), batch.y, batch.live))
 

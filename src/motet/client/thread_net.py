@@ -10,13 +10,14 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace as Namespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
 from motet.client.batchnorm import POLICIES, is_training, statistics
@@ -60,6 +61,7 @@ class ThreadNet:
         ]
         self.blank = [p for _, _, p in places]
         self.recurrent: list[Any] = [m for m in net.modules() if is_plain_recurrent(m)]
+        self.multihead = any(isinstance(m, nn.MultiheadAttention) for m in net.modules())
         self.buffers = {k: (b, b._version) for k, b in net.named_buffers() if k not in trained}
         self.norms = norms_of(net)
         self.found: dict[int, Measured] | None = None
@@ -86,7 +88,7 @@ class ThreadNet:
         if self.norms:
             self.set_statistics(w, len(x))
         try:
-            with attention_in_plain_steps(x, *(w[name] for name, _, _ in self.slots[:1])):
+            with attention_in_plain_steps(self.multihead, x, *(w[name] for name, _, _ in self.slots[:1])):
                 z = self.drawn(x, draws) if draws and train and self.draws else self.run(x)
         finally:
             for (_, params, key), blank in zip(self.slots, self.blank, strict=True):
@@ -174,13 +176,20 @@ class Measured:
 
 
 @contextmanager
-def attention_in_plain_steps(*values: Tensor) -> Iterator[None]:
+def attention_in_plain_steps(multihead: bool, *values: Tensor) -> Iterator[None]:
     """Under vmap, attention is computed by products of matrices: torch's quick kernels know no stacked clients."""
     if any(map(is_stacked, values)):
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), NoQuickPath() if multihead else nullcontext():
             yield
     else:
         yield
+
+
+class NoQuickPath(TorchFunctionMode):
+    """Changes nothing: nn.MultiheadAttention takes its quick path only where no such mode is on."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

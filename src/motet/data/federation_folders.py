@@ -48,6 +48,11 @@ def load(
         return Pool(x, y.astype(np.float64), "numbers", (), (), owner, names, part, scaling="none")
     if y.dtype.kind == "f" and (y != np.rint(y)).any():
         raise DataError(f"the targets in {path} are no whole numbers.\nhint: data.classes=false")
+    if y.min() < 0:
+        raise DataError(
+            f"the targets in {path} run from {y.min():g}, and classes count from 0.\n"
+            "hint: data.classes=false if they are numbers; else write classes as 0, 1, 2, ..."
+        )
     known = tuple(str(k) for k in range(int(y.max()) + 1))
     return Pool(x, y.astype(np.int64), "classes", known, (), owner, names, part, scaling="none")
 
@@ -126,7 +131,8 @@ def pfllib_rows(folder: Path) -> Iterator[Rows]:
     width = max((len(f.stem) for _, f in files), default=1)
     for part, file in sorted(files):
         x, y = two_arrays(file)
-        yield f"client-{file.stem:>0{width}}", PARTS.index(part), x.astype(np.float32), y
+        if len(y):
+            yield f"client-{file.stem:>0{width}}", PARTS.index(part), x.astype(np.float32), y
 
 
 def two_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -134,6 +140,9 @@ def two_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     with reading(path, "no .npz file"), zipfile.ZipFile(path) as archive:
         raw = archive.read("data.npy")
         found = arrays_in(raw[10 + int.from_bytes(raw[8:10], "little") :])
+    # The empty bytes of two arrays without rows are in a pickle once.
+    if found and not any(a.size for a in found.values()):
+        return np.zeros((0, 1)), np.zeros(0)
     if set(found) != {"x", "y"}:
         raise DataError(
             f"{path} holds {len(found)} arrays x or y that can be read without running code; expected both.\n"

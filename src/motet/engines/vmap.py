@@ -112,10 +112,10 @@ class Vmap(Loop):
             yield from zip(clients, unstack(models, len(clients)), strict=True)
 
     def predictions_after(self, ask: Ask) -> Iterator[tuple[list[Client], Tree]]:
-        if is_solo(ask.verb):
+        verb = partial(predictions_trained, self.method, ask.verb)
+        if self.is_ordinary_python(verb):
             yield from super().predictions_after(ask)
             return
-        verb = partial(predictions_trained, self.method, ask.verb)
         for clients, found, _ in self.stacked(verb, ask.messages(), ask.each is None, "test"):
             yield clients, found
 

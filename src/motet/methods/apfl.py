@@ -25,7 +25,7 @@ class APFL(FedAvg):
     with the w before that step. At the start of a round alpha takes a step along <v - w, grad f(mixture)>.
     Differs from the paper: alpha's step is taken on a minibatch of its own. The mixture that a client uses has the
     server's w, not the client's last one; a client that never took part uses w alone. w is weighted by numbers of
-    examples.
+    examples. clip cuts the gradients of w and v as one.
     """
 
     alpha: Share = 0.5  # share of the client's own model v in the mixture, to begin with

@@ -41,7 +41,8 @@ class FedALA(FedAvg):
 
     def top(self) -> list[str]:
         still = statistics(self.task.w0)
-        return [k for k in self.task.w0 if k not in still][-self.tensors :]
+        in_order = (*self.task.body, *self.task.head)  # the head may be defined before the body
+        return [k for k in in_order if k not in still][-self.tensors :]
 
     @verb
     def train(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
@@ -49,7 +50,7 @@ class FedALA(FedAvg):
         order, some = data.order(), torch.ceil(self.mix_share * data.n).long()
         part = data.some(order, some)
         epochs = torch.where(rounds == 0, 0, torch.where(rounds == 1, self.mix_first, 1))
-        how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "step": self.clamp}
+        how = {"optimiser": "sgd", "decay": 0.0, "momentum": 0.0, "clip": None, "step": self.clamp}
         a = self.descend(self.mixed_loss, a, part, given=(w, own), lr=self.mix_lr, epochs=epochs, **how)
         u = self.descend(self.task.loss, self.mix(a, w, own), data)
         return u, {"own": u, "a": a, "rounds": rounds + 1}

@@ -35,6 +35,9 @@ class FedBABU(FedAvg):
         return self.task.w0.pick(self.task.body)
 
     def global_model(self, body: Vec) -> Vec:
+        return self.whole(body)
+
+    def whole(self, body: Vec) -> Vec:
         return Vec(body | self.task.w0.pick(self.task.head))
 
     @verb
@@ -43,11 +46,11 @@ class FedBABU(FedAvg):
         return self.descend(self.task.loss_of_part, body, data, given=head), keep
 
     def personal(self, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        w = self.descend(self.task.loss, self.global_model(body), data, epochs=self.tune, lr=self.lr)
+        w = self.descend(self.task.loss, self.whole(body), data, epochs=self.tune, lr=self.lr)
         return partial(self.task.predict, w)
 
     def trained_model(self, sent: Vec, body: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        return partial(self.task.predict, self.global_model(body))
+        return partial(self.task.predict, self.whole(body))
 
     def epochs_at_evaluation(self) -> int:
         return self.tune

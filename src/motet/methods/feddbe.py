@@ -11,7 +11,6 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import NotNegative, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.features import features
 from motet.parts.personal_parts import refuse_what_follows_head
 from motet.parts.prototypes import MeasuredFeatures
 from motet.vec import Vec
@@ -76,7 +75,7 @@ class FedDBE(MeasuredFeatures, FedAvg):
 
     @verb
     def mean_features(self, w: Vec, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        f = self.clipped(features(self.task, w, data.x))
+        f = self.row_features(w, data)
         return data.live @ f / data.live.sum(), keep
 
     def personal(self, w: Vec, p: Vec, data: Data) -> Callable[[Tensor], Tensor]:

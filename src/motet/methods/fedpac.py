@@ -10,7 +10,6 @@ from torch import Tensor
 from motet.client import Batch, Data
 from motet.core import Count, NotNegative, Talk, Tree, Turn, average, collect, verb
 from motet.methods.fedavg import FedAvg
-from motet.parts.features import features
 from motet.parts.games import weighted_mean
 from motet.parts.head_mixtures import mixtures
 from motet.parts.prototypes import Prototypes, blank, distance_to, joined
@@ -78,7 +77,7 @@ class FedPAC(Prototypes, FedAvg):
     @verb
     def prototypes(self, body: Vec, head: Vec, data: Data) -> tuple[Tree, Tree]:
         h, _ = super().prototypes(body, head, data)
-        n, z = data.live.sum(), self.clipped(features(self.task, self.own_model(body, head), data.x))
+        n, z = data.live.sum(), self.row_features(self.own_model(body, head), data)
         v = (data.live @ z.square().sum(-1) / n - h["sums"].square().sum()) / n
         return h | {"v": v, "n": n}, head
 

@@ -11,6 +11,7 @@ from motet.client import Data
 from motet.core import Count, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.personal_parts import refuse_without_body
+from motet.parts.step_lengths import stepped
 from motet.vec import Vec
 
 
@@ -35,7 +36,7 @@ class FedRecon(FedAvg):
 
     def round(self, body: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=body)
-        return body + self.server_lr * (mean - body)
+        return stepped(body, mean, self.server_lr)
 
     def global_model(self, body: Vec) -> None:
         return None

@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
-from motet.client.batchnorm import with_statistics_of
 from motet.core import NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.vec import Vec
@@ -33,4 +32,4 @@ class FedSAM(FedAvg):
     def sharpest(self, w: Vec, batch: Batch) -> Tensor:
         g = grad(self.task.loss)(w.map(lambda a, _: a.detach()), batch)
         away = (self.rho / (g.sq().sqrt() + 1e-12) * g).map(lambda a, _: a.detach())
-        return self.task.loss(with_statistics_of(w + away, w), batch)
+        return self.task.loss(w + away, batch)  # statistics of this pass go nowhere: w has those of its own

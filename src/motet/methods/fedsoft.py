@@ -44,11 +44,11 @@ class FedSoft(OwnModel, IFCA):
         return several_starts(self.task.w0, self.k, _APART)
 
     def personal(self, models: Tree, own: Vec, data: Data) -> Callable[[Tensor], Tensor]:
-        return super().personal(mixed(models, self.shares(models, data.all)), own, data)
+        return super().personal(mixed(models, self.shares(models, data)), own, data)
 
     @verb
     def train(self, models: Tree, own: Vec, data: Data) -> tuple[Tree, Tree]:
-        u = self.shares(models, data.all)
+        u = self.shares(models, data)
         mixture = mixed(models, u)
         w = self.descend(self.near, mixture, data, given=mixture)
         return (each_times(w, u), u), w
@@ -57,9 +57,10 @@ class FedSoft(OwnModel, IFCA):
         """sum_s u_s |w - c_s|^2 is the squared distance to the mixture, but for a constant."""
         return self.task.loss(w, batch) + self.lam / 2 * (w - mixture).sq()
 
-    def shares(self, models: list[Vec], batch: Batch) -> Tensor:
+    def shares(self, models: list[Vec], data: Data) -> Tensor:
         """u_s, at least `smooth` and 1 in all."""
-        scores = [predicted(partial(self.task.predict, c), batch) for c in models]
+        batch, own = data.all, [self.task.weights_at_home(c, data) for c in models]
+        scores = [predicted(partial(self.task.predict, c), batch) for c in own]
         losses = torch.stack([self.task.per_example_loss(z, batch.y, batch.live) for z in scores], -1)
         best = (-losses / _EQUAL).softmax(-1)  # one for the least loss, unless others are about as small
         u = (batch.live @ best / batch.live.sum()).clamp(min=self.smooth)

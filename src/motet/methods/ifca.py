@@ -54,7 +54,8 @@ class IFCA(FedAvg):
         return (each_times(self.descend(self.task.loss, mixed(models, s), data), s), s), keep
 
     def choice(self, models: list[Vec], data: Data) -> Tensor:
-        return least_of(losses_of(self.task, models, data.all), data.chance(self.k, salt=1))
+        own = [self.task.weights_at_home(w, data) for w in models]
+        return least_of(losses_of(self.task, own, data.all), data.chance(self.k, salt=1))
 
     def personal(self, models: Tree, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
         return partial(self.task.predict, mixed(models, self.choice(models, data)))

@@ -47,7 +47,7 @@ class KNNPer(FedAvg):
 
     @verb(solo=True)  # a store has as many rows as the client: clients cannot be stacked
     def personal(self, w: Vec, keep: Tree, data: Data) -> Callable[[Tensor], Tensor]:
-        many = int(data.n)
+        many, w = int(data.n), self.task.weights_at_home(w, data)
         z = seen_by_head(self.task, w, data)
         store = {"z": z.x[:many], "y": data.y[:many], "live": data.live[:many]}
         return partial(self.mixed, w, store, self.chosen_share(w, store, data))

@@ -9,10 +9,12 @@ from torch import Tensor
 from torch.func import grad
 
 from motet.client import Batch, Data
+from motet.client.batchnorm import with_statistics_of
 from motet.client.optimisers import Optimiser
 from motet.core import Count, MethodUnfit, Positive, Rate, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.personal_parts import own_or
+from motet.parts.step_lengths import stepped
 from motet.vec import Vec
 
 
@@ -54,7 +56,7 @@ class PFedMe(FedAvg):
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0))
-        return w + self.beta * (mean - w)
+        return stepped(w, mean, self.beta)
 
     def join(self, data: Data) -> Tree:
         return self.task.w0
@@ -64,7 +66,7 @@ class PFedMe(FedAvg):
         start, plain = Vec.join(w=w, theta=w), {"decay": 0.0, "clip": None}
         both = self.descend(self.envelope, start, data, step=self.step, **plain)
         w, theta = both.split("w", "theta")
-        return w, theta
+        return with_statistics_of(w, theta), theta  # batches pass through theta
 
     def envelope(self, both: Vec, batch: Batch) -> Tensor:
         """Its gradient is lam (w_i - theta) in w_i, and in theta the way that theta has gone."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from motet.core import Positive, Talk, Tree, Turn, average
 from motet.methods.finetune import FineTune
+from motet.parts.step_lengths import stepped
 from motet.vec import Vec
 
 
@@ -22,4 +23,4 @@ class Reptile(FineTune):
 
     def round(self, w: Vec, turn: Turn) -> Tree | Talk:
         mean = yield average(self.train, turn.cohort, send=w, weights=dict.fromkeys(turn.cohort, 1.0))
-        return w + self.server_lr * (mean - w)
+        return stepped(w, mean, self.server_lr)

@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from motet.client import Batch, Data
+from motet.client.batchnorm import with_statistics_of
 from motet.client.descent_rule import sgd
 from motet.core import MethodUnfit, Positive, Talk, Tree, Turn, average, verb
 from motet.methods.fedavg import FedAvg
@@ -48,7 +49,8 @@ class Scaffold(FedAvg):
         even = dict.fromkeys(turn.cohort, 1.0)
         dy, dc = yield average(self.train, turn.cohort, send=s, weights=even)
         share = len(turn.cohort) / len(turn.clients)  # |S| / N
-        return {"x": s["x"] + self.server_lr * dy, "c": s["c"] + share * dc}
+        x = with_statistics_of(s["x"] + self.server_lr * dy, s["x"] + dy)
+        return {"x": x, "c": s["c"] + share * dc}
 
     def global_model(self, s: Tree) -> Vec:
         return s["x"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.client.batchnorm import with_statistics_of
+from motet.client.batchnorm import weights_of, with_statistics_of
 from motet.core import Count, NotNegative, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.games import local_loss_and_accuracy
@@ -53,7 +53,8 @@ class SuPerFed(FedAvg):
 
     def on_the_way(self, both: Vec, batch: Batch, given: tuple[Vec, Tensor, Tensor]) -> Tensor:
         (w, v), (sent, lam, mixes) = both.split("w", "v"), given
-        cosine = w.dot(v) ** 2 / (w.sq() * v.sq()).clamp(min=1e-12)
+        a, b = weights_of(w), weights_of(v)
+        cosine = a.dot(b) ** 2 / (a.sq() * b.sq()).clamp(min=1e-12)
         pulls = self.mu / 2 * (w - sent).sq() + mixes * self.nu * cosine
         return self.task.loss(mixture(w, v, lam), batch) + pulls
 

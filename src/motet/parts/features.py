@@ -7,7 +7,6 @@ Knows one client's examples. Does not know what the features are for.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ _WIDTHS = (
 
 def seen_by_head(task: Task, w: Vec, data: Data) -> Data:
     """The client's data with features in place of examples, padding included; images are not augmented."""
-    w = task.at_home(partial(task.predict, w), data).args[0]  # its own statistics, where they are local
+    w = task.weights_at_home(w, data)
     val = Batch(features(task, w, data.val.x), data.val.y, data.val.live)
     return replace(data, x=features(task, w, data.x), val=val, augment=False)
 

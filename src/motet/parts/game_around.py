@@ -43,6 +43,9 @@ class ChosenData(Data):
 class Chosen(Method):
     """Goes before a method of FedAvg's kind: it trains as each client chose."""
 
+    def for_visit(self) -> Self:
+        return self
+
     def rate(self, data: ChosenData) -> Tensor:
         return data.eta
 

@@ -17,7 +17,20 @@ from torch import Tensor
 
 from motet.client import Batch, Data, Task
 from motet.client.task import predicted
-from motet.core import Client, Count, Method, MethodUnfit, NoReply, Talk, Tree, Turn, collect, is_verb, verb
+from motet.core import (
+    Client,
+    Count,
+    Method,
+    MethodUnfit,
+    NoReply,
+    Talk,
+    Tree,
+    Turn,
+    collect,
+    is_solo,
+    is_verb,
+    verb,
+)
 from motet.parts.several_models import least_of, several_starts
 from motet.vec import Vec
 
@@ -100,7 +113,7 @@ class ChosenGroups(Method):
         """Which model costs least on the client's training examples, as zeros and a one."""
 
         own = [super(ChosenGroups, self).personal(w, keep, data) for w in models]
-        losses = torch.stack([loss_of(self.task, f, data.all) for f in own])
+        losses = torch.stack([loss_of(self.task, self.task.at_home(f, data), data.all) for f in own])
         return least_of(losses, data.chance(self.k, salt=1)), keep
 
     # ---- what the method sees of the state ----
@@ -140,4 +153,13 @@ class ChosenGroups(Method):
             "__module__": base.__module__,
             "strength": "k",
         }
-        return type(f"{base.__name__}{name}", (ChosenGroups, base), dict(said))
+        groups = ChosenAlone if is_solo(base.personal) else ChosenGroups
+        return type(f"{base.__name__}{name}", (groups, base), dict(said))
+
+
+class ChosenAlone(ChosenGroups):
+    """Around a method whose models are made client by client: so are the choices."""
+
+    @verb(solo=True)
+    def nearest(self, models: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
+        return super().nearest(models, keep, data)

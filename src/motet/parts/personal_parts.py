@@ -92,17 +92,25 @@ class CollectedModels(OwnModel):
 def all_head(method: Method, shared: str = "nothing is shared, and this is training alone") -> list[str]:
     """What a network of one layer makes of a method that keeps the last layer at the clients; nothing for others."""
     name = type(method).__name__.lower()
-    text = f"{name} keeps the last layer at the clients, and this network has one layer: {shared} (hint: net=mlp)"
+    what, hint = _frozen_body(method) or ("this network has one layer", "net=mlp")
+    text = f"{name} keeps the last layer at the clients, and {what}: {shared} (hint: {hint})"
     return [] if method.task.body else [text]
+
+
+def _frozen_body(method: Method) -> tuple[str, str] | None:
+    """What to say of a network whose other layers are frozen, and what would help; None for other networks."""
+    if all(p.requires_grad for p in method.task.net.parameters()):
+        return None
+    more = "train more of it, as net.train=lora or all does for hf:FOLDER"
+    return "nothing but the head of this network is trained", more
 
 
 def refuse_without_body(method: Method, why: str) -> None:
     """Raise MethodUnfit for a network of one layer; `why` says what the layers before the last are for."""
     if not method.task.body:
-        raise MethodUnfit(
-            f"{type(method).__name__.lower()} {why}, and this network is all head.\n"
-            "hint: use a network with more than one layer, say net=mlp"
-        )
+        one_layer = "this network is all head", "use a network with more than one layer, say net=mlp"
+        what, hint = _frozen_body(method) or one_layer
+        raise MethodUnfit(f"{type(method).__name__.lower()} {why}, and {what}.\nhint: {hint}")
 
 
 def refuse_without_linear_head(method: Method, why: str) -> None:

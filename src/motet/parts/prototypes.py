@@ -35,6 +35,10 @@ class MeasuredFeatures(Method):
     def clipped(self, z: Tensor) -> Tensor:
         return z.clamp(-self.feature_clip, self.feature_clip) if self.feature_clip else z
 
+    def row_features(self, w: Vec, data: Data) -> Tensor:
+        """Features of a client's rows, (rows, features), as far as they count in what it sends."""
+        return self.clipped(features(self.task, self.task.weights_at_home(w, data), data.x))
+
     def bounded(self, most: float) -> Self:
         return replace(self, feature_clip=min(most, self.feature_clip or most))
 
@@ -61,7 +65,7 @@ class Prototypes(MeasuredFeatures):
 
     @verb
     def prototypes(self, sent: Tree, keep: Tree, data: Data) -> tuple[Tree, Tree]:
-        z = self.clipped(features(self.task, self.own_model(sent, keep), data.x))
+        z = self.row_features(self.own_model(sent, keep), data)
         sums, counts = by_class(z, data.all, self.task.outputs)
         total = data.live.sum()
         return {"sums": sums / total, "counts": counts / total}, keep

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import torch
@@ -75,7 +75,7 @@ def clipped(shares: Tensor, clip: float) -> Tensor:
 
 def of_examples(task: Task, w: Vec, data: Data, measure: Measure) -> tuple[Tensor, Tensor]:
     """The vector of each example, (examples, numbers), and which examples are real, (examples,)."""
-    w = task.at_home(partial(task.predict, w), data).args[0]  # its own statistics, where they are local
+    w = task.weights_at_home(w, data)
     shares = []
     for x in (*torch.split(data.x, _SLICE), *torch.split(data.val.x, _SLICE)):
         if len(x):

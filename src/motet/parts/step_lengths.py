@@ -17,7 +17,7 @@ _TRIALS = 8  # lengths that a search compares
 _EPS = 0.001  # FedExP's epsilon
 
 
-def stepped(w: Vec, mean: Vec, s: Tensor) -> Vec:
+def stepped(w: Vec, mean: Vec, s: float | Tensor) -> Vec:
     """w + s (mean - w); statistics of BatchNorm are those of the mean."""
     return with_statistics_of(w.map(lambda a, b: (a + s * (b - a)).to(a.dtype), mean), mean)
 

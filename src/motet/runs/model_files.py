@@ -71,7 +71,19 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 def write_weights(path: Path, tensors: dict[str, Tensor], facts: Facts) -> None:
     from safetensors.torch import save
 
-    write_atomically(path, with_checksum(save(tensors, {"motet": facts_text(facts)})))
+    write_atomically(path, with_checksum(save(in_own_memory(tensors), {"motet": facts_text(facts)})))
+
+
+def in_own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of those that share memory with one before, say of two models that start alike: a file holds each by
+    itself."""
+    seen: set[int] = set()
+    found = {}
+    for name, t in tensors.items():
+        place = t.untyped_storage().data_ptr()
+        found[name] = t.clone() if place in seen else t
+        seen.add(place)
+    return found
 
 
 def facts_text(facts: Facts) -> str:
