@@ -98,7 +98,10 @@ def adapted(model: nn.Module, rank: int, alpha: int, layers: list[str]) -> nn.Mo
         )
         return inject_adapter_in_model(config, model)
     except ValueError as e:
-        raise NetError(f"net.adapt is needed: {e}\nhint: net.adapt={','.join(linear[:2])}") from e
+        raise NetError(
+            f"net.adapt is needed: {e}\n"
+            f"hint: net.adapt={','.join(linear[:2])}; linear layers of the network: {', '.join(linear)}"
+        ) from e
 
 
 def features_of(body: nn.Module, shape: Shape, folder: str) -> int:
