@@ -181,6 +181,21 @@ def test_memory_mapped_rows_are_not_copied(tmp_path: Path, many: None) -> None:
     assert found.fingerprint() != partition("mapped", pool, DataSettings(), {}).fingerprint()
 
 
+def test_clients_of_other_names_are_other_data(many: None) -> None:
+    """Orders of rows are drawn by the names of clients: with others, the same rows give another result."""
+    from motet.data.partition import DataSettings, partition
+
+    def fingerprint(prefix: str) -> str:
+        x, part = np.arange(120, dtype=np.float32).reshape(60, 2), np.tile([0, 0, 0, 0, 1, 2], 10)
+        pool = Pool(x, np.arange(60) % 2, "classes", ("no", "yes"), owner=np.arange(60) // 6, part=part,
+                    names=tuple(NumberedNames(10, prefix)))  # fmt: skip
+        found = partition("named", pool, DataSettings(), {})
+        assert isinstance(found.clients_data, Population)
+        return found.fingerprint()
+
+    assert fingerprint("client-") == fingerprint("client-") != fingerprint("site-")
+
+
 def test_states_go_to_the_disk_where_they_would_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
