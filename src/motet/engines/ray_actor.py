@@ -66,8 +66,8 @@ class RayActor:
     def hold(self, shard: ShardName, rows: Packed) -> None:
         data: dict[Client, ClientData] = unpacked(rows)
         if self.inner.name == "vmap":
-            how = {"chunk": max(1, len(data)), "compiled": self.inner.compiled}
-            self.engines[shard] = Vmap(data, **how)  # type: ignore[arg-type]
+            how: dict[str, Any] = {"compiled": self.inner.compiled, "workers": self.inner.workers}
+            self.engines[shard] = Vmap(data, chunk=max(1, len(data)), **how)
         elif shard[0] in self.engines:
             there = self.engines[shard[0]]
             there.clients_data = {**there.clients_data, **data}
