@@ -78,6 +78,18 @@ def test_a_lost_worker_loses_no_run_and_what_is_done_is_not_repeated(tmp_path: P
     assert all(e.read for e in perform(jobs, tmp_path / "there"))
 
 
+def test_a_worker_that_is_started_later_is_looked_at_like_the_machines_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may have joined the cluster after the study began."""
+    two_nodes().fill()
+    pool = ClusterPool([job(0)], tmp_path, "ray", Watch(), fresh=False)
+    monkeypatch.setattr(cluster, "facts_here", lambda: {"torch": "0.0.1"})
+    with pytest.raises(RunError, match="process was started, differs from this one: torch is"):
+        pool.work()
+    assert list(tmp_path.iterdir()) == []
+
+
 _draw = random.Random(23)
 KILLS = [(place, _draw.randrange(100), _draw.choice([its_actor, itself])) for place in range(6)]
 """6 of the 20 kills on a cluster; the other 14 are those of clients' processes (tests/engines/test_ray.py)."""
