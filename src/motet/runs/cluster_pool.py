@@ -43,6 +43,7 @@ class ClusterPool(WorkerPool):
             self.close_coming()
             raise
         self.losses: Counter[str] = Counter()
+        self.begun: set[str] = set()  # names of jobs whose worker was lost after it had begun
         self.since = time.monotonic()
 
     def free_worker(self) -> Hired | None:
@@ -86,8 +87,14 @@ class ClusterPool(WorkerPool):
             raise
         return True
 
+    def anew(self, job: Job) -> bool:
+        """Once only: whoever takes over a run goes on with it."""
+        return self.fresh and job.name not in self.begun
+
     def lose(self, worker: Hired, job: Job) -> None:
         worker.process.close()
+        if worker.folder:  # of which it told as it began
+            self.begun.add(job.name)
         self.losses[job.name] += 1
         if self.losses[job.name] > _AGAIN:
             said = f"; the last one said: {worker.said[-1]}" if worker.said else ""
