@@ -69,9 +69,9 @@ class _Unpickler(pickle.Unpickler):
 def copied(array: Array, start: int) -> Array:
     """The same bytes, `start` bytes behind a multiple of 64: products of matrices may round otherwise where numbers lie
     otherwise, and a client's rows lie in the middle of those of others."""
-    room = np.empty(len(array) + _PLACES, np.uint8)
-    first = (start - room.ctypes.data) % _PLACES
-    there = room[first : first + len(array)]
+    buffer = np.empty(len(array) + _PLACES, np.uint8)
+    first = (start - buffer.ctypes.data) % _PLACES
+    there = buffer[first : first + len(array)]
     there[:] = array
     return there
 

@@ -63,7 +63,7 @@ class RayActor:
         """Its process; whoever asks learns that it is ready."""
         return os.getpid()
 
-    def told(self, question: Callable[..., Any], *given: Any) -> Any:
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
         """What a function returns here."""
         return question(*given)
 

@@ -128,7 +128,7 @@ def check_versions(cluster: Cluster, compiled: bool = False) -> None:
 
 def check_process(cluster: Cluster, compiled: bool, process: Any) -> None:
     """As `check_versions`, of a process that was started later, perhaps on a machine that joined meanwhile."""
-    there = cluster.get(process.handle.told.remote(asking(), compiled))
+    there = cluster.get(process.handle.result_of.remote(asking(), compiled))
     check_same("a machine of the cluster, on which a process was started,", there, compiled)
 
 

@@ -78,7 +78,7 @@ class ClusterPool(WorkerPool):
         try:
             check_process(self.cluster, False, process)
             with marked(Path(self.base)) as mark:
-                missing = process.told(looking(), [mark, *self.paths])
+                missing = process.result_of(looking(), [mark, *self.paths])
             refuse_missing("a machine of the cluster, on which a worker was started,", missing, mark)
         except Lost:
             return False
@@ -93,7 +93,7 @@ class ClusterPool(WorkerPool):
 
     def lose(self, worker: Hired, job: Job) -> None:
         worker.process.close()
-        if worker.folder:  # of which it told as it began
+        if worker.folder:  # it says so as it begins
             self.begun.add(job.name)
         self.losses[job.name] += 1
         if self.losses[job.name] > _AGAIN:

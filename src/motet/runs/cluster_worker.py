@@ -54,9 +54,9 @@ class ClusterProcess:
     def send(self, line: str) -> None:
         self.handle.send.remote(line)
 
-    def told(self, question: Callable[..., Any], *given: Any) -> Any:
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
         """What a function returns on its machine."""
-        return self.cluster.get(self.handle.told.remote(question, *given))
+        return self.cluster.get(self.handle.result_of.remote(question, *given))
 
     def close(self) -> None:
         self.cluster.kill(self.handle)  # the process ends with it
@@ -99,7 +99,7 @@ class JobActor:
     def where(self) -> int:
         return os.getpid()
 
-    def told(self, question: Callable[..., Any], *given: Any) -> Any:
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
         """What a function returns here."""
         return question(*given)
 
