@@ -286,6 +286,30 @@ def test_sums_of_truths_and_of_bytes_are_torchs(of: str, calls: list[int]) -> No
         assert apart(row(found, k), descend(task.loss, task.w0, client, **how)) < 2e-5
 
 
+class SumsNothing(nn.Module):
+    """Takes a slice behind the last feature, as a network for tables of several widths may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x) * (1 + x[:, 4:].sum(1, keepdim=True))
+        return out
+
+
+@pytest.mark.parametrize("n", [1, 23])
+def test_a_sum_of_nothing_is_zero(n: int, calls: list[int]) -> None:
+    torch.manual_seed(5)
+    task = Task(SumsNothing(), "classes", 3)
+    clients = [some_rows(task, many, n, 4) for many in (1, n)]
+    how: dict[str, Any] = {"lr": 0.5, "epochs": 2, "batch": 8}
+    found = trained(task, clients, **how)
+    assert calls == [1]
+    for k, client in enumerate(clients):
+        assert apart(row(found, k), descend(task.loss, task.w0, client, **how)) < 2e-5
+
+
 def test_a_place_below_zero_is_no_place_for_gather() -> None:
     """torch's gather refuses negative numbers; an index from the end would train on another column in silence."""
 

@@ -34,3 +34,15 @@ def test_a_tensor_of_any_layout_comes_back(tensor: Tensor) -> None:
     assert torch.equal(back["a"].nan_to_num(9), tensor.nan_to_num(9))
     if tensor.ndim == 4:
         assert back["a"].stride() == tensor.stride()
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_rows_in_the_middle_of_others_are_computed_with_to_the_bit(first: int) -> None:
+    """Products of matrices may round otherwise where numbers lie at another place in a line of memory: clients' rows
+    are slices of one block here, and arrive alone at a machine of a cluster."""
+    g = torch.Generator().manual_seed(0)
+    rows, weights = torch.randn(20, 7, generator=g), torch.randn(5, 7, generator=g)
+    mine = rows[first : first + 13]
+    back = unpacked(packed(mine))
+    assert back.data_ptr() % 64 == mine.data_ptr() % 64
+    assert torch.equal(torch.nn.functional.linear(back, weights), torch.nn.functional.linear(mine, weights))

@@ -11,8 +11,9 @@ import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,15 +27,18 @@ from motet.cli.main import main
 from motet.client import Batch
 from motet.client.visit import VerbFailed
 from motet.core import Method
-from motet.engines import ray_cluster, ray_crew
+from motet.engines import ray, ray_cluster, ray_crew
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
 from motet.engines.ray import Ray, RayStacked
+from motet.engines.ray_actor import RayActor
 from motet.engines.ray_crew import Crew
 from motet.engines.ray_work import Inner
+from motet.engines.vmap import Vmap
 from motet.errors import RunError, UsageError
 from motet.runs import cluster
 from motet.runs import recipe as recipes
+from motet.runs.build import resolve
 from motet.runs.compare_runs import differences
 from motet.runs.run import run
 from motet.runs.store import Store
@@ -142,6 +146,37 @@ def test_a_lost_process_is_an_event_that_names_whom_it_cost_an_answer(
     assert f"1 process was lost, and others did the work again, which changes no result; {said}." in note
 
 
+class LacksCode:
+    """Cannot be read where its module is not there."""
+
+    def __reduce__(self) -> Any:
+        return import_module, ("nowhere_at_all",)
+
+
+def test_a_process_that_is_started_later_is_looked_at_like_the_machines_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its machine may have joined the cluster meanwhile. Another torch would change results without a word."""
+    two_nodes().fill()
+    with cluster.opened(resolve(words("engine.actors=2"))) as crew:
+
+        def refused() -> str:
+            crew.cluster.get(crew.coming[-1].ready)
+            with pytest.raises(RunError) as e:
+                crew.welcome()
+            return str(e.value)
+
+        crew.lose(crew.members[-1], "killed")
+        monkeypatch.setattr(cluster, "facts_here", lambda: {"torch": "0.0.1"})
+        assert re.search(
+            "process was started, differs from this one: torch is .*, and here it is 0.0.1", refused()
+        )
+        monkeypatch.undo()
+        crew.learn(cast(Method, LacksCode()))
+        crew.start_missing()
+        assert "lacks code: ModuleNotFoundError: No module named 'nowhere_at_all'" in refused()
+
+
 def test_what_a_cluster_complains_of_is_not_among_the_data_on_stdout(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +221,13 @@ def test_rows_go_to_an_actor_once_and_what_is_kept_is_not_sent_again(
     assert len(held) == len(set(held)) == 12
     kept_before = [t for t in sent if t is not None]
     assert kept_before and all(type(t).__name__ == "Label" for t in kept_before)
+
+
+def test_an_actor_has_as_many_threads_as_it_was_given(task: Any) -> None:
+    """Compiled steps would take all cores of the machine in each of its actors."""
+    actor, rows = RayActor(Inner("vmap", 4, compiled=True, workers=3)), ray.rows_of(twelve_clients(), ["c00"])
+    actor.hold(("engine", 0), rows)
+    assert cast(Vmap, actor.engines["engine", 0]).workers == 3
 
 
 DIES = """

@@ -8,8 +8,11 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter, deque
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -76,6 +79,44 @@ def test_a_lost_worker_loses_no_run_and_what_is_done_is_not_repeated(tmp_path: P
     with closing(Store(folder)) as before, closing(Store(here.folder)) as after:
         assert differences(before, after) == []
     assert all(e.read for e in perform(jobs, tmp_path / "there"))
+
+
+def test_a_worker_that_is_started_later_is_looked_at_like_the_machines_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine may have joined the cluster after the study began."""
+    two_nodes().fill()
+    pool = ClusterPool([job(0)], tmp_path, "ray", Watch(), fresh=False)
+    monkeypatch.setattr(cluster, "facts_here", lambda: {"torch": "0.0.1"})
+    with pytest.raises(RunError, match="process was started, differs from this one: torch is"):
+        pool.work()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_to_be_fresh_is_deleted_once() -> None:
+    """A worker that is lost before it began has deleted nothing; one that is lost later has."""
+    pool, one = object.__new__(ClusterPool), job(0)
+    pool.fresh, pool.begun, pool.losses, pool.todo, pool.watch = True, set(), Counter(), deque(), Watch()
+    found = [pool.anew(one)]
+    for folder in (None, Path("runs/x")):
+        worker: Any = SimpleNamespace(process=SimpleNamespace(close=lambda: None), folder=folder, said=[])
+        pool.lose(worker, one)
+        found.append(pool.anew(one))
+    assert found == [True, True, False] and list(pool.todo) == [one, one]
+
+
+@pytest.mark.long
+def test_a_run_that_is_to_be_fresh_is_not_begun_again_when_its_worker_is_lost(tmp_path: Path) -> None:
+    two_nodes().fill()
+    jobs, watch = [job(0, rounds=300)], KillsOnce()
+    run(jobs[0].recipe, tmp_path / "before")
+    jobs = [replace(jobs[0], folder=tmp_path / "before")]
+    watch.pool = ClusterPool(jobs, tmp_path, "ray", watch, fresh=True)
+    (ended,) = watch.pool.work().values()
+    assert not ended.failure and not ended.read and ended.folder
+    assert any("goes on from the last checkpoint" in line for line in watch.lines)
+    with closing(Store(ended.folder)) as store:
+        assert "resumed" in set(store.frame("events")["kind"])
 
 
 _draw = random.Random(23)

@@ -444,6 +444,7 @@ def test_motets_own_source_is_part_of_it_but_not_what_only_shows_results(
         for name, text in {
             "runs/versions.py": "",
             "methods/ditto.py": "a",
+            "client/steps.h": "a",
             "cli/main.py": "a",
             **files,
         }.items():
@@ -453,3 +454,4 @@ def test_motets_own_source_is_part_of_it_but_not_what_only_shows_results(
         return versions.source_digest.__wrapped__()
 
     assert of() == of(**{"cli/main.py": "b"}) != of(**{"methods/ditto.py": "b"})
+    assert of() != of(**{"client/steps.h": "b"})  # compiled steps are made of it

@@ -9,6 +9,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -181,6 +182,21 @@ def test_memory_mapped_rows_are_not_copied(tmp_path: Path, many: None) -> None:
     assert found.fingerprint() != partition("mapped", pool, DataSettings(), {}).fingerprint()
 
 
+def test_clients_of_other_names_are_other_data(many: None) -> None:
+    """Orders of rows are drawn by the names of clients: with others, the same rows give another result."""
+    from motet.data.partition import DataSettings, partition
+
+    def fingerprint(prefix: str) -> str:
+        x, part = np.arange(120, dtype=np.float32).reshape(60, 2), np.tile([0, 0, 0, 0, 1, 2], 10)
+        pool = Pool(x, np.arange(60) % 2, "classes", ("no", "yes"), owner=np.arange(60) // 6, part=part,
+                    names=tuple(NumberedNames(10, prefix)))  # fmt: skip
+        found = partition("named", pool, DataSettings(), {})
+        assert isinstance(found.clients_data, Population)
+        return found.fingerprint()
+
+    assert fingerprint("client-") == fingerprint("client-") != fingerprint("site-")
+
+
 def test_states_go_to_the_disk_where_they_would_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +208,21 @@ def test_states_go_to_the_disk_where_they_would_not_fit(
     assert not keep_place.keeps_on_disk("memory", found.method, clients)
     monkeypatch.setattr(keep_place, "memory", lambda: 4 * need)
     assert not keep_place.keeps_on_disk("auto", found.method, clients)
+
+
+def test_what_compression_leaves_at_very_many_clients_goes_to_the_disk(tmp_path: Path, many: None) -> None:
+    """FedAvg's clients keep nothing of their own, and what did not leave of each update all the same."""
+    words = ["method=fedavg", "train.evaluate_clients=6", "save.checkpoint=1000"]
+    kept: list[list[bool]] = []
+
+    class Watching(NoProgress):
+        def on_round(self, trainer: Any, seconds: float) -> None:
+            kept.append([trainer.keeps.on_disk, trainer.keeps.nothing])
+
+    for guard in ([], ["guard.top=0.5"]):
+        build.forget_data()
+        run(read(words=[*WORDS, *words, *guard, "train.rounds=1"]), tmp_path / str(len(guard)), Watching())
+    assert kept == [[False, True], [True, False]]
 
 
 def test_large_states_on_disk_make_large_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,7 +267,7 @@ class ArrayCode:
         if (
             len(inner) == 1
             and inner[0].extent % GRAIN == 0
-            and inner[0].extent <= _FOLDED
+            and 0 < inner[0].extent <= _FOLDED
             and out.dtype.itemsize > 1
         ):
             sums = in_halves(inner, [take, f"all[i{len(outer)}] = {real};"], len(outer), kind, kind_of)
@@ -276,7 +276,7 @@ class ArrayCode:
             loop = nested(inner, inside, len(outer), f"omp simd reduction({SIGNS[kind]}:sum)")
             sums = [f"{kind_of} sum = {neutral(kind, out.dtype)};", *loop]
         places = iter(range(len(outer)))
-        index = [f"i{next(places)}" if value.shape[d] > 1 else "0" for d in kept]
+        index = [f"i{next(places)}" if value.shape[d] != 1 else "0" for d in kept]
         self.lines += nested(outer, ["{", *sums, f"{out.leaf.at(index)} = sum;", "}"], pragma="")
 
     def _row_by_row(self, out: Buffer, value: Value, over: list[int], kept: list[int], kind: str) -> None:

@@ -23,7 +23,7 @@ class Axis:
 def axes_of(
     shape: Sequence[int], extents: Sequence[int], order: Sequence[int], arrays: Sequence[Tensor]
 ) -> list[Axis]:
-    return [Axis(extents[d], tuple(a.stride(d) for a in arrays), shape[d]) for d in order if extents[d] > 1]
+    return [Axis(extents[d], tuple(a.stride(d) for a in arrays), shape[d]) for d in order if extents[d] != 1]
 
 
 def merged(axes: Sequence[Axis]) -> list[Axis]:

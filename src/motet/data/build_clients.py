@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -117,12 +118,8 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
     def one(i: int) -> ClientData:
         return ClientData(*found.parts[i], partition.columns_at(i, pool.columns), pool.augment, weighted)
 
-    def digest() -> str:
-        rows = (pool.weight, partition.row, partition.who, partition.part, partition.columns)
-        return digest_of(*(() if pool.digest else (pool.x, pool.y)), *rows, words=(pool.digest, wanted))
-
     some = partition.keep & ~partition.held, partition.held
-    made = (one, found.parts.counts, weighted, digest)
+    made = (one, found.parts.counts, weighted, partial(digest_of_rows, pool, partition, wanted))
     here, unseen = (clients_of(partition.clients, which, *made) for which in some)
     return FederatedData(
         name=name,
@@ -147,6 +144,13 @@ def lay_out(name: str, pool: Pool, partition: Partition, scale: str) -> Federate
         fills=found.fills,
         reading=pool.reading,
     )
+
+
+def digest_of_rows(pool: Pool, partition: Partition, scale: str) -> str:
+    """Of clients' rows, and of their names, by which cohorts and orders of rows are drawn."""
+    rows = (pool.weight, partition.row, partition.who, partition.part, partition.columns)
+    words = (pool.digest, scale, *partition.clients)
+    return digest_of(*(() if pool.digest else (pool.x, pool.y)), *rows, words=words)
 
 
 def lazy_parts(pool: Pool, partition: Partition) -> BuiltClients:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 Array = np.ndarray[Any, Any]
 _BYTES = torch.uint8
+_PLACES = 64  # bytes: where numbers lie in a line of memory
 
 
 class Packed(NamedTuple):
@@ -58,11 +59,21 @@ class _Unpickler(pickle.Unpickler):
         return self.made[pid[0]]
 
     def tensor(
-        self, place: int, dtype: torch.dtype, shape: tuple[int, ...], order: tuple[int, ...]
+        self, place: int, dtype: torch.dtype, shape: tuple[int, ...], order: tuple[int, ...], start: int
     ) -> Tensor:
-        plain = torch.from_numpy(self.arrays[place].copy())
+        plain = torch.from_numpy(copied(self.arrays[place], start))
         value = plain.view(dtype) if plain.numel() else torch.empty(0, dtype=dtype)
         return value.reshape(shape).permute(order)
+
+
+def copied(array: Array, start: int) -> Array:
+    """The same bytes, `start` bytes behind a multiple of 64: products of matrices may round otherwise where numbers lie
+    otherwise, and a client's rows lie in the middle of those of others."""
+    buffer = np.empty(len(array) + _PLACES, np.uint8)
+    first = (start - buffer.ctypes.data) % _PLACES
+    there = buffer[first : first + len(array)]
+    there[:] = array
+    return there
 
 
 @cache
@@ -94,6 +105,7 @@ def _pickler() -> Any:
             flat = plain.as_strided((plain.numel(),), (1,))  # a single number may lie with a stride of 0
             self.arrays.append(flat.view(_BYTES).numpy())
             back = tuple(int(d) for d in np.argsort(order)) if order else ()
-            return len(self.arrays) - 1, tensor.dtype, tuple(plain.shape), back
+            start = plain.data_ptr() % _PLACES
+            return len(self.arrays) - 1, tensor.dtype, tuple(plain.shape), back, start
 
     return Pickler

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -63,11 +63,15 @@ class RayActor:
         """Its process; whoever asks learns that it is ready."""
         return os.getpid()
 
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
+        """What a function returns here."""
+        return question(*given)
+
     def hold(self, shard: ShardName, rows: Packed) -> None:
         data: dict[Client, ClientData] = unpacked(rows)
         if self.inner.name == "vmap":
-            how = {"chunk": max(1, len(data)), "compiled": self.inner.compiled}
-            self.engines[shard] = Vmap(data, **how)  # type: ignore[arg-type]
+            how: dict[str, Any] = {"compiled": self.inner.compiled, "workers": self.inner.workers}
+            self.engines[shard] = Vmap(data, chunk=max(1, len(data)), **how)
         elif shard[0] in self.engines:
             there = self.engines[shard[0]]
             there.clients_data = {**there.clients_data, **data}

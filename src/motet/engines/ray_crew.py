@@ -84,6 +84,8 @@ class Crew:
         self.losses: list[Loss] = []  # of actors; whoever writes them down takes them out
         self.loading: list[Ref] = []
         self.why = ""  # the last one was lost that was not ready yet
+        # refuses a process that comes later, if its machine does not fit
+        self.check: Callable[[CrewMember], None] = lambda member: None
         self.start_missing()
         self.await_first()
 
@@ -120,12 +122,23 @@ class Crew:
         for member in [m for m in self.coming if m.ready in done]:
             self.coming.remove(member)
             try:
-                self.cluster.get(member.ready)
+                self.admit(member)
             except Lost as e:
                 self.why = f" The last one was lost: {e}."
                 continue
             self.members.append(member)
             self.relieve(member)
+
+    def admit(self, member: CrewMember) -> None:
+        """Its machine may have joined the cluster after the others were looked at."""
+        try:
+            self.cluster.get(member.ready)
+            self.check(member)
+            for number in list(self.methods)[-1:]:
+                self.teach(member, number)
+        except BaseException:
+            self.cluster.kill(member.handle)
+            raise
 
     def relieve(self, newcomer: CrewMember) -> None:
         """Give a new actor its share of the shards that others hold."""
@@ -171,15 +184,18 @@ class Crew:
 
     def check_method(self, method: Method) -> None:
         """Refuse a method whose code an actor lacks."""
-        ref = self.methods[self.learn(method)][1]
         for member in self.members:
-            if lacks := self.cluster.get(member.handle.learn.remote(self.learn(method), ref)):
-                raise RunError(
-                    f"a machine of the cluster cannot read the method, because it lacks code: {lacks}\n"
-                    "hint: put your own modules on every machine, into a folder that PYTHONPATH names when ray "
-                    "start is called there"
-                )
-            member.methods.add(self.learn(method))
+            self.teach(member, self.learn(method))
+
+    def teach(self, member: CrewMember, number: int) -> None:
+        """Send an actor a method, and hear whether it can read it."""
+        if lacks := self.cluster.get(member.handle.learn.remote(number, self.methods[number][1])):
+            raise RunError(
+                f"a machine of the cluster cannot read the method, because it lacks code: {lacks}\n"
+                "hint: put your own modules on every machine, into a folder that PYTHONPATH names when ray "
+                "start is called there"
+            )
+        member.methods.add(number)
 
     # ---- work ----
 

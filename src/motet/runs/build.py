@@ -374,7 +374,7 @@ def drawn(everyone: Sequence[Client], many: int, *words: object) -> Sequence[Cli
 def chain_of(guard: GuardSettings) -> Chain | None:
     """The guards that replies leave through; None if there are none."""
     guards: list[Guard] = [Clip(guard.clip)] if guard.clip else []
-    if guard.bits != 32 or guard.top < 1:
+    if guard.compresses:
         guards.append(Compress(guard.bits, guard.top))
     return Chain(tuple(guards)) if guards else None
 

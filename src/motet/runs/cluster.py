@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -71,6 +72,7 @@ def opened(resolved: Resolved) -> Iterator[Any]:
     actors = e.actors or cpus
     inner = Inner(cast(Any, choice.inner), choice.chunk, choice.compiled, e.workers or max(1, cpus // actors))
     crew = Crew(cluster, actors, min(1.0, cpus / actors), inner)
+    crew.check = partial(check_process, cluster, choice.compiled)
     try:
         crew.check_method(resolved.method)
         yield crew
@@ -120,19 +122,29 @@ def asking() -> Callable[[bool], Facts]:
 
 
 def check_versions(cluster: Cluster, compiled: bool = False) -> None:
-    here = facts_here() | (compiler_here() if compiled else {})
     for node, there in cluster.on_every_node(asking(), compiled).items():
-        wrong = [
-            f"{k} is {there.get(k, 'not there')}, and here it is {v}"
-            for k, v in here.items()
-            if there.get(k) != v
-        ]
-        if wrong:
-            raise RunError(
-                f"the machine {node} of the cluster differs from this one: {'; '.join(wrong)}.\n"
-                "hint: the same Python, motet[ray] and torch on every machine, and the same compiler unless "
-                "engine.compile=no; results of other versions may differ"
-            )
+        check_same(f"the machine {node} of the cluster", there, compiled)
+
+
+def check_process(cluster: Cluster, compiled: bool, process: Any) -> None:
+    """As `check_versions`, of a process that was started later, perhaps on a machine that joined meanwhile."""
+    there = cluster.get(process.handle.result_of.remote(asking(), compiled))
+    check_same("a machine of the cluster, on which a process was started,", there, compiled)
+
+
+def check_same(where: str, there: Facts, compiled: bool) -> None:
+    here = facts_here() | (compiler_here() if compiled else {})
+    wrong = [
+        f"{k} is {there.get(k, 'not there')}, and here it is {v}"
+        for k, v in here.items()
+        if there.get(k) != v
+    ]
+    if wrong:
+        raise RunError(
+            f"{where} differs from this one: {'; '.join(wrong)}.\n"
+            "hint: the same Python, motet[ray] and torch on every machine, and the same compiler unless "
+            "engine.compile=no; results of other versions may differ"
+        )
 
 
 # ---- object stores ----

@@ -11,12 +11,13 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from motet.engines.ray_cluster import Cluster
+from motet.engines.ray_cluster import Cluster, Lost
 from motet.errors import RunError
-from motet.runs.cluster import check_versions
+from motet.runs.cluster import check_process, check_versions
 from motet.runs.cluster_worker import ClusterProcess, joined
 from motet.runs.jobs import Job, Outcome
 from motet.runs.parallel import Hired, Watch, WorkerPool
@@ -34,13 +35,15 @@ class ClusterPool(WorkerPool):
         super().__init__(jobs, base, self.cluster.cpus(), watch, fresh)
         many = min(self.at_once, len(jobs))
         self.coming = [ClusterProcess(self.cluster) for _ in range(many)]  # they load libraries meanwhile
+        self.paths = paths_of(jobs)
         try:
             check_versions(self.cluster)
-            check_folders(self.cluster, base, paths_of(jobs))
+            check_folders(self.cluster, base, self.paths)
         except BaseException:
             self.close_coming()
             raise
         self.losses: Counter[str] = Counter()
+        self.begun: set[str] = set()  # names of jobs whose worker was lost after it had begun
         self.since = time.monotonic()
 
     def free_worker(self) -> Hired | None:
@@ -58,8 +61,9 @@ class ClusterPool(WorkerPool):
         there = self.cluster.wait([p.ready for p in self.coming], 0) if self.coming else []
         for process in [p for p in self.coming if p.ready in there]:
             self.coming.remove(process)
-            self.workers.append(Hired(self.events, process))
-            return self.workers[-1]
+            if self.admitted(process):
+                self.workers.append(Hired(self.events, process))
+                return self.workers[-1]
         if self.workers:
             self.since = time.monotonic()
         elif time.monotonic() - self.since > _READY:
@@ -69,8 +73,28 @@ class ClusterPool(WorkerPool):
             )
         return None
 
+    def admitted(self, process: ClusterProcess) -> bool:
+        """Whether it is there still. Its machine may have joined the cluster after the others were looked at."""
+        try:
+            check_process(self.cluster, False, process)
+            with marked(Path(self.base)) as mark:
+                missing = process.result_of(looking(), [mark, *self.paths])
+            refuse_missing("a machine of the cluster, on which a worker was started,", missing, mark)
+        except Lost:
+            return False
+        except BaseException:
+            process.close()
+            raise
+        return True
+
+    def anew(self, job: Job) -> bool:
+        """Once only: whoever takes over a run goes on with it."""
+        return self.fresh and job.name not in self.begun
+
     def lose(self, worker: Hired, job: Job) -> None:
         worker.process.close()
+        if worker.folder:  # it says so as it begins
+            self.begun.add(job.name)
         self.losses[job.name] += 1
         if self.losses[job.name] > _AGAIN:
             said = f"; the last one said: {worker.said[-1]}" if worker.said else ""
@@ -114,20 +138,31 @@ def looking() -> Callable[[list[str]], list[str]]:
 
 def check_folders(cluster: Cluster, base: Path, paths: Sequence[str]) -> None:
     """Refuse, before any run begins, machines that do not see the folder of the runs, or the data."""
+    with marked(base) as mark:
+        for node, missing in cluster.on_every_node(looking(), [mark, *paths]).items():
+            refuse_missing(f"the machine {node} of the cluster", missing, mark)
+
+
+@contextmanager
+def marked(base: Path) -> Iterator[str]:
+    """A new file in the folder of the runs, while somebody looks whether it is there."""
     there = base.exists()
     base.mkdir(parents=True, exist_ok=True)
     mark = base / f".seen-{secrets.token_hex(8)}"
     mark.touch()
     try:
-        for node, missing in cluster.on_every_node(looking(), [str(mark), *paths]).items():
-            if missing:
-                what = f"the folder of the runs, {base}" if str(mark) in missing else missing[0]
-                raise RunError(
-                    f"the machine {node} of the cluster does not see {what}.\n"
-                    "hint: whole runs need one folder that all machines share, for runs (--out) and for data; "
-                    "engine.name=ray needs none: this machine sends the rows"
-                )
+        yield str(mark)
     finally:
         mark.unlink()
         if not there and not any(base.iterdir()):
             base.rmdir()
+
+
+def refuse_missing(where: str, missing: Sequence[str], mark: str) -> None:
+    if missing:
+        what = f"the folder of the runs, {Path(mark).parent}" if mark in missing else missing[0]
+        raise RunError(
+            f"{where} does not see {what}.\n"
+            "hint: whole runs need one folder that all machines share, for runs (--out) and for data; "
+            "engine.name=ray needs none: this machine sends the rows"
+        )

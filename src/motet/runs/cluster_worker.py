@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -32,8 +32,8 @@ class ClusterProcess:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.actor: Handle = cluster.start(JobActor, surroundings(), threads=4)
-        self.ready: Ref = self.actor.where.remote()
+        self.handle: Handle = cluster.start(JobActor, surroundings(), threads=4)
+        self.ready: Ref = self.handle.where.remote()
 
     @property
     def answers(self) -> Iterator[str]:
@@ -46,16 +46,20 @@ class ClusterProcess:
     def lines(self, which: str) -> Iterator[str]:
         """Until the process ends, or its machine is lost."""
         try:
-            while (found := self.cluster.get(self.actor.lines.remote(which))) is not None:
+            while (found := self.cluster.get(self.handle.lines.remote(which))) is not None:
                 yield from found
         except Lost:
             return
 
     def send(self, line: str) -> None:
-        self.actor.send.remote(line)
+        self.handle.send.remote(line)
+
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
+        """What a function returns on its machine."""
+        return self.cluster.get(self.handle.result_of.remote(question, *given))
 
     def close(self) -> None:
-        self.cluster.kill(self.actor)  # the process ends with it
+        self.cluster.kill(self.handle)  # the process ends with it
 
     def code(self) -> int:
         return 0
@@ -94,6 +98,10 @@ class JobActor:
 
     def where(self) -> int:
         return os.getpid()
+
+    def result_of(self, question: Callable[..., Any], *given: Any) -> Any:
+        """What a function returns here."""
+        return question(*given)
 
     def send(self, line: str) -> None:
         assert self.process.stdin is not None

@@ -20,7 +20,7 @@ def impossible_guard(guard: GuardSettings) -> list[str]:
             f"guard.masked is true and guard.mean is {guard.mean}; they exclude each other: a robust mean "
             "needs every single reply, and a masked sum hides them\nhint: guard.masked=false or guard.mean=mean"
         )
-    if guard.masked and (guard.bits != 32 or guard.top < 1):
+    if guard.masked and guard.compresses:
         wrong.append(
             "guard.masked is true, and so replies cannot be compressed (guard.bits, guard.top): a mask takes as many "
             "bytes whatever is under it\nhint: guard.mask_bits=32, or guard.masked=false"
@@ -109,7 +109,7 @@ def _of_client_level(s: Mapping[str, Any], privacy: PrivacySettings) -> Iterator
             f"privacy.level is client, and guard.mean is {guard.mean}: noise is counted for a plain mean\n"
             "hint: guard.mean=mean"
         )
-    if guard.bits != 32 or guard.top < 1:
+    if guard.compresses:
         yield (
             "privacy.level is client, and replies are compressed: what error feedback adds to a later update is longer "
             "than guard.clip\nhint: guard.bits=32 guard.top=1"

@@ -151,7 +151,11 @@ class WorkerPool:
             if worker is None:
                 return
             self.todo.remove(job)
-            worker.start(job, self.base, self.fresh)
+            worker.start(job, self.base, self.anew(job))
+
+    def anew(self, job: Job) -> bool:
+        """Whether what the job's folder holds is to be deleted."""
+        return self.fresh
 
     def free_worker(self) -> Hired | None:
         """A worker without a job, or a new one if there may be more."""

@@ -183,7 +183,7 @@ def run(
             delete_run(folder)
         charge(resolved, folder)
         kept = (resolved.recipe.engine.keep, resolved.method, resolved.training.clients_data)
-        store = Store(folder, writing=True, page=page_size(*kept))
+        store = Store(folder, writing=True, page=page_size(*kept, resolved.recipe.guard.compresses))
         try:
             begin(resolved, store, folder)
             if not (done := store.facts()["status"] == "done"):

@@ -97,6 +97,11 @@ class GuardSettings:
         """What the server learns beyond what the method asks for."""
         return "" if self.mean == "mean" else f"every reply of averaged asks ({self.mean})"
 
+    @property
+    def compresses(self) -> bool:
+        """Whether a part of an update stays at its client, to leave later."""
+        return self.bits != 32 or self.top < 1
+
 
 @dataclass(frozen=True)
 class PrivacySettings:

@@ -76,7 +76,7 @@ class Trainer:
         self.federated, self.task, self.method = resolved.federated, resolved.task, resolved.method
         self.choice, self.pooled, self.budget = resolved.choice, resolved.pooled, resolved.budget
         recipe, e = self.recipe, self.recipe.engine
-        on_disk = keeps_on_disk(e.keep, self.method, resolved.training.clients_data)
+        on_disk = keeps_on_disk(e.keep, self.method, resolved.training.clients_data, recipe.guard.compresses)
         self.keeps = ClientStates(store.db, on_disk=on_disk)
         clients = remote or self.choice.build(resolved.training.clients_data, self.keeps, e.workers)
         clients.keeps = self.keeps

@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _NO_RESULT = ("cli", "report", "deploy", "evidence")  # rooms of motet that change no result
+_SOURCE = (".py", ".h")  # compiled steps are made of a header in C++
 OF_MODELS = ("scikit-learn", "onnxruntime", "skl2onnx")  # what makes a stack
 Facts = dict[str, str]
 
@@ -32,7 +33,7 @@ def versions() -> dict[str, str]:
 def source_digest() -> str:
     """Of motet's own source, as far as it can change a result; read once in a process."""
     root, found = Path(__file__).parents[1], sha256()
-    for file in sorted(root.rglob("*.py")):
+    for file in sorted(f for f in root.rglob("*") if f.suffix in _SOURCE):
         place = file.relative_to(root)
         if place.parts[0] not in _NO_RESULT:
             found.update(f"{place.as_posix()} {sha256(file.read_bytes()).hexdigest()}\n".encode())
