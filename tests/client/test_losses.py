@@ -17,6 +17,7 @@ from motet.client import Batch, Data, Task, compiled_steps, descend
 from motet.client.curvature import safe_rate
 from motet.client.losses import LOSSES, Criterion, cox
 from motet.client.metrics import metrics, partial_likelihood
+from motet.engines.choose import pick
 from motet.vec import Vec
 
 Z = torch.tensor([[2.0, 0.0, -1.0], [0.5, 1.5, 0.0], [0.0, 0.0, 3.0]])
@@ -293,3 +294,16 @@ def test_an_own_loss_sees_rows_only_and_trains_stacked_clients_too() -> None:
     data = clients_of("squared")[1]
     w = descend(task.loss, task.w0, data, lr=0.05, epochs=20)
     assert task.loss(w, data.all) < task.loss(task.w0, data.all)
+
+
+def with_one_hot(z: Tensor, y: Tensor) -> Tensor:
+    """Torch has no stacked form of one_hot."""
+    return -(nn.functional.one_hot(y, z.shape[-1]) * z.log_softmax(-1)).sum(-1)
+
+
+def test_an_own_loss_that_cannot_be_stacked_runs_with_one_client_per_thread() -> None:
+    criterion = Criterion("mine:with_one_hot", own=with_one_hot)
+    task = Task(nn.Linear(4, 3), "classes", 3, criterion=criterion)
+    assert "the loss mine:with_one_hot cannot be computed for several clients" in task.why_not_stacked
+    assert pick(task, clients=5)[0] == "threads"
+    assert Task(nn.Linear(4, 1), "numbers", 1, criterion=Criterion("m:w", own=wide_error)).stackable

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
 Kind = Literal["classes", "numbers", "survival"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -168,3 +169,19 @@ def _quantile(y: Tensor, live: Tensor, level: float) -> Tensor:
     upto = live.gather(-1, order).cumsum(-1)
     place = (upto < level * live.sum()).sum(-1).clamp(max=y.shape[-1] - 1)
     return ascending.gather(-1, place[..., None]).squeeze(-1)
+
+
+def why_loss_not_stacked(criterion: Criterion, kind: Kind, outputs: int) -> str:
+    """Why a loss of the user's own cannot be computed for several clients at once; "" if it can. It is tried: torch has
+    no stacked form of one_hot, and none of a branch on a number."""
+    if criterion.own is None:
+        return ""
+    own, classes = criterion.own, kind == "classes"
+    z = torch.zeros(2, 3, outputs) if classes else torch.zeros(2, 3)
+    y = torch.zeros(2, 3).long() if classes else torch.ones(2, 3)
+    try:
+        vmap(grad(lambda z, y: own(z, y).sum()))(z, y)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as e:
+        said = f"{type(e).__name__}: {e}".partition("\n")[0]
+        return f"the loss {criterion.name} cannot be computed for several clients at once ({said})"
+    return ""

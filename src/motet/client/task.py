@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from motet.client.activations import zero_masks
 from motet.client.data import Batch, Data
 from motet.client.devices import CPU, here, moved
-from motet.client.losses import USUAL, Criterion, Kind
+from motet.client.losses import USUAL, Criterion, Kind, why_loss_not_stacked
 from motet.client.metrics import OwnMetric, metrics, probabilities
 from motet.client.own_loss import OwnLoss
 from motet.client.thread_net import (
@@ -95,7 +95,7 @@ class Task:
             k for k in self.w0 if isinstance(net.get_submodule(k.rpartition(".")[0]), _EVERY_NORM)
         )
         self.dense = not any(isinstance(m, _ONE_BY_ONE) for m in net.modules())
-        self.why_not_stacked = why_not_stacked(net)
+        self.why_not_stacked = why_not_stacked(net) or why_loss_not_stacked(self.criterion, kind, outputs)
         self.stackable = not self.why_not_stacked
         self._own = threading.local()
 

@@ -65,7 +65,7 @@ class Vmap(Loop):
         if not method.task.stackable:
             raise UsageError(
                 f"the engine vmap stacks clients and pads them: {method.task.why_not_stacked}.\n"
-                "hint: engine.name=threads; or, with BatchNorm, net.norm=group, or net.statistics=shared"
+                "hint: engine.name=threads or auto; or, with BatchNorm, net.norm=group, or net.statistics=shared"
             )
         super().begin(method, turn)
 
