@@ -45,14 +45,14 @@ def write(timm: Any, folder: Path, name: str, **options: Any) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = timm.create_model(name, pretrained=False, num_classes=3, **options).eval()
-    told = {
+    config = {
         "architecture": name,
         "num_classes": 3,
         "model_args": options,
         "pretrained_cfg": {"classifier": model.pretrained_cfg["classifier"]},
     }
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(told))
+    (folder / "config.json").write_text(json.dumps(config))
     save_file(model.state_dict(), folder / "model.safetensors")
     return model
 
@@ -99,8 +99,8 @@ def test_a_run_with_a_timm_network(vit: Path, tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_no_network_of_timm_are_refused(timm: Any, vit: Path, tmp_path: Path) -> None:
-    def refused(match: str, **told: Any) -> None:
-        (tmp_path / "config.json").write_text(json.dumps(told))
+    def refused(match: str, **config: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(NetError, match=match):
             build(f"timm:{tmp_path}", {}, (3, 8, 8), 2, "classes", 0)
 

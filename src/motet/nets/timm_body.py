@@ -22,9 +22,9 @@ def timm_body(folder: str, shape: Shape) -> nn.Module:
     """The network of a folder without its classifier: it gives one row of features for each image."""
     path = folder_of(folder, PREFIX)
     try:
-        told = json.loads((path / "config.json").read_text())
-        name, options = str(told["architecture"]), dict(told.get("model_args") or {})
-        classifier = dict(told.get("pretrained_cfg") or told).get("classifier") or ()
+        config = json.loads((path / "config.json").read_text())
+        name, options = str(config["architecture"]), dict(config.get("model_args") or {})
+        classifier = dict(config.get("pretrained_cfg") or config).get("classifier") or ()
     except (KeyError, TypeError, ValueError) as e:
         raise NetError(
             f"config.json in {folder} is not one of timm: it does not name the architecture of the weights ({e}).\n"
