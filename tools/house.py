@@ -3,7 +3,8 @@
     python tools/house.py            # a table, about ten seconds
     python tools/house.py --json
 
-The numbers at the beginning were measured by this script, some elsewhere by other rules. Right guesses of strangers, hops of a progress line and the time of `make test` are measured by hand.
+The numbers at the beginning were measured by this script, some elsewhere by other rules. Right guesses of
+strangers, hops of a progress line and the time of `make test` are measured by hand.
 """
 
 from __future__ import annotations
