@@ -61,6 +61,8 @@ _NAMED = 10  # clients that an event names
 class AllRefused(VerbFailed, NoReply):
     """Clients answered an ask, and no reply can be used."""
 
+    whose = "all clients that were asked"  # at whom training diverged
+
 
 class Loop:
     """Every engine of motet is a Loop; others override how replies are made."""

@@ -105,6 +105,11 @@ def resolve(recipe: Recipe) -> Resolved:
     )
 
 
+def as_asked(resolved: Resolved, facts: Mapping[str, Any]) -> Resolved:
+    """A run that is done again from its settings, with what was open in them: rates that motet chose may be halved."""
+    return replace(resolved, asked=facts.get("asked", resolved.asked))
+
+
 def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:
     """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
     task = task or task_of(recipe, federated)

@@ -213,10 +213,15 @@ class Store:
         self.db.execute(f"DELETE {which}", (part, side))
 
     def checkpoint(
-        self, latest: int, best: int | None, score: float | None, state: Callable[[int], bytes]
+        self,
+        latest: int,
+        best: int | None,
+        score: float | None,
+        state: Callable[[int], bytes],
+        sound: int | None = None,
     ) -> None:
         """The rounds that can be gone back to; `state` is asked for those that are not stored yet."""
-        wanted = {latest} | ({best} if best is not None else set())
+        wanted = {latest, best, sound} - {None}
         there = {r for (r,) in self.db.execute("SELECT round FROM states")}
         self.db.executemany("DELETE FROM states WHERE round = ?", [(r,) for r in there - wanted])
         new = [(r, state(r)) for r in sorted(wanted - there)]
@@ -255,6 +260,21 @@ class Store:
         for table in BY_ROUND:
             self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
             self.db.execute("DELETE FROM checks WHERE part = ? AND number > ?", (table, number))
+
+    def abandon(self, number: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], float]:
+        """Forget all rounds after `number`, which are done again; return what was asked in them, as `Meter.count` and
+        `Alike` have it, and the seconds that they took."""
+        self.flush()
+        asks = "SELECT client, verb, learn, up, down, messages FROM asks WHERE round > ?"
+        alike = (
+            "SELECT clients, verb, learn, up, down FROM asked_alike WHERE round > ? ORDER BY round, number"
+        )
+        found = [self.db.execute(what, (number,)).fetchall() for what in (asks, alike)]
+        (seconds,) = self.db.execute(
+            "SELECT TOTAL(seconds) FROM rounds WHERE round > ?", (number,)
+        ).fetchone()
+        self.rewind(number)
+        return found[0], found[1], float(seconds)
 
     def close(self) -> None:
         self.db.close()
