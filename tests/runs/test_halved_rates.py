@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import motet
+from motet.cli.main import main
 from motet.errors import RunError
 from motet.runs.compare_runs import differences
 from motet.runs.run import Run
@@ -190,3 +191,44 @@ def test_what_was_asked_in_rounds_that_are_done_again_is_counted(tmp_path: Path,
     assert rounds["up"].tolist() == [n * rounds["up"][11] for n in asks]
     assert set(rounds["cohort"]) == {33}
     assert late.traffic.query("round == 9")["up"].sum() > 4 * rounds["up"][11]  # with scores
+
+
+# ---- what people read ----
+
+
+def test_the_summary_the_table_and_the_report_say_that_rates_were_halved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table(5.0, 5).to_csv(tmp_path / "t.csv", index=False)
+    words = [
+        f"data={tmp_path / 't.csv'}",
+        "data.target=target",
+        "data.client=client",
+        "data.unseen=0",
+        "train.rounds=3",
+    ]
+    compare = ["compare", *words, "--methods", "local,fedavg", "--splits", "0", "--jobs", "1"]
+    assert main([*compare, "--out", str(tmp_path / "runs")]) == 0
+    said = capsys.readouterr()
+    text = " ".join(said.out.split())
+    assert "local: rate halved 3 times after divergence at client c32 (lr 0.23 -> 0.02875)." in text
+    assert (
+        "local, split 0: diverged in round 1: the validation loss of client c32" in said.err
+        or "local: diverged" in said.err
+    )
+    (page,) = (tmp_path / "runs").glob("*.html")
+    assert "rate halved 3 times after divergence at client c32" in page.read_text()
+    (folder,) = (tmp_path / "runs").glob("*-local-*")
+    assert main(["show", str(folder)]) == 0
+    assert (
+        "  rate      rate halved 3 times after divergence at client c32 (lr 0.23 -> 0.02875)\n"
+        in capsys.readouterr().out
+    )
+    assert Run(folder).summary["rates"] == {"lr": 0.02875}
+    assert "lr = 0.23" in (folder / "recipe.toml").read_text()
+
+
+def test_a_models_card_has_the_rate_that_it_was_trained_with(tmp_path: Path) -> None:
+    run(tmp_path, "fedavg", rounds=2, save={"models": "all"})
+    for file in ("global.md", "models/c32.md"):
+        assert "lr 0.02875" in (tmp_path / file).read_text() or "lr 0.0575" in (tmp_path / file).read_text()

@@ -162,22 +162,22 @@ class ClientStates:
         self.database.executemany(_PUT, (row_of(c, r, self.versions[c][r]) for c, r in ready))
         self.fresh -= set(ready)
         newest = "(SELECT MAX(k.round) FROM keeps k WHERE k.client = keeps.client AND k.round <= ?)"
-        marks = (upto, self.best) if self.sound is None else (upto, self.best, self.sound)
-        unneeded = " AND ".join([f"round IS NOT {newest}"] * len(marks))
+        back_to = (upto, self.best) if self.sound is None else (upto, self.best, self.sound)
+        unneeded = " AND ".join([f"round IS NOT {newest}"] * len(back_to))
         if not self.on_disk:
-            self.database.execute(f"DELETE FROM keeps WHERE {unneeded}", marks)
+            self.database.execute(f"DELETE FROM keeps WHERE {unneeded}", back_to)
             return
         self.database.execute("DELETE FROM keeps WHERE round > ? AND round > ?", (upto, self.best))
         for some in _batches(sorted(self.several)):
             which = f"client IN ({_holes(some)})"
-            self.database.execute(f"DELETE FROM keeps WHERE {which} AND {unneeded}", (*some, *marks))
+            self.database.execute(f"DELETE FROM keeps WHERE {which} AND {unneeded}", (*some, *back_to))
             left = f"SELECT client FROM keeps WHERE {which} GROUP BY client HAVING COUNT(*) > 1"
             self.several -= set(some) - {client for (client,) in self.database.execute(left, some)}
 
     def _needed(self, rounds: Iterable[int]) -> set[int]:
         """Of the rounds that made versions, those that a run may still go back to."""
-        marks = [self.round - 1, self.best] + ([] if self.sound is None else [self.sound])
-        return {max(r for r in rounds if r <= mark) for mark in marks if any(r <= mark for r in rounds)}
+        back_to = [self.round - 1, self.best] + ([] if self.sound is None else [self.sound])
+        return {max(r for r in rounds if r <= last) for last in back_to if any(r <= last for r in rounds)}
 
     def _forget_on_disk(self, clients: Sequence[Client]) -> None:
         """Before new versions of some clients are stored: forget those that no round needs that may come back."""

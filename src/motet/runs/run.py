@@ -129,7 +129,8 @@ class Run:
         means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
         many = {"clients": f["population"], "scored": len(members)} if f.get("population") else {}
-        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | means
+        rates = {"rates": last[-1]["rates"]} if (last := f.get("halvings")) else {}  # where they were halved
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | rates | means
 
     @property
     def contributions(self) -> dict[str, Any]:

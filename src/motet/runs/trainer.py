@@ -122,6 +122,7 @@ class Trainer:
         self.rates = {k: float(getattr(self.method, k)) for k in chosen if recipe.guard.attack == "none"}
         self.halvings: list[dict[str, Any]] = []  # at whom training diverged, and the rates from then on
         self.halved = 0  # how often the rates that `method` has were halved
+        self.said: list[str] = []  # of halvings since the run started or went on, each in a line
         self.lost = 0.0  # seconds of rounds that are done again
         self.sound: tuple[int, Tree] = (
             -2,
@@ -285,8 +286,8 @@ class Trainer:
         changed = ", ".join(f"{k} {before[k]:g} -> {v:g}" for k, v in self.rates_now.items())
         first = str(why).partition("\n")[0]
         whence = f"goes on after {round_name(number)}" if number >= 0 else "begins anew"
-        text = f"{first}; {changed}, and training {whence}"
-        self.store.event("halved", text)
+        self.said.append(f"{first}; {changed}, and training {whence}")
+        self.store.event("halved", self.said[-1])
 
     @property
     def rates_now(self) -> dict[str, float]:
