@@ -13,8 +13,11 @@ import pytest
 import motet
 from motet.cli.main import main
 from motet.errors import RunError
+from motet.runs import recipe as recipes
+from motet.runs.build import resolve
 from motet.runs.compare_runs import differences
-from motet.runs.run import Run
+from motet.runs.run import Run, begin
+from motet.runs.run import run as run_recipe
 from motet.runs.store import Store
 from motet.runs.trainer import Observer, Trainer
 
@@ -161,8 +164,6 @@ def late(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_a_kill_before_or_after_a_halving_changes_no_bit(
     tmp_path: Path, late: Run, keep: str, killed_after: int
 ) -> None:
-    from motet.runs import recipe as recipes
-    from motet.runs.run import run as run_recipe
 
     seen: list[int] = []
 
@@ -232,3 +233,59 @@ def test_a_models_card_has_the_rate_that_it_was_trained_with(tmp_path: Path) -> 
     run(tmp_path, "fedavg", rounds=2, save={"models": "all"})
     for file in ("global.md", "models/c32.md"):
         assert "lr 0.02875" in (tmp_path / file).read_text() or "lr 0.0575" in (tmp_path / file).read_text()
+
+
+# ---- privacy ----
+
+
+@pytest.fixture(params=["example", "client"])
+def private(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A run whose gradients or updates are hardly cut, so that they carry so much noise that training diverges."""
+    pytest.importorskip("opacus" if request.param == "example" else "dp_accounting")
+    asked: dict[str, Any] = {"level": request.param, "epsilon": 5.0, "delta": 1e-3}
+    more = {"guard": {"clip": 300.0}}
+    if request.param == "example":
+        more = {}
+        asked["max_grad_norm"] = 10_000.0
+    return {"method": "fedavg", "scale": 1.0, "rounds": 5, "epochs": 1, "privacy": asked} | more
+
+
+def test_private_steps_of_rounds_that_are_done_again_stay_spent_and_are_no_more_than_planned(
+    tmp_path: Path, private: dict[str, Any]
+) -> None:
+    done = run(tmp_path / "r", **private)
+    again = sum(h["rounds"] for h in done.facts["halvings"])
+    assert again and len(done.rounds) == 5 - again
+    assert set(Store(tmp_path / "r").private_rounds().values()) == {5}
+    resolved = resolve(recipes.Recipe(done.facts["asked"]))
+    assert resolved.budget
+    planned = resolved.budget.facts(dict.fromkeys(resolved.federated.clients_data, 5), 5)["epsilon"]
+    assert done.facts["privacy"]["epsilon"] == planned <= 5
+    assert motet.verify(tmp_path / "r") == []
+
+
+def test_noise_of_a_round_that_is_done_again_is_drawn_anew(tmp_path: Path, private: dict[str, Any]) -> None:
+    done = run(tmp_path / "r", **private)
+    resolved = resolve(recipes.Recipe(done.facts["asked"]))
+    store = Store(tmp_path, writing=True)
+    begin(resolved, store, tmp_path)
+    trainer = Trainer(resolved, store)
+    seeds = set()
+    for halved in (0, 1, 2):
+        trainer.use_rates(halved)
+        seeds.add(trainer.turn(0).seed)
+    store.close()
+    assert len(seeds) == 3
+
+
+def test_a_private_run_that_is_killed_after_a_halving_spends_the_same(
+    tmp_path: Path, private: dict[str, Any]
+) -> None:
+
+    whole = run(tmp_path / "whole", **private)
+    given = recipes.Recipe(whole.facts["asked"] | {"save": {"models": "none", "checkpoint": 0.0}})
+    with pytest.raises(Killed):
+        run_recipe(given, tmp_path / "r", Dies(lambda trainer: bool(trainer.halvings)))
+    again = run_recipe(given, tmp_path / "r")
+    assert differences(Store(again.folder), Store(whole.folder)) == []
+    assert again.facts["privacy"] == whole.facts["privacy"]

@@ -189,6 +189,10 @@ class Store:
         self.flush()
         return dict(self.db.execute("SELECT client, COUNT(*) FROM privacy GROUP BY client"))
 
+    def first_private(self) -> int:
+        """The number of the first round with private steps; those that were done again are below -1."""
+        return int(self.db.execute("SELECT MIN(-1, COALESCE(MIN(round), -1)) FROM privacy").fetchone()[0])
+
     def scored(
         self,
         number: int,
@@ -266,6 +270,11 @@ class Store:
         `Alike` have it, and the seconds that they took."""
         self.flush()
         asks = "SELECT client, verb, learn, up, down, messages FROM asks WHERE round > ?"
+        rounds = "SELECT DISTINCT round FROM privacy WHERE round > ? ORDER BY round"
+        for (after,) in self.db.execute(rounds, (number,)).fetchall():
+            spent = self.first_private() - 1  # what left stays spent: as a round before the first one
+            self.db.execute("UPDATE privacy SET round = ? WHERE round = ?", (spent, after))
+            self.checks.touch("privacy", (spent, after))
         alike = (
             "SELECT clients, verb, learn, up, down FROM asked_alike WHERE round > ? ORDER BY round, number"
         )

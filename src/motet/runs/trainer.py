@@ -118,16 +118,15 @@ class Trainer:
         self.top, self.val_rows = -math.inf, 0  # the highest mean score so far, and the rows it is from
         self.next_save, self.idle = 0.0, 0  # idle: rounds since somebody was asked something
         asked = store.facts().get("asked", {}).get("method", {})
-        chosen = open_rates(type(self.method), asked) if remote is None and not self.budget else {}
+        chosen = open_rates(type(self.method), asked) if remote is None else {}
         self.rates = {k: float(getattr(self.method, k)) for k in chosen if recipe.guard.attack == "none"}
         self.halvings: list[dict[str, Any]] = []  # at whom training diverged, and the rates from then on
         self.halved = 0  # how often the rates that `method` has were halved
         self.said: list[str] = []  # of halvings since the run started or went on, each in a line
         self.lost = 0.0  # seconds of rounds that are done again
-        self.sound: tuple[int, Tree] = (
-            -2,
-            (),
-        )  # the last round after which all models were sound, and its state
+        self.sound: tuple[int, Tree] = -2, ()  # the last round whose models were all sound, and its state
+        self.sound_clip = self.client_noise.clip if self.client_noise else 0.0  # after that round
+        self.spent: dict[str, int] = {}  # private rounds of each client, where some were done again
 
     def set_guards(self, clients: Loop) -> None:
         guard = self.recipe.guard
@@ -176,9 +175,9 @@ class Trainer:
     def play_round(self) -> Tree:
         """Play the next round, and score it if it is its turn; return the state before it. Where training diverges,
         rates that motet chose are halved, and the round to play is that after the last sound one."""
-        number, before = self.number, self.state
+        number, before, turn = self.number, self.state, self.turn(self.number + 1)
         try:
-            if (turn := self.turn(self.number + 1)).cohort or not self.budget:
+            if turn.cohort or not self.budget:
                 self.state = play(self.engine, self.method, before, turn)
             else:  # nobody of its draw has any budget left
                 self.engine.begin(self.method, turn)
@@ -191,7 +190,7 @@ class Trainer:
                     self.score_after_training(before)
         except (AllRefused, Diverged) as e:
             self.number, self.state = number, before
-            self.back_off(e)
+            self.back_off(e, turn.cohort)
             return self.play_round()
         return before
 
@@ -209,6 +208,7 @@ class Trainer:
         """Write down the private steps of the round that ended."""
         if self.budget:
             self.store.spent(self.number, self.budget.spent_in(self.cohort(self.number)))
+            self.spent = self.store.private_rounds() if self.halved else {}
 
     def over(self) -> bool:
         if self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished():
@@ -228,12 +228,22 @@ class Trainer:
         return bool(self.peaks) and patience > 0 and self.number - self.last_improvement >= patience
 
     def turn(self, number: int) -> Turn:
-        seed = seed_of(self.recipe.seed, "turn", number)
+        # the same noise twice, on other gradients, would hide neither
+        again = (self.halved,) if self.budget and self.halved else ()
+        seed = seed_of(self.recipe.seed, "turn", number, *again)
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
     def cohort(self, number: int) -> Sequence[str]:
-        drawn = cohort_of(self.recipe, self.engine.clients, number)
-        return self.budget.allowed(drawn, number) if self.budget else drawn
+        drawn = cohort_of(self.recipe, self.engine.clients, number, self.halved)
+        if not self.budget:
+            return drawn
+        allowed = self.budget.allowed(drawn, number)
+        return self.budget.left(allowed, self.spent, self.played) if self.halved else allowed
+
+    @property
+    def played(self) -> int:
+        """Rounds that ended or were given up to be done again."""
+        return self.number + 1 + sum(h["rounds"] for h in self.halvings)
 
     def write_events(self, before: Tree) -> None:
         """Log replies that were left out of the round, processes that were lost, and the method's own line."""
@@ -260,10 +270,13 @@ class Trainer:
         self.sound = self.number, self.state
         if self.rates:
             self.keeps.sound = self.number
+        if self.client_noise:
+            self.sound_clip = self.client_noise.clip
 
-    def back_off(self, why: AllRefused | Diverged) -> None:
+    def back_off(self, why: AllRefused | Diverged, cohort: Sequence[str] = ()) -> None:
         """Halve the rates that motet chose, and go back to the last round after which all models were sound. What was
-        asked since then did cross the wire: it counts with the next round.
+        asked since then did cross the wire: it counts with the next round. Private steps stay spent, those of the round
+        under way and its `cohort` too.
 
         Nothing is saved here. A run that is killed before the next round ends diverges once more in the same way.
         """
@@ -272,17 +285,23 @@ class Trainer:
         if self.halved == _HALVINGS:
             what, hint, tried = str(why).partition("\nhint:")
             raise type(why)(f"{what}; its rate was halved {_HALVINGS} times before{hint}{tried}") from why
-        (number, state), before = self.sound, self.rates_now
+        (number, state), before, rounds = self.sound, self.rates_now, self.number + 1 - self.sound[0]
         asks, alike, self.lost = self.store.abandon(number)
         for client, *asked in asks:
             self.meter.count(client, *asked)
         self.meter.alike += [Alike(names_in(column), *asked) for column, *asked in alike]
+        if self.budget and cohort:
+            self.store.spent(self.store.first_private() - 1, self.budget.spent_in(cohort))
+        if self.client_noise:
+            self.client_noise.clip = self.sound_clip
+            self.client_noise.short.clear()
         self.engine.refused.clear()
         self.left_out.clear()
         self.keeps.rewind(number)
         self.number, self.state, self.idle = number, state, self.store.idle_rounds()
         self.use_rates(self.halved + 1)
-        self.halvings.append({"after": number, "whose": why.whose, "rates": self.rates_now})
+        self.halvings.append({"after": number, "whose": why.whose, "rates": self.rates_now, "rounds": rounds})
+        self.spent = self.store.private_rounds() if self.budget else {}
         changed = ", ".join(f"{k} {before[k]:g} -> {v:g}" for k, v in self.rates_now.items())
         first = str(why).partition("\n")[0]
         whence = f"goes on after {round_name(number)}" if number >= 0 else "begins anew"
@@ -425,7 +444,7 @@ class Trainer:
     def save(self, spent: bool = False) -> None:
         """All of the rounds so far, in one transaction; what they `spent` of budgets too, which takes a second."""
         if spent and self.budget:
-            self.store.set_facts(privacy=self.budget.facts(self.store.private_rounds(), self.number + 1))
+            self.store.set_facts(privacy=self.budget.facts(self.store.private_rounds(), self.played))
         began, b = time.monotonic(), self.best
         states = {b.round: b.state} if b else {}
         states[self.number] = self.state
@@ -444,7 +463,7 @@ class Trainer:
             best_halved=b.halved if b else 0,
         )  # fmt: skip
         if self.client_noise:
-            self.store.set_facts(clip=self.client_noise.clip)
+            self.store.set_facts(clip=self.client_noise.clip, sound_clip=self.sound_clip)
         if self.counted and self.counted.held:
             self.store.set_facts(held={c: sorted(files) for c, files in self.counted.held.items()})
         self.keeps.write(self.number)
@@ -478,8 +497,11 @@ class Trainer:
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
+        if self.budget and self.halved:
+            self.spent = self.store.private_rounds()
         if self.client_noise:
-            self.client_noise.clip = float(self.store.facts()["clip"])
+            self.client_noise.clip = float(facts["clip"])
+            self.sound_clip = float(facts.get("sound_clip", facts["clip"]))
         if self.counted:
             held = self.store.facts().get("held", {})  # files that clients were sent, which go once
             self.counted.held = {c: set(files) for c, files in held.items()}
