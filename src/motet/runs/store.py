@@ -225,7 +225,7 @@ class Store:
         sound: int | None = None,
     ) -> None:
         """The rounds that can be gone back to; `state` is asked for those that are not stored yet."""
-        wanted = {latest, best, sound} - {None}
+        wanted = {number for number in (latest, best, sound) if number is not None}
         there = {r for (r,) in self.db.execute("SELECT round FROM states")}
         self.db.executemany("DELETE FROM states WHERE round = ?", [(r,) for r in there - wanted])
         new = [(r, state(r)) for r in sorted(wanted - there)]
@@ -282,6 +282,9 @@ class Store:
         (seconds,) = self.db.execute(
             "SELECT TOTAL(seconds) FROM rounds WHERE round > ?", (number,)
         ).fetchone()
+        states = [r for (r,) in self.db.execute("SELECT round FROM states WHERE round > ?", (number,))]
+        self.db.execute("DELETE FROM states WHERE round > ?", (number,))
+        self.checks.touch("states", states)
         self.rewind(number)
         return found[0], found[1], float(seconds)
 

@@ -243,7 +243,7 @@ class Trainer:
     @property
     def played(self) -> int:
         """Rounds that ended or were given up to be done again."""
-        return self.number + 1 + sum(h["rounds"] for h in self.halvings)
+        return self.number + 1 + sum(int(h["rounds"]) for h in self.halvings)
 
     def write_events(self, before: Tree) -> None:
         """Log replies that were left out of the round, processes that were lost, and the method's own line."""
