@@ -16,7 +16,7 @@ from motet.cli.main import main
 from motet.deploy.agreement.layout import Split
 from motet.deploy.demo import difference
 from motet.deploy.flare.kits import FederationError, Kit
-from motet.deploy.server.job import run_job
+from motet.deploy.server.job import halved_rates, run_job
 from motet.deploy.server.job_chain import JobChain
 from motet.deploy.server.run_files import JobReport, RunOrder, make_order, note, read_report
 from motet.deploy.site.ledger import read_ledger
@@ -360,3 +360,12 @@ def test_a_site_refuses_a_metric_that_it_does_not_trust(tmp_path: Path, own: str
     report = town.go()
     assert report.state == "failed" and "recipe" in report.why
     assert f"'{OWN}' would import a module" in read_ledger(town.folder / "a")[0][-1].text
+
+
+def test_where_a_rate_that_the_server_chose_diverges_a_smaller_one_is_named_to_start_a_run_with() -> None:
+    """Sites approved a rate: it is not halved between organisations."""
+    given = make_order("town", None, WORDS, 2, 3, 60.0).recipe
+    whole = recipes.Recipe(given.settings | {"method": given["method"] | {"lr": 0.05}})
+    hint = "hint: sites approved the rate, so it is not halved in this run; start one with method.lr=0.025"
+    assert halved_rates(given, whole) == hint
+    assert halved_rates(whole, whole) == ""  # a person typed it

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from motet.report.html import render
 from motet.report.read import read
 from motet.report.tables import by_client, comparison, history, summary
 from motet.report.terminal import as_records, as_text, summary_text
@@ -202,3 +203,32 @@ def test_records_are_valid_json(three):
     records = as_records(comparison(read(three)))
     assert json.loads(json.dumps(records, allow_nan=False))[1]["method"] == "ditto"
     assert records[-1]["method"] == "local" and records[-1]["gain_local"] is None
+
+
+BAD, GOOD = ({c: v + i / 100 for i, c in enumerate("abcdef")} for v in (0.1, 0.5))
+
+
+def test_a_run_that_is_surely_below_the_constant_says_what_would_help(make):
+    settings = {"method": {"name": "ditto", "lr": 0.1, "lam": 100.0, "batch": 16}}
+    (run,) = read([make("ditto", BAD, constant=GOOD, settings=settings)])
+    said = "below the constant model (52.5 %): try a smaller lr / lam"
+    assert (
+        summary(run)["below_constant"] == said
+        and f"  trouble   {said}\n" in f"{summary_text(summary(run))}\n"
+    )
+    assert f"ditto: {said}." in " ".join(as_text(comparison([run])).split())
+    assert f"<li>ditto: {said}.</li>" in render([run])
+
+
+def test_a_run_that_may_be_as_good_as_the_constant_says_nothing(make):
+    near = {c: v + (0.2 if c in "ace" else -0.2) for c, v in GOOD.items()}
+    for scores in (GOOD, near):
+        (run,) = read([make("ditto", scores, constant=GOOD, folder=str(id(scores)))])
+        assert summary(run)["below_constant"] == "" and "below the constant" not in as_text(comparison([run]))
+
+
+def test_errors_are_below_the_constant_where_they_are_larger(make):
+    (run,) = read([make("fedavg", GOOD, constant=BAD, metric="rmse", settings={"method": {"lr": 0.1}})])
+    assert summary(run)["below_constant"] == "below the constant model (0.125): try a smaller lr"
+    (better,) = read([make("fedprox", BAD, constant=GOOD, metric="rmse")])
+    assert summary(better)["below_constant"] == ""

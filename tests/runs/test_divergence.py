@@ -39,31 +39,37 @@ def of_classes(loss: float, balanced: float) -> dict[str, torch.Tensor]:
 
 def test_a_client_whose_loss_is_no_number_or_ten_thousand_times_the_constant_one_has_diverged() -> None:
     names, bad = ["a", "b", "c"], [0.5, 0.5, -2000.0]
-    assert diverged("numbers", 1, names, of_numbers([1, 90, 5000], bad)) == ""
-    assert "client c is 1.1e+04" in diverged("numbers", 1, names, of_numbers([1, 1, 11_000], bad))
+    assert diverged("numbers", 1, names, of_numbers([1, 90, 5000], bad)) == ("", "")
+    assert diverged("numbers", 1, names, of_numbers([1, 1, 11_000], bad)) == ("client c", "1.1e+04")
     far_off = of_numbers([1, 1, 11_000], [0.5, 0.5, -20.0])  # so are its targets
-    assert diverged("numbers", 1, names, far_off) == ""
-    assert "client b is nan" in diverged("numbers", 1, names, of_numbers([1, float("nan"), 1], [0.5] * 3))
+    assert diverged("numbers", 1, names, far_off) == ("", "")
+    nan = of_numbers([1, float("nan"), 1], [0.5] * 3)
+    assert diverged("numbers", 1, names, nan) == ("client b", "nan")
+
+
+def test_of_several_clients_that_diverged_the_one_with_the_largest_loss_is_named() -> None:
+    found = of_numbers([2e4, 1e6, 3e4], [-2000.0] * 3)
+    assert diverged("numbers", 1, ["a", "b", "c"], found) == ("client b", "1e+06")
 
 
 def test_the_median_of_clients_diverges_at_a_thousand_times_the_constant_loss() -> None:
     said = diverged("numbers", 1, ["a", "b"], of_numbers([2000, 1500], [-1000.0, -1000.0]))
-    assert said == "the validation loss of half of the clients is 1.75e+03 or more"
+    assert said == ("half of the clients", "1.75e+03 or more")
 
 
 def test_a_client_with_a_single_validation_row_may_diverge_too() -> None:
-    assert diverged("numbers", 1, ["a"], of_numbers([1e6], [0.0])) != ""
+    assert diverged("numbers", 1, ["a"], of_numbers([1e6], [0.0]))[0] == "client a"
 
 
 def test_an_overconfident_classifier_that_finds_classes_has_not_diverged() -> None:
-    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.85)) == ""
-    assert diverged("classes", 2, ["a"], of_classes(60, 0.5)) == ""
-    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.5)) != ""
+    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.85))[0] == ""
+    assert diverged("classes", 2, ["a"], of_classes(60, 0.5))[0] == ""
+    assert diverged("classes", 2, ["a"], of_classes(1e6, 0.5))[0] == "client a"
 
 
 def test_clients_without_validation_rows_are_passed_over() -> None:
     scores = of_numbers([float("nan"), 1.0], [0.5, 0.5]) | {"n": torch.tensor([0.0, 2.0])}
-    assert diverged("numbers", 1, ["a", "b"], scores) == ""
+    assert diverged("numbers", 1, ["a", "b"], scores)[0] == ""
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg", "ditto"])

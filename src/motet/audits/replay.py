@@ -25,7 +25,7 @@ from motet.core import Client, Engine, Tree
 from motet.engines.loop import Loop
 from motet.engines.wrappers.wrapper import Wrapper
 from motet.errors import RunError
-from motet.runs.build import Resolved, attackers_of, resolve
+from motet.runs.build import Resolved, as_asked, attackers_of, resolve
 from motet.runs.example_privacy import Budget
 from motet.runs.identity import changes
 from motet.runs.recipe import Recipe
@@ -59,7 +59,7 @@ def open_run(folder: str | Path, trust: Consent = False, say: Say = log.warning)
     folder = Path(folder)
     facts = checked_facts(folder)
     require_trust(facts["settings"], folder, trust)
-    resolved = resolve(Recipe(in_this_process(facts["settings"])))
+    resolved = as_asked(resolve(Recipe(in_this_process(facts["settings"]))), facts)
     if resolved.pooled:
         raise RunError(
             f"{folder} is a run of {facts['method']}, in which all rows are one client's: there is nobody to compare"

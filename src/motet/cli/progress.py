@@ -87,6 +87,8 @@ class RunProgress:
         if trainer.refusals and not self.refused:
             self.refused = True
             self.screen.say_once(f"{trainer.refusals[0]} (all such replies are among the run's events)")
+        for said in trainer.said:
+            self.screen.say_once(said)
         text = "  ".join(f"{side} {score(trainer, value)}" for side, value in sorted(trainer.latest.items()))
         if self.screen.live:
             self.screen.live.update(self.bar, completed=trainer.number + 1, scores=text)

@@ -58,6 +58,8 @@ class StudyProgress(Progress, Watch):
             return
         for text in event["refusals"]:
             self.say_once(f"{text} (all such replies are among the run's events)")
+        for text in event["halved"]:
+            self.say_once(f"{job.name}: {text}")
         value = event["scores"].get("personal", event["scores"].get("global"))
         self.latest[job.name] = "" if value is None else in_words(event["metric"], value)
         if self.live and job.name in self.bars:

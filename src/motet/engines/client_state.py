@@ -1,7 +1,8 @@
 """What clients keep: their trees, by client and round, in memory or on disk.
 
-Versions are named by the round that made them. A run can go back to three rounds: the last one that
-ended, the best one so far, and the last one committed; what none of them needs is forgotten.
+Versions are named by the round that made them. A run can go back to four rounds: the last one that
+ended, the best one so far, the last one after which all models were sound, and the last one committed; what none of
+them needs is forgotten.
 Everything is in one SQLite connection, so that a commit holds all of a round or nothing of it. A tree is stored
 with a checksum, which is checked before the tree is used.
 Knows trees and rounds. Does not know what is in the trees.
@@ -45,6 +46,9 @@ class ClientStates:
         self.database = database or sqlite3.connect("" if on_disk else ":memory:")
         self.on_disk = on_disk
         self.round, self.best = -1, -1
+        self.sound: int | None = (
+            None  # the round to go back to where training diverges, if it is to be tried again
+        )
         self.versions: dict[Client, dict[int, Tree]] = {}
         self.fresh: set[tuple[Client, int]] = set()
         for statement in (TABLE, INDEX, CHANGED, *_WATCH):
@@ -158,23 +162,22 @@ class ClientStates:
         self.database.executemany(_PUT, (row_of(c, r, self.versions[c][r]) for c, r in ready))
         self.fresh -= set(ready)
         newest = "(SELECT MAX(k.round) FROM keeps k WHERE k.client = keeps.client AND k.round <= ?)"
-        unneeded = f"round IS NOT {newest} AND round IS NOT {newest}"
+        back_to = (upto, self.best) if self.sound is None else (upto, self.best, self.sound)
+        unneeded = " AND ".join([f"round IS NOT {newest}"] * len(back_to))
         if not self.on_disk:
-            self.database.execute(f"DELETE FROM keeps WHERE {unneeded}", (upto, self.best))
+            self.database.execute(f"DELETE FROM keeps WHERE {unneeded}", back_to)
             return
         self.database.execute("DELETE FROM keeps WHERE round > ? AND round > ?", (upto, self.best))
         for some in _batches(sorted(self.several)):
             which = f"client IN ({_holes(some)})"
-            self.database.execute(f"DELETE FROM keeps WHERE {which} AND {unneeded}", (*some, upto, self.best))
+            self.database.execute(f"DELETE FROM keeps WHERE {which} AND {unneeded}", (*some, *back_to))
             left = f"SELECT client FROM keeps WHERE {which} GROUP BY client HAVING COUNT(*) > 1"
             self.several -= set(some) - {client for (client,) in self.database.execute(left, some)}
 
     def _needed(self, rounds: Iterable[int]) -> set[int]:
         """Of the rounds that made versions, those that a run may still go back to."""
-        ended, best = self.round - 1, self.best
-        return {
-            max(r for r in rounds if r <= mark) for mark in (ended, best) if any(r <= mark for r in rounds)
-        }
+        back_to = [self.round - 1, self.best] + ([] if self.sound is None else [self.sound])
+        return {max(r for r in rounds if r <= last) for last in back_to if any(r <= last for r in rounds)}
 
     def _forget_on_disk(self, clients: Sequence[Client]) -> None:
         """Before new versions of some clients are stored: forget those that no round needs that may come back."""

@@ -61,6 +61,8 @@ _NAMED = 10  # clients that an event names
 class AllRefused(VerbFailed, NoReply):
     """Clients answered an ask, and no reply can be used."""
 
+    whose = "all clients that were asked"  # at whom training diverged
+
 
 class Loop:
     """Every engine of motet is a Loop; others override how replies are made."""
@@ -99,7 +101,7 @@ class Loop:
         self.refused_before = 0  # how many there were when the ask that is under way began
         self.examples: dict[Client, Data] = {}  # of the turn whose seed is `examples_of`
         self.examples_of = -1
-        self.asked_in = -2  # the last round with an averaged ask
+        self.asked_in = -2  # the round that is under way, once it had an averaged ask
         self.method: Method
         self.turn: Turn
         self.upto: int  # the round whose client states count: the turn's, or the one before it
@@ -109,6 +111,7 @@ class Loop:
     def begin(self, method: Method, turn: Turn) -> None:
         self.visit(method, turn)
         self.keeps.begin(turn.number)
+        self.asked_in = -2
 
     def ask(self, ask: Ask) -> Tree:
         if not is_verb(ask.verb):

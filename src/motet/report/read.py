@@ -257,6 +257,22 @@ def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
     return found
 
 
+def rates_halved(facts: dict[str, Any]) -> str:
+    """How often rates that motet chose were halved, at whom training diverged, and what the rates were and are.
+
+    >>> facts = {"settings": {"method": {"lr": 0.1}}, "halvings": [{"whose": "client a", "rates": {"lr": 0.05}}]}
+    >>> rates_halved(facts)
+    'rate halved once after divergence at client a (lr 0.1 -> 0.05)'
+    """
+    if not (halvings := facts.get("halvings")):
+        return ""
+    often = "once" if len(halvings) == 1 else f"{len(halvings)} times"
+    where = ", ".join(dict.fromkeys(str(h["whose"]) for h in halvings))
+    first, last = (facts.get("settings") or {}).get("method") or {}, halvings[-1]["rates"]
+    rates = ", ".join(f"{k} {first.get(k, 0.0):g} -> {v:g}" for k, v in last.items())
+    return f"rate halved {often} after divergence at {where} ({rates})"
+
+
 def _test(scores: pd.DataFrame, clients: pd.DataFrame, reported: int | None) -> pd.DataFrame:
     """Scores of the reported round; a visit of newcomers is a round of its own, after it."""
     rows = scores[scores["part"] == "test"]

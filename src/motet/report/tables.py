@@ -26,12 +26,13 @@ from motet.report.read import (
     differing_clients,
     may_lack,
     natural,
+    rates_halved,
     settings_of,
 )
 from motet.report.row_intervals import gain_of_these
 from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
-from motet.report.terminal import plain
+from motet.report.terminal import plain, said_score
 from motet.report.unscored import remark, scored, unscored, with_unscored
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ NOTHING = float("nan")
 ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "constant"}
 CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
 NUMBERS = ("rmse", "mae", "r2")
+_TOO_LARGE = ("lr", "inner_lr", "lr_max", "lam", "mu")  # settings that may be so
 SIGNIFICANT = 0.05  # p below which two methods are called different
 
 
@@ -64,6 +66,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "server_test": (facts.get("server_test") or {}).get(facts.get("metric", "accuracy")),
         "seconds": float(facts.get("seconds") or run.rounds["seconds"].sum()), **_traffic(run),
         "groups": _group_sizes(run), "code": run.code, "notes": list(run.notes), "metrics": _metrics(run),
+        "halved": rates_halved(facts), "below_constant": below_constant(run),
         "sample": sample_of(facts, run.test), **spent(facts),
     }  # fmt: skip
     return {key: plain(value) for key, value in found.items()}
@@ -118,6 +121,24 @@ def constant_name(run: ReportedRun) -> str:
     return {"numbers": of_numbers, "survival": "equal risks"}.get(str(kind), "majority class")
 
 
+def below_constant(run: ReportedRun) -> str:
+    """That the models are surely worse than the constant prediction, with what would help; else ""."""
+    lead = (_known(run, "personal") - _known(run, CONSTANT)) * run.better
+    if run.trouble or not lead < 0 or not gain_of_these(with_side([run], CONSTANT)).high < 0:
+        return ""
+    return f"below the constant model ({said_score(_known(run, CONSTANT), run.metric)}){_smaller(run)}"
+
+
+def _smaller(run: ReportedRun) -> str:
+    """Settings that make a model poor where they are too large: rates, and strengths of a pull.
+
+    A pull adds to the curvature, and a rate that was chosen without it is too large.
+    """
+    method = (run.facts.get("settings") or {}).get("method") or {}
+    names = [k for k in _TOO_LARGE if isinstance(method.get(k), int | float) and method[k] > 0]
+    return f": try a smaller {' / '.join(names)}" if names else ""
+
+
 def worst_tenth(scores: pd.Series[float], better: int) -> float:
     """Mean of the worst 10 % of the clients, rounded up to whole clients."""
     many = -(-len(scores) // 10)
@@ -154,7 +175,8 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     frame.attrs = {
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
-        "natural": all(run.natural for run in runs), "what_varies": what_varies(runs), "warnings": _warnings(runs),
+        "natural": all(run.natural for run in runs), "what_varies": what_varies(runs),
+        "warnings": _warnings(runs) + _below(rows, sound),
         "outcomes": each,
     }  # fmt: skip
     return frame
@@ -258,7 +280,7 @@ def _gains(
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
         "gain_local_high": gain.high, "pairs_local": gain.units, "clear_gain": mean_gain(frame, level).above,
         **{f"clients_{name.replace(' ', '_')}": called.count(name) for name in OUTCOMES},
-        "gain_constant": constant.mean, "gain_constant_low": constant.low,
+        "gain_constant": constant.mean, "gain_constant_low": constant.low, "gain_constant_high": constant.high,
     }  # fmt: skip
 
 
@@ -294,7 +316,7 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
         found.append("No seed was run by every method: part of the differences is between seeds.")
     elif any(some != keys[0] for some in keys):
         found.append("Not every method has every seed: methods are compared on the seeds that both have.")
-    return found + remark(runs) + _notes(runs)
+    return found + remark(runs) + _notes(runs) + _halved(runs)
 
 
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:
@@ -303,6 +325,28 @@ def _notes(runs: Sequence[ReportedRun]) -> list[str]:
     for run, note in ((one, note) for one in runs for note in one.notes):
         said.setdefault(note, []).append(f"{run.label}, seed {run.seed}")
     return [note if len(who) == len(runs) else f"{'; '.join(who)}: {note}" for note, who in said.items()]
+
+
+def _halved(runs: Sequence[ReportedRun]) -> list[str]:
+    """A line for each row whose runs halved their rates: in how many of them, and how often."""
+    found = []
+    for label, group in _groups(runs).items():
+        said = Counter(filter(None, (rates_halved(run.facts) for run in group)))
+        of = f" of {len(group)} runs" if len(group) > 1 else ""
+        parts = [f"{text} in {many}{of}" if of else text for text, many in said.items()]
+        found += [f"{label}: {'; '.join(parts)}."] if parts else []
+    return found
+
+
+def _below(rows: Sequence[dict[str, Any]], groups: Groups) -> list[str]:
+    """A line for each method that is surely below the constant prediction."""
+    constant = next((row["personal"] for row in rows if row["role"] == ROLES[CONSTANT]), NOTHING)
+    return [
+        f"{row['method']}: below the constant model ({said_score(constant, run.metric)}){_smaller(run)}."
+        for row in rows
+        if row["gain_constant_high"] < 0
+        for run in groups[row["method"]][:1]
+    ]
 
 
 # ---- client by client ----

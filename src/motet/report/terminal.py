@@ -39,6 +39,10 @@ def score(value: float | None, metric: str) -> str:
     return f"{100 * value:.1f}" if metric in PERCENT else three_digits(value)
 
 
+def said_score(value: float, metric: str) -> str:
+    return f"{score(value, metric)} %" if metric in PERCENT else score(value, metric)
+
+
 def gain(value: float | None, metric: str) -> str:
     text = score(value, metric)
     if text == ABSENT:
@@ -379,7 +383,11 @@ def summary_text(summary: dict[str, Any]) -> str:
         lines.append(("rounds", f"still improving when it stopped; {summary['needs']} rounds would do"))
     if summary["code"]:
         lines.append(("code", f"not motet's: {', '.join(summary['code'])}"))
+    if summary["halved"]:
+        lines.append(("rate", summary["halved"]))
     lines += [("note", note) for note in summary["notes"]]
+    if summary["below_constant"]:
+        lines.append(("trouble", summary["below_constant"]))
     if summary["trouble"]:
         lines.append(("trouble", summary["trouble"]))
     reported = "no round" if summary["reported"] is None else round_name(summary["reported"])

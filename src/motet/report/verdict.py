@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ReportedRun
 from motet.report.tables import SIGNIFICANT, comparison
-from motet.report.terminal import PERCENT, gain, named, number, score, three_digits
+from motet.report.terminal import PERCENT, gain, named, number, said_score, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,10 +50,6 @@ def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
         return [_helps(row, table), f"{said}{beaten}."]
     need = "a federated method" if row["role"] else "a run of local"
     return [f"{said}{beaten}.", f"Whether federating helps needs {need} to compare with."]
-
-
-def said_score(value: float, metric: str) -> str:
-    return f"{score(value, metric)} %" if metric in PERCENT else score(value, metric)
 
 
 # ---- several methods ----

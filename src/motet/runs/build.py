@@ -105,6 +105,11 @@ def resolve(recipe: Recipe) -> Resolved:
     )
 
 
+def as_asked(resolved: Resolved, facts: Mapping[str, Any]) -> Resolved:
+    """A run that is done again from its settings, with what was open in them: rates that motet chose may be halved."""
+    return replace(resolved, asked=facts.get("asked", resolved.asked))
+
+
 def build(recipe: Recipe, federated: FederatedData, task: Task | None = None) -> Resolved:
     """What a recipe describes that leaves nothing open, on these data; its task may be built already."""
     task = task or task_of(recipe, federated)
@@ -333,12 +338,13 @@ def cohort_size(asked: float, clients: int) -> int:
     return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
 
 
-def cohort_of(recipe: Recipe, clients: Who, number: int) -> Sequence[Client]:
-    """Who takes part in a round."""
+def cohort_of(recipe: Recipe, clients: Who, number: int, again: int = 0) -> Sequence[Client]:
+    """Who takes part in a round. A secret draw is another one where the round is done `again`."""
     everyone, share = names_of(clients), recipe.train.cohort
     if recipe.privacy.level == "client" and recipe.privacy.sampling == "poisson":
         rate = share if share <= 1 else share / len(everyone)
-        key = hashes(torch.tensor(seed_of(recipe.seed, "poisson", number)), 0, torch.arange(len(everyone)))
+        words = ("poisson", number, again) if again else ("poisson", number)
+        key = hashes(torch.tensor(seed_of(recipe.seed, *words)), 0, torch.arange(len(everyone)))
         return [everyone[i] for i in (key < int(rate * 2**62)).nonzero()[:, 0].tolist()]
     return drawn(everyone, cohort_size(share, len(everyone)), recipe.seed, "cohort", number)
 

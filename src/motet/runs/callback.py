@@ -23,7 +23,7 @@ class RoundEnd:
 
     method: str
     seed: int
-    round: int  # as in `Run.scores`: the first round is 0
+    round: int  # as in `Run.scores`: the first round is 0; one that is done again comes again
     rounds: int  # how many there will be at most
     scores: dict[str, float]  # mean validation scores of the clients so far, by side: personal, global
     seconds: float  # that the round took

@@ -41,6 +41,13 @@ class ClientLevelBudget:
     def allowed(self, cohort: Sequence[Client], number: int) -> list[Client]:
         return list(cohort) if number < self.rounds else []
 
+    def left(self, cohort: Sequence[Client], spent: Mapping[Client, int], played: int) -> list[Client]:
+        """The cohort, if all of it has a round left after so many, rounds that are done again included: noise is that
+        of whole cohorts."""
+        most = min(self.most, self.rounds)
+        counts = [played] if self.settings.sampling == "poisson" else [spent.get(c, 0) for c in cohort]
+        return list(cohort) if all(many < most for many in counts) else []
+
     def planned(self) -> Mapping[Client, NoisySteps]:
         """What the whole run may cost any client."""
         return {"": NoisySteps(self.noise, self.rate, min(self.most, self.rounds))}

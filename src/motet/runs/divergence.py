@@ -9,7 +9,7 @@ one half; numbers only where the errors are a hundred times those of the client'
 log n at most, so survival counts as classes do, where the concordance is at most one half.
 Losses that are no numbers always count. What a client tests on is never looked at.
 A run that has diverged is no result, even if an earlier round was sound: with a smaller rate, that round would have
-had successors.
+had successors. So rates that motet chose are halved, and the run goes on from its last sound round (trainer.py).
 Knows scores. Does not know methods or rounds.
 """
 
@@ -37,13 +37,20 @@ _WORSE = -100.0  # r2 of errors that are far beyond those of the mean
 class Diverged(RunError):
     """Training has diverged; says in which round, and whose loss shows it."""
 
+    def __init__(self, text: str, whose: str = "") -> None:
+        super().__init__(text)
+        self.whose = whose  # "client a", or how many of them
 
-def diverged(kind: Kind, outputs: int, clients: Sequence[str], scores: Mapping[str, Tensor]) -> str:
-    """Whose loss is out of all bounds, in words; "" if nobody's is. `scores` are metrics by client, and `n`."""
+
+def diverged(
+    kind: Kind, outputs: int, clients: Sequence[str], scores: Mapping[str, Tensor]
+) -> tuple[str, str]:
+    """Whose loss is out of all bounds, and the loss, in words; nobody's: ("", ""). `scores` are metrics by client, and
+    `n`."""
     s = {k: scores[k].double().numpy() for k in ("n", "loss", "balanced", "r2", "cindex") if k in scores}
     some = np.flatnonzero(s["n"])
     if not len(some):
-        return ""
+        return "", ""
     loss = s["loss"][some]
     if kind == "numbers":  # targets are standardised; r2 is 0 where there is a single value
         constant, lost = 1.0, (s["r2"][some] < _WORSE) | (s["r2"][some] == 0)
@@ -53,9 +60,9 @@ def diverged(kind: Kind, outputs: int, clients: Sequence[str], scores: Mapping[s
         constant, lost = math.log(max(outputs, 2)), s["balanced"][some] <= _GUESSED
     bad = ~np.isfinite(loss) | (lost & (loss > _ONE[kind] * constant))
     if bad.any():
-        worst = int(np.flatnonzero(bad)[0])
-        return f"the validation loss of client {clients[some[worst]]} is {loss[worst]:.3g}"
+        worst = int(np.where(bad, np.nan_to_num(loss, nan=np.inf), -np.inf).argmax())
+        return f"client {clients[some[worst]]}", f"{loss[worst]:.3g}"
     middle = float(np.median(loss))
     if lost.mean() > 0.5 and middle > _ALL[kind] * constant:
-        return f"the validation loss of half of the clients is {middle:.3g} or more"
-    return ""
+        return "half of the clients", f"{middle:.3g} or more"
+    return "", ""

@@ -59,6 +59,11 @@ class Budget:
         left = [c for c in cohort if number <= self.last[c]]
         return left if len(left) >= self.least else []
 
+    def left(self, cohort: Sequence[Client], spent: Mapping[Client, int], played: int) -> list[Client]:
+        """Those of a cohort who have a round left after so many of their own, rounds that are done again included."""
+        able = [c for c in cohort if spent.get(c, 0) < self.clients[c].rounds]
+        return able if len(able) >= self.least else []
+
     def protected(self, client: Client, data: ClientData, system: bool = False) -> ClientData:
         """The client's examples, with what makes training on them private."""
         how = PrivateSteps(self.settings.max_grad_norm, system)

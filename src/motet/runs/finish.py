@@ -40,6 +40,7 @@ TABLES = ("scores", "rounds", "traffic", "metrics", "clients")
 
 def finish(trainer: Trainer, folder: Path) -> None:
     best = trainer.reported()
+    trainer.use_rates(best.halved)
     turn = trainer.turn(best.round)
     score_clients(trainer, best, turn, folder)
     newcomers(trainer, best)

@@ -90,7 +90,7 @@ class Reporter:
         self._report(
             event="round", method=trainer.recipe["method"]["name"], seed=trainer.recipe.seed,
             round=trainer.number, rounds=trainer.recipe.train.rounds, scores=dict(trainer.latest),
-            seconds=seconds, metric=self.metric, refusals=trainer.refusals[:1],
+            seconds=seconds, metric=self.metric, refusals=trainer.refusals[:1], halved=list(trainer.said),
         )  # fmt: skip
 
     def _report(self, **event: Any) -> None:

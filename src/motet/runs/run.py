@@ -28,7 +28,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.guard.masks.refused import MaskRefused
 from motet.runs.budget_ledger import charge
-from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
+from motet.runs.build import Resolved, Who, as_asked, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.client_columns import client_rows
 from motet.runs.cluster import on_cluster
@@ -38,6 +38,7 @@ from motet.runs.divergence import Diverged
 from motet.runs.finish import finish, variants_in, written_files
 from motet.runs.identity import Pieces, changes, code_record, whole
 from motet.runs.keep_place import page_size
+from motet.runs.rates import open_rates
 from motet.runs.recipe import Recipe
 from motet.runs.run_folder import locked, writable
 from motet.runs.store import FILE, Store
@@ -128,7 +129,8 @@ class Run:
         means = {str(side): float(part[f["metric"]].mean()) for side, part in rows.groupby("side")}
         said = {k: f.get(k) for k in ("method", "data", "seed", "status", "metric", "reported", "seconds")}
         many = {"clients": f["population"], "scored": len(members)} if f.get("population") else {}
-        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | means
+        rates = {"rates": last[-1]["rates"]} if (last := f.get("halvings")) else {}  # where they were halved
+        return said | {"rounds": len(self.rounds), "clients": len(members)} | many | rates | means
 
     @property
     def contributions(self) -> dict[str, Any]:
@@ -222,6 +224,8 @@ def begin(resolved: Resolved, store: Store, folder: Path) -> None:
         check_same(resolved, facts, folder)
         if facts["status"] != "done":
             store.set_facts(status="running", failure="")
+            if open_rates(type(resolved.method), resolved.asked.get("method", {})):
+                store.set_facts(asked=resolved.asked)  # of a run whose rates somebody had typed
             store.event(
                 "resumed", f"continued from the last checkpoint{other_device(resolved.choice.device, facts)}"
             )
@@ -382,7 +386,7 @@ def verify(
         )
     require_trust(old.facts["settings"], folder, trust)
     check_device(old.folder, old.facts)
-    resolved = resolve(Recipe(old.facts["settings"]))
+    resolved = as_asked(resolve(Recipe(old.facts["settings"])), old.facts)
     for line in changes(old.facts, resolved.recipe, resolved.pieces):
         say(f"{folder}: {line}")
     if elsewhere := other_device(resolved.choice.device, old.facts):

@@ -189,6 +189,10 @@ class Store:
         self.flush()
         return dict(self.db.execute("SELECT client, COUNT(*) FROM privacy GROUP BY client"))
 
+    def first_private(self) -> int:
+        """The number of the first round with private steps; those that were done again are below -1."""
+        return int(self.db.execute("SELECT MIN(-1, COALESCE(MIN(round), -1)) FROM privacy").fetchone()[0])
+
     def scored(
         self,
         number: int,
@@ -213,10 +217,15 @@ class Store:
         self.db.execute(f"DELETE {which}", (part, side))
 
     def checkpoint(
-        self, latest: int, best: int | None, score: float | None, state: Callable[[int], bytes]
+        self,
+        latest: int,
+        best: int | None,
+        score: float | None,
+        state: Callable[[int], bytes],
+        sound: int | None = None,
     ) -> None:
         """The rounds that can be gone back to; `state` is asked for those that are not stored yet."""
-        wanted = {latest} | ({best} if best is not None else set())
+        wanted = {number for number in (latest, best, sound) if number is not None}
         there = {r for (r,) in self.db.execute("SELECT round FROM states")}
         self.db.executemany("DELETE FROM states WHERE round = ?", [(r,) for r in there - wanted])
         new = [(r, state(r)) for r in sorted(wanted - there)]
@@ -255,6 +264,29 @@ class Store:
         for table in BY_ROUND:
             self.db.execute(f"DELETE FROM {table} WHERE round > ?", (number,))
             self.db.execute("DELETE FROM checks WHERE part = ? AND number > ?", (table, number))
+
+    def abandon(self, number: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], float]:
+        """Forget all rounds after `number`, which are done again; return what was asked in them, as `Meter.count` and
+        `Alike` have it, and the seconds that they took."""
+        self.flush()
+        asks = "SELECT client, verb, learn, up, down, messages FROM asks WHERE round > ?"
+        rounds = "SELECT DISTINCT round FROM privacy WHERE round > ? ORDER BY round"
+        for (after,) in self.db.execute(rounds, (number,)).fetchall():
+            spent = self.first_private() - 1  # what left stays spent: as a round before the first one
+            self.db.execute("UPDATE privacy SET round = ? WHERE round = ?", (spent, after))
+            self.checks.touch("privacy", (spent, after))
+        alike = (
+            "SELECT clients, verb, learn, up, down FROM asked_alike WHERE round > ? ORDER BY round, number"
+        )
+        found = [self.db.execute(what, (number,)).fetchall() for what in (asks, alike)]
+        (seconds,) = self.db.execute(
+            "SELECT TOTAL(seconds) FROM rounds WHERE round > ?", (number,)
+        ).fetchone()
+        states = [r for (r,) in self.db.execute("SELECT round FROM states WHERE round > ?", (number,))]
+        self.db.execute("DELETE FROM states WHERE round > ?", (number,))
+        self.checks.touch("states", states)
+        self.rewind(number)
+        return found[0], found[1], float(seconds)
 
     def close(self) -> None:
         self.db.close()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,25 +20,28 @@ from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start, training
 from motet.engines.evaluate import See
-from motet.engines.loop import Loop, rate_hint
-from motet.engines.meter import Meter, by_client, in_training, totals
+from motet.engines.loop import AllRefused, Loop, rate_hint
+from motet.engines.meter import Alike, Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
 from motet.guard.pairs.chain import Chain
 from motet.guard.pairs.client_noise import ClientNoise
 from motet.runs.build import Resolved, attackers_of, chain_of, cohort_of, cohort_size, mean_of, scored_of
 from motet.runs.choose_metric import metric_facts
+from motet.runs.client_columns import names_in
 from motet.runs.client_privacy import ClientLevelBudget
 from motet.runs.cluster import write_losses
 from motet.runs.divergence import Diverged, diverged
 from motet.runs.keep_place import keeps_on_disk
 from motet.runs.mean_scores import has_score, mean_score
+from motet.runs.rates import open_rates
 from motet.runs.store import METRICS, Store, metric_of
 from motet.text import function_name, round_name
 from motet.wire import pack, unpack
 
 _IDLE = 3  # rounds without a question, after which a run with patience ends
 _PROGRESS = 1e-3  # smallest relative fall of a loss that patience counts as progress
+_HALVINGS = 6  # times that a run halves its rates, at most
 _SHARES = ("accuracy", "balanced", "auc", "f1", "cindex")  # with the standard error of a share of rows
 
 
@@ -66,6 +69,9 @@ class Best:
     score: float
     state: Tree
     loss: float = math.inf  # mean validation loss: of two rounds with the same score, the lower one is better
+    halved: int = (
+        0  # how often rates had been halved: models that train while they are scored need the same rates
+    )
 
 
 class Trainer:
@@ -111,6 +117,16 @@ class Trainer:
         self.refusals: list[str] = []  # replies that were left out since the run started or went on
         self.top, self.val_rows = -math.inf, 0  # the highest mean score so far, and the rows it is from
         self.next_save, self.idle = 0.0, 0  # idle: rounds since somebody was asked something
+        asked = store.facts().get("asked", {}).get("method", {})
+        chosen = open_rates(type(self.method), asked) if remote is None else {}
+        self.rates = {k: float(getattr(self.method, k)) for k in chosen if recipe.guard.attack == "none"}
+        self.halvings: list[dict[str, Any]] = []  # at whom training diverged, and the rates from then on
+        self.halved = 0  # how often the rates that `method` has were halved
+        self.said: list[str] = []  # of halvings since the run started or went on, each in a line
+        self.lost = 0.0  # seconds of rounds that are done again
+        self.sound: tuple[int, Tree] = -2, ()  # the last round whose models were all sound, and its state
+        self.sound_clip = self.client_noise.clip if self.client_noise else 0.0  # after that round
+        self.spent: dict[str, int] = {}  # private rounds of each client, where some were done again
 
     def set_guards(self, clients: Loop) -> None:
         guard = self.recipe.guard
@@ -128,24 +144,14 @@ class Trainer:
         self.load()
         observer.on_start(self)
         if self.number == -2:
-            self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
+            self.begin()
             self.write_traffic(-1)
             self.write_events(())
             self.save()
         while not self.over() and not observer.should_stop():
             began = time.perf_counter()
-            before = self.state
-            if (turn := self.turn(self.number + 1)).cohort or not self.budget:
-                self.state = play(self.engine, self.method, before, turn)
-            else:  # nobody of its draw has any budget left
-                self.engine.begin(self.method, turn)
-            self.number += 1
-            t, ended = self.recipe.train, self.number + 1
-            if ended % t.evaluate == 0 or ended == t.rounds:
-                self.evaluate()
-                if t.after_training:
-                    self.score_after_training(before)
-            seconds = time.perf_counter() - began
+            before = self.play_round()
+            seconds, self.lost = time.perf_counter() - began + self.lost, 0.0
             trained = self.write_traffic(self.number)
             self.store.ended(self.number, seconds, *trained)
             self.idle = 0 if trained[0] else self.idle + 1
@@ -156,6 +162,37 @@ class Trainer:
                 self.save()
             observer.on_round(self, seconds)
         self.save(spent=True)
+
+    def begin(self) -> None:
+        """What comes before the first round."""
+        try:
+            self.state, self.number = start(self.engine, self.method, self.turn(-1)), -1
+        except AllRefused as e:
+            self.back_off(e)
+            self.begin()
+        self.mark_sound()
+
+    def play_round(self) -> Tree:
+        """Play the next round, and score it if it is its turn; return the state before it. Where training diverges,
+        rates that motet chose are halved, and the round to play is that after the last sound one."""
+        number, before, turn = self.number, self.state, self.turn(self.number + 1)
+        try:
+            if turn.cohort or not self.budget:
+                self.state = play(self.engine, self.method, before, turn)
+            else:  # nobody of its draw has any budget left
+                self.engine.begin(self.method, turn)
+            self.number += 1
+            t, ended = self.recipe.train, self.number + 1
+            if ended % t.evaluate == 0 or ended == t.rounds:
+                self.evaluate()
+                self.mark_sound()
+                if t.after_training:
+                    self.score_after_training(before)
+        except (AllRefused, Diverged) as e:
+            self.number, self.state = number, before
+            self.back_off(e, turn.cohort)
+            return self.play_round()
+        return before
 
     def write_traffic(self, number: int) -> tuple[int, int, int]:
         """Write down what crossed the wire since the last call; return how many clients were trained, and the bytes up
@@ -171,6 +208,7 @@ class Trainer:
         """Write down the private steps of the round that ended."""
         if self.budget:
             self.store.spent(self.number, self.budget.spent_in(self.cohort(self.number)))
+            self.spent = self.store.private_rounds() if self.halved else {}
 
     def over(self) -> bool:
         if self.number + 1 >= self.recipe.train.rounds or self.stuck() or self.finished():
@@ -190,12 +228,22 @@ class Trainer:
         return bool(self.peaks) and patience > 0 and self.number - self.last_improvement >= patience
 
     def turn(self, number: int) -> Turn:
-        seed = seed_of(self.recipe.seed, "turn", number)
+        # the same noise twice, on other gradients, would hide neither
+        again = (self.halved,) if self.budget and self.halved else ()
+        seed = seed_of(self.recipe.seed, "turn", number, *again)
         return Turn(number, self.cohort(number), self.engine.clients, seed, self.proxy)
 
     def cohort(self, number: int) -> Sequence[str]:
-        drawn = cohort_of(self.recipe, self.engine.clients, number)
-        return self.budget.allowed(drawn, number) if self.budget else drawn
+        drawn = cohort_of(self.recipe, self.engine.clients, number, self.halved)
+        if not self.budget:
+            return drawn
+        allowed = self.budget.allowed(drawn, number)
+        return self.budget.left(allowed, self.spent, self.played) if self.halved else allowed
+
+    @property
+    def played(self) -> int:
+        """Rounds that ended or were given up to be done again."""
+        return self.number + 1 + sum(int(h["rounds"]) for h in self.halvings)
 
     def write_events(self, before: Tree) -> None:
         """Log replies that were left out of the round, processes that were lost, and the method's own line."""
@@ -215,6 +263,65 @@ class Trainer:
             self.refusals.append(text)
         refused.clear()
 
+    # ---- divergence ----
+
+    def mark_sound(self) -> None:
+        """The round that ended is one to go back to."""
+        self.sound = self.number, self.state
+        if self.rates:
+            self.keeps.sound = self.number
+        if self.client_noise:
+            self.sound_clip = self.client_noise.clip
+
+    def back_off(self, why: AllRefused | Diverged, cohort: Sequence[str] = ()) -> None:
+        """Halve the rates that motet chose, and go back to the last round after which all models were sound. What was
+        asked since then did cross the wire: it counts with the next round. Private steps stay spent, those of the round
+        under way and its `cohort` too.
+
+        Nothing is saved here. A run that is killed before the next round ends diverges once more in the same way.
+        """
+        if not self.rates:
+            raise why
+        if self.halved == _HALVINGS:
+            what, hint, tried = str(why).partition("\nhint:")
+            raise type(why)(f"{what}; its rate was halved {_HALVINGS} times before{hint}{tried}") from why
+        (number, state), before, rounds = self.sound, self.rates_now, self.number + 1 - self.sound[0]
+        asks, alike, self.lost = self.store.abandon(number)
+        for client, *asked in asks:
+            self.meter.count(client, *asked)
+        self.meter.alike += [Alike(names_in(column), *asked) for column, *asked in alike]
+        if self.budget and cohort:
+            self.store.spent(self.store.first_private() - 1, self.budget.spent_in(cohort))
+        if self.client_noise:
+            self.client_noise.clip = self.sound_clip
+            self.client_noise.short.clear()
+        self.engine.refused.clear()
+        self.left_out.clear()
+        self.keeps.rewind(number)
+        self.number, self.state, self.idle = number, state, self.store.idle_rounds()
+        self.use_rates(self.halved + 1)
+        self.halvings.append({"after": number, "whose": why.whose, "rates": self.rates_now, "rounds": rounds})
+        self.spent = self.store.private_rounds() if self.budget else {}
+        changed = ", ".join(f"{k} {before[k]:g} -> {v:g}" for k, v in self.rates_now.items())
+        first = str(why).partition("\n")[0]
+        whence = f"goes on after {round_name(number)}" if number >= 0 else "begins anew"
+        self.said.append(f"{first}; {changed}, and training {whence}")
+        self.store.event("halved", self.said[-1])
+
+    @property
+    def rates_now(self) -> dict[str, float]:
+        """The rates that motet chose, as they are after all halvings."""
+        return {k: v / 2**self.halved for k, v in self.rates.items()}
+
+    def use_rates(self, halved: int) -> None:
+        """Go on with the rates that motet chose, halved so often."""
+        if halved == self.halved:
+            return
+        self.halved = halved
+        self.method = replace(self.method, **self.rates_now)
+        settings = self.recipe.settings | {"method": self.recipe["method"] | self.rates_now}
+        self.recipe = replace(self.recipe, settings=settings)
+
     # ---- choosing ----
 
     def evaluate(self) -> None:
@@ -233,7 +340,7 @@ class Trainer:
         if risen or falling:
             self.last_improvement = self.number
         if better_now:
-            self.best = Best(self.number, score, self.state, loss)
+            self.best = Best(self.number, score, self.state, loss, self.halved)
             self.keeps.mark_best()
 
     def beats_best(self, score: float, loss: float) -> bool:
@@ -292,9 +399,12 @@ class Trainer:
         if self.recipe.guard.attack != "none":
             return
         for side in scores:
-            if why := diverged(self.task.kind, self.task.outputs, clients, scores[side]):
+            whose, loss = diverged(self.task.kind, self.task.outputs, clients, scores[side])
+            if whose:
+                why = f"the validation loss of {whose} is {loss}"
                 own = "" if side == "personal" else f" ({side} model)"
-                raise Diverged(f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}")
+                text = f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}"
+                raise Diverged(text, f"{whose}{own}")
 
     def write(
         self, clients: list[str], scores: Tree, number: int, part: Part, label: str
@@ -327,28 +437,33 @@ class Trainer:
         """The round whose models count."""
         if self.recipe.train.report == "best" and self.best is not None:
             return self.best
-        return Best(self.number, 0.0, self.state)
+        return Best(self.number, 0.0, self.state, halved=self.halved)
 
     # ---- checkpoints ----
 
     def save(self, spent: bool = False) -> None:
         """All of the rounds so far, in one transaction; what they `spent` of budgets too, which takes a second."""
         if spent and self.budget:
-            self.store.set_facts(privacy=self.budget.facts(self.store.private_rounds(), self.number + 1))
+            self.store.set_facts(privacy=self.budget.facts(self.store.private_rounds(), self.played))
         began, b = time.monotonic(), self.best
-
-        def state(number: int) -> bytes:
-            return pack(self.state if number == self.number or b is None else b.state)
-
+        states = {b.round: b.state} if b else {}
+        states[self.number] = self.state
+        if self.rates:
+            self.keeps.sound = (
+                None if self.over() else self.sound[0]
+            )  # nothing is done again once all is done
+            states |= {} if self.keeps.sound is None else {self.sound[0]: self.sound[1]}
+            self.store.set_facts(sound=self.keeps.sound, halvings=self.halvings)
         best, score = (b.round, b.score) if b else (None, None)
-        self.store.checkpoint(self.number, best, score, state)
+        self.store.checkpoint(self.number, best, score, lambda number: pack(states[number]), self.keeps.sound)
         lowest = b.loss if b and math.isfinite(b.loss) else None
         top = self.top if math.isfinite(self.top) else None
         self.store.set_facts(
-            peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest, top=top
-        )
+            peaks=self.peaks, last_improvement=self.last_improvement, best_loss=lowest, top=top,
+            best_halved=b.halved if b else 0,
+        )  # fmt: skip
         if self.client_noise:
-            self.store.set_facts(clip=self.client_noise.clip)
+            self.store.set_facts(clip=self.client_noise.clip, sound_clip=self.sound_clip)
         if self.counted and self.counted.held:
             self.store.set_facts(held={c: sorted(files) for c, files in self.counted.held.items()})
         self.keeps.write(self.number)
@@ -363,20 +478,30 @@ class Trainer:
         if (saved := self.store.saved()) is None:
             return
         self.number, best, score = saved
-        self.state = unpack(self.store.state(self.number))
-        if best is not None and score is not None:
-            facts = self.store.facts()  # runs before 0.1 have no `peaks`, and `risen`, or neither
+        self.state, facts = unpack(self.store.state(self.number)), self.store.facts()
+        self.halvings = facts.get("halvings", [])
+        self.use_rates(len(self.halvings))
+        sound = facts.get("sound")
+        self.sound = self.number, self.state
+        if sound is not None and sound != self.number:
+            self.sound = sound, unpack(self.store.state(sound))
+        self.keeps.sound = self.sound[0] if self.rates else None
+        if best is not None and score is not None:  # runs before 0.1 have no `peaks`, and `risen`, or neither
             lowest = facts.get("best_loss")  # without one, a round with the same score is not better
             state = unpack(self.store.state(best))
-            self.best = Best(best, score, state, -math.inf if lowest is None else lowest)
+            halved = facts.get("best_halved", 0)
+            self.best = Best(best, score, state, -math.inf if lowest is None else lowest, halved)
             self.keeps.best = best
             self.peaks = facts.get("peaks", {self.recipe.train.by: score})
             self.top = facts.get("top") or score
             self.last_improvement = facts.get("last_improvement", facts.get("risen", best))
         self.store.rewind(self.number)
         self.keeps.rewind(self.number)
+        if self.budget and self.halved:
+            self.spent = self.store.private_rounds()
         if self.client_noise:
-            self.client_noise.clip = float(self.store.facts()["clip"])
+            self.client_noise.clip = float(facts["clip"])
+            self.sound_clip = float(facts.get("sound_clip", facts["clip"]))
         if self.counted:
             held = self.store.facts().get("held", {})  # files that clients were sent, which go once
             self.counted.held = {c: set(files) for c, files in held.items()}

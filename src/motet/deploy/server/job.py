@@ -55,6 +55,7 @@ from motet.deploy.site.table import SiteTable
 from motet.engines.expected_replies import ExpectedReplies
 from motet.engines.flare import Flare, Post, TooFew
 from motet.engines.letters import Letter
+from motet.engines.loop import AllRefused
 from motet.errors import Damaged, MotetError
 from motet.nets import NetError
 from motet.runs.build import build, completed
@@ -63,7 +64,8 @@ from motet.runs.choose_metric import chosen_metric
 from motet.runs.divergence import Diverged
 from motet.runs.finish import finish
 from motet.runs.identity import changes, pieces_of
-from motet.runs.recipe import Recipe, RecipeError
+from motet.runs.rates import open_rates
+from motet.runs.recipe import Recipe, RecipeError, method_class
 from motet.runs.run import write_down
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
@@ -200,8 +202,10 @@ def run_rounds(
     engine.expect = ExpectedReplies(trainer.task, (len(layout.columns),), layout.table)
     try:
         trainer.run(observer)
-    except Exception:
+    except Exception as e:
         store.forget_unsaved()  # of the round that was interrupted, its scores included; all others are saved
+        if isinstance(e, AllRefused | Diverged) and (smaller := halved_rates(order.recipe, recipe)):
+            raise type(e)(f"{e}\n{smaller}") from e
         raise
     if not trainer.over():
         why = read_note(folder)
@@ -351,6 +355,18 @@ def chosen_without_rows(given: Recipe, whole: Recipe) -> str:
         return ""
     words = " ".join(f"method.{k}={whole['method'][k]:g}" for k in open_)
     return f"left open and chosen without rows: {words}; say the same to `motet run` for the same numbers"
+
+
+def halved_rates(given: Recipe, whole: Recipe) -> str:
+    """What to try where a rate that the server chose diverged. A simulation halves it and goes on; sites approved this
+    rate and no other, and a round that is done again with another one would be a new question."""
+    rates = open_rates(method_class(given["method"]["name"]), given["method"])
+    words = " ".join(f"method.{k}={whole['method'][k] / 2:g}" for k in rates)
+    return (
+        f"hint: sites approved the rate, so it is not halved in this run; start one with {words}"
+        if words
+        else ""
+    )
 
 
 def with_sites_split(recipe: Recipe, layout: Layout) -> Recipe:
