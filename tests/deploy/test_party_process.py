@@ -50,8 +50,8 @@ def child(program: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_partys_process_takes_more_connections_than_its_soft_limit_of_files() -> None:
     program = """
 import socket
-from motet.deploy.flare.party_process import raise_limit_of_files
-raise_limit_of_files()
+from motet.deploy.flare.party_process import bear_crowds
+bear_crowds()
 server = socket.create_server(("localhost", 0), backlog=200)
 both = [(socket.create_connection(server.getsockname()), server.accept()[0]) for _ in range(200)]
 print(len(both))
@@ -95,9 +95,9 @@ sys.stdin.readline()
 
 DIES = """
 import runpy, threading
-from motet.deploy.flare.party_process import end_with_threads
+from motet.deploy.flare.party_process import bear_crowds
 from nvflare.private.fed.app.deployer.server_deployer import ServerDeployer
-end_with_threads()
+bear_crowds()
 watch = runpy.run_module("motet.deploy.flare.party_process", run_name="as a program")["watch_own"]
 class Runner:
     def run(self, context):

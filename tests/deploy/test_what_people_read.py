@@ -159,8 +159,9 @@ def test_run_says_when_the_server_does_not_begin_with_a_job(
     kit, said = open_kit(tmp_path / "care" / "server"), list[str]()
     monkeypatch.setattr(job_chain, "UNSCHEDULED", 0.0)
     chain = JobChain(kit, RunOrder("care", "r", {}), tmp_path, said.append, 1.0)
-    chain.follow(session(kit, ["SUBMITTED", "SUBMITTED", "FINISHED:COMPLETED"]), "12345678-9")
-    assert said[0].startswith("the server has job 12345678 for 0 s and has not begun with it")
+    JobReport("starting").write(tmp_path)
+    chain.follow(session(kit, ["SUBMITTED", "SUBMITTED", "FINISHED:COMPLETED"]), "02345678-9")
+    assert said[0].startswith("the server has job 02345678 for 75 s and has not begun with it")
     assert "log.txt" in said[0] and sum("has not begun" in line for line in said) == 1
 
 

@@ -29,7 +29,11 @@ class AdminSession:
 
     def __init__(self, kit: Kit, patience: float = _LOGIN) -> None:
         self.kit = kit
-        require_server(kit)
+        check_kit(kit)
+        try:  # say at once that nobody answers, which FLARE would find out after its timeout
+            check_server(kit)
+        except Unreachable as e:
+            raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         logging.getLogger().setLevel(logging.ERROR)
         with reaching(kit):
@@ -85,7 +89,7 @@ class AdminSession:
     def not_begun(self) -> dict[str, float]:
         """Jobs that the server has and has not begun with, while it is busy with no other; and for how many seconds."""
         jobs = self.running()
-        if not all(waits(str(j.get("status", ""))) for j in jobs):
+        if any(j.get("status") != "SUBMITTED" for j in jobs):
             return {}
         now = datetime.now(UTC)
         came = {
@@ -119,20 +123,6 @@ class AdminSession:
     def close(self) -> None:
         with contextlib.suppress(Unreachable), reaching(self.kit):
             self.session.close()
-
-
-def require_server(kit: Kit) -> None:
-    """Say at once if a certificate is not good or nobody answers, which FLARE would find out after its timeout."""
-    check_kit(kit)
-    try:
-        check_server(kit)
-    except Unreachable as e:
-        raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
-
-
-def waits(status: str) -> bool:
-    """Whether the server has a job and has not begun with it."""
-    return status == "SUBMITTED"
 
 
 def unscheduled(job: str, seconds: float, log: Path) -> str:

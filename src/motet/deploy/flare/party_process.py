@@ -169,16 +169,13 @@ def watch_own(kit: Kit, seconds: float = _MINUTE) -> None:
         time.sleep(seconds)
 
 
-def raise_limit_of_files() -> None:
-    """Let this process, and those that it starts, have as many files open as the system lets them."""
+def bear_crowds() -> None:
+    """Let this process, and those that it starts, have as many files open as the system lets them; and let it end, with
+    a word, when one of the threads dies that it cannot be without."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     want = _FILES if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < want:
         resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
-
-
-def end_with_threads() -> None:
-    """End this process, with a word, when one of the threads dies that it cannot be without."""
     usual = threading.excepthook
 
     def died(args: threading.ExceptHookArgs) -> None:
@@ -197,8 +194,7 @@ def end_with_threads() -> None:
 
 
 def main() -> None:
-    raise_limit_of_files()
-    end_with_threads()
+    bear_crowds()
     role, words = sys.argv[1], sys.argv[2:]
     kit = open_kit(Path(words[words.index("-m") + 1]), role)
     from nvflare.fuel.f3.drivers import net_utils
