@@ -31,7 +31,15 @@ from pathlib import Path
 from typing import Any
 
 from motet.deploy.flare.authority import LIST
-from motet.deploy.flare.credentials import Peer, check_kit, list_of, read_peers, write_peers
+from motet.deploy.flare.credentials import (
+    Peer,
+    Unreachable,
+    check_kit,
+    check_server,
+    list_of,
+    read_peers,
+    write_peers,
+)
 from motet.deploy.flare.kits import OWNER, FederationError, Kit, open_kit
 
 _PROGRAMS = {
@@ -152,7 +160,8 @@ def named(peer: dict[str, Any]) -> str:
 
 
 def watch_own(kit: Kit, seconds: float = _MINUTE) -> None:
-    """End this process, with a word, when its own certificate has ended or was revoked: FLARE would try for ever."""
+    """End this process, with a word, when its own certificate has ended or was revoked: FLARE would try for ever. Say
+    it once if the server refuses this site, which FLARE writes into its log alone: it may let it in again."""
     said: list[str] = []
     while True:
         try:
@@ -163,6 +172,13 @@ def watch_own(kit: Kit, seconds: float = _MINUTE) -> None:
             print(f"error: {e}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
             return
+        try:
+            if not kit.is_server:
+                check_server(kit)
+        except Unreachable:  # FLARE tries until it is there
+            pass
+        except (FederationError, OSError) as e:
+            lines = [*lines, f"error: {e}"]
         for line in lines if lines != said else []:  # once a day, because a line counts the days
             print(line, file=sys.stderr, flush=True)
         said = lines

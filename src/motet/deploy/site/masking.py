@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from torch.utils import _pytree as pytree
 
 from motet.core import Tree
@@ -172,8 +172,8 @@ class SiteSums:
         """Refuse a sum of the same replies as before, or of the same round's, without some of them or with others."""
         if not found.what:
             raise MaskRefused("nothing was masked in this sum: there is nothing to unmask")
-        line = LedgerLine(run=found.run, round=found.label[0], **found.written(alive))
-        check_sum(line, self.ledger, found.rules.sets)
+        line = LedgerLine(run=found.run, round=found.label[0])
+        check_sum(replace(line, **found.written(alive)), self.ledger, found.rules.sets)
 
     def of(self, letter: Letter, session: Any) -> OpenSum:
         found = self.open.get(session) if isinstance(session, bytes) else None
