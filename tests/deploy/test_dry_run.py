@@ -163,7 +163,7 @@ def test_a_dry_run_of_a_private_recipe_shows_its_noise_and_what_is_left(owner: O
 
 
 def test_a_dry_run_lists_what_the_policy_lets_leave_and_nothing_else(owner: Owner) -> None:
-    usual = leaving(owner.dry())
+    usual = leaving(owner.dry(*owner.policy("")))
     assert list(usual)[:4] == ["describe", "measure", "layout", "offer"]
     assert list(usual)[-2:] == ["evaluate", "save_model"]
     assert "numbers of rows" in usual["describe"]
@@ -268,3 +268,34 @@ def test_a_site_publishes_the_model_of_its_outbox_and_the_ledger_names_it(owner:
     manifest = Published.from_tree(reply.tree[0]).manifest
     assert manifest.classes == ("0", "1") and abs(manifest.features[0].default) < 1  # standardised
     assert "a forest of my own on 2 columns" in service.ledger.path.read_text()
+
+
+def test_a_dry_run_before_the_first_join_shows_the_policy_that_the_join_writes(owner: Owner) -> None:
+    """It is what an owner shows to a board."""
+    before = json.loads(owner.dry("--json"))
+    owner.join(*owner.data)
+    after = json.loads(owner.dry("--json"))
+    assert before["contract"]["scores"] == "masked" and before["contract"]["masked"]
+    assert before == after
+
+
+def test_a_site_can_try_the_recipe_that_the_run_is_to_have(owner: Owner, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        '[method]\nname = "fedavg"\n[data]\nfeatures = "common"\nscale = "client"\n[guard]\nmasked = true\n'
+    )
+    assert "within this site's policy" in owner.dry("--recipe", str(recipe))
+
+
+def test_a_renewed_certificate_of_a_site_that_joined_asks_for_a_restart_alone(
+    owner: Owner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    care = owner.kit.parent
+    for joined in (False, True):
+        if joined:
+            owner.join(*owner.data)
+        assert main(["federation", "renew", str(care), "a"]) == 0
+        assert main(["federation", "accept", str(owner.kit), str(care / "a.signed")]) == 0
+        said = capsys.readouterr().err
+        assert ("--data FILE --target COLUMN" in said) != joined
+        assert f"motet federation join {owner.kit}" in said and ("start it anew" in said) == joined

@@ -245,6 +245,22 @@ def test_a_site_whose_process_was_killed_in_a_masked_round_goes_on_with_new_keys
     assert gap(fed.go(last=1), state) < 1e-5 and leaves(fed.go())
 
 
+@pytest.mark.parametrize("step", ["keys", "verb"])
+def test_a_sum_that_one_site_does_not_agree_to_leaves_the_others_free(step: str, tmp_path: Path) -> None:
+    """a revealed its shares and b, c, d did not hear of it; then d is lost. If b and c now revealed theirs for a sum
+    without d, which a refuses, no sum of the round could be had any more when d comes back."""
+    fed = Federation(tmp_path, recipe())
+    for lost, who in (("unmask", "bcd"), (step, "d")):
+        fed.engine = fed.new_engine()
+        fed.change, fed.engine.summed = at(lost, who, lambda letter: None), SummedSites(tmp_path)
+        with pytest.raises(TooFew):
+            fed.go(last=1)
+    assert "these replies were summed before, of a,b,c,d" in fed.reason("a")
+    fed.change, fed.engine = (lambda site, letter: letter), fed.new_engine()
+    fed.engine.summed = SummedSites(tmp_path)
+    assert gap(fed.go(), on_the_loop(fed.method)) < 1e-5
+
+
 def test_a_server_that_was_killed_repeats_the_round_and_sites_mask_the_same_replies_anew(
     tmp_path: Path,
 ) -> None:

@@ -6,8 +6,10 @@ tests/deploy/test_simulator.py plays every method by the same group calls in FLA
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,8 @@ pytest.importorskip("nvflare", reason="federations need the extra motet[flare]")
 from living import Living, living, server_has, table, wait
 from motet.cli.main import main
 from motet.deploy.demo import demo, difference
+from motet.deploy.flare.party_process import ENDED
+from motet.deploy.server.status import read_status
 from motet.runs.recipe import method_names
 from motet.runs.run import Run
 
@@ -167,3 +171,31 @@ def what_processes_made_is_for_their_owner_alone(federation: Living) -> None:
         assert stat.S_IMODE(kit.stat().st_mode) == 0o700
         open_to_others = [p for p in kit.rglob("*") if not p.is_symlink() and p.stat().st_mode & 0o077]
         assert not open_to_others
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_server_whose_files_are_taken_by_connections_ends_and_goes_on_when_it_is_started_again(
+    tmp_path: Path,
+) -> None:
+    """Without certificates. A service manager would start it; here the test does."""
+    with living(tmp_path / "care") as federation:
+        federation.start("server", *federation.sites)
+
+        def there() -> set[str]:
+            return {s for s, found in read_status(federation.kit)["sites"].items() if found["there"]}
+
+        wait(lambda: there() == set(federation.sites), 300, "all sites", federation.logs)
+        server = federation.parties.running["server"]
+        psutil.Process(server.pid).rlimit(resource.RLIMIT_NOFILE, (128, 128))
+        place = ("localhost", federation.kit.port)
+        with ExitStack() as held:
+            for _ in range(200):
+                held.enter_context(socket.create_connection(place, 30))
+            wait(lambda: server.poll() is not None, 300, "the server's end", federation.logs)
+        assert server.returncode == ENDED, federation.logs()
+        federation.start("server")
+        orders = federation.order(2, 2, 120.0)
+        federation.run(orders, 2)
+        wait(lambda: federation.report(orders).state in ("done", "failed"), 600, "a run", federation.logs)
+        assert federation.report(orders).state == "done", federation.logs()

@@ -287,3 +287,19 @@ def test_a_party_whose_certificate_ends_while_it_waits_ends_with_a_word(care: Ca
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGTERM
     assert done.stderr.startswith("error: the certificate of west expired on")
+
+
+def test_a_site_that_the_server_refuses_says_so(care: Care) -> None:
+    """FLARE writes it into its log alone, every ten seconds."""
+    program = "import sys; from motet.deploy.flare.party_process import watch_own as w; "
+    program += "from motet.deploy.flare.kits import open_kit as o; w(o(sys.argv[1]), 0.2)"
+    words = [sys.executable, "-c", program, str(care.west.folder)]
+    with serving(care.server):
+        care.revoke("west", care.server)
+        refused(care.west, "it was revoked")
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as watch:
+            assert watch.stderr
+            try:
+                assert "refuses the certificate of west: it was revoked" in watch.stderr.readline()
+            finally:
+                watch.kill()

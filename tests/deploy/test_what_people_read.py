@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pandas as pd
@@ -10,8 +11,10 @@ import pytest
 from motet.cli.main import main
 from motet.data.federated import DataError
 from motet.deploy.agreement.schema import merge
+from motet.deploy.flare.admin import AdminSession, unscheduled
 from motet.deploy.flare.all_kits import create
-from motet.deploy.flare.kits import open_kit
+from motet.deploy.flare.kits import Kit, open_kit
+from motet.deploy.server import job_chain
 from motet.deploy.server.job_chain import JobChain
 from motet.deploy.server.run_files import JobReport, RunOrder
 from motet.deploy.server.status import status_text
@@ -122,3 +125,53 @@ def test_a_policy_with_a_method_that_does_not_exist_is_refused_with_the_nearest_
     with pytest.raises(PolicyError, match="unknown method fedavgg\nhint: did you mean 'fedavg'"):
         Policy.of({"methods": ["fedavgg"]})
     assert Policy.of({"methods": ["fedavg", "theirs:Mine"]}).methods == ("fedavg", "theirs:Mine")
+
+
+class BusySession:
+    """FLARE's own session with a server that has a job and does not begin with it."""
+
+    def __init__(self, statuses: list[str], seconds: float = 75.0) -> None:
+        self.statuses, self.came = statuses, datetime.now(UTC) - timedelta(seconds=seconds)
+
+    def get_job_status(self, job: str) -> str:
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def list_jobs(self) -> list[dict[str, str]]:
+        came = self.came.isoformat()
+        return [
+            {"job_id": f"{i}2345678-9", "status": s, "submit_time": came} for i, s in enumerate(self.statuses)
+        ]
+
+    def abort_job(self, job: str) -> None:
+        raise AssertionError("nothing is to be aborted")
+
+
+def session(kit: Kit, statuses: list[str]) -> AdminSession:
+    made = AdminSession.__new__(AdminSession)  # without a server to log in at
+    made.kit, made.session = kit, BusySession(statuses)
+    return made
+
+
+def test_run_says_when_the_server_does_not_begin_with_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create("care", "localhost", ["west"], tmp_path / "care", 18005)
+    kit, said = open_kit(tmp_path / "care" / "server"), list[str]()
+    monkeypatch.setattr(job_chain, "UNSCHEDULED", 0.0)
+    chain = JobChain(kit, RunOrder("care", "r", {}), tmp_path, said.append, 1.0)
+    JobReport("starting").write(tmp_path)
+    chain.follow(session(kit, ["SUBMITTED", "SUBMITTED", "FINISHED:COMPLETED"]), "02345678-9")
+    assert said[0].startswith("the server has job 02345678 for 75 s and has not begun with it")
+    assert "log.txt" in said[0] and sum("has not begun" in line for line in said) == 1
+
+
+def test_status_does_not_say_up_alone_of_a_server_that_begins_with_no_job(tmp_path: Path) -> None:
+    create("care", "localhost", ["west"], tmp_path / "care", 18006)
+    kit = open_kit(tmp_path / "care" / "server")
+    assert session(kit, ["SUBMITTED", "RUNNING"]).not_begun() == {}  # it is busy with another
+    ((job, seconds),) = session(kit, ["SUBMITTED", "FINISHED:COMPLETED"]).not_begun().items()
+    assert job == "02345678-9" and seconds >= 75
+    late = [unscheduled(job, seconds, kit.folder / "log.txt")]
+    found = {"federation": "care", "server": "h:1", "up": True, "sites": {}, "runs": {}, "late": late}
+    text = status_text(found).splitlines()
+    assert text[0] == "care at h:1: up, and it begins with no job" and "job 02345678" in text[1]

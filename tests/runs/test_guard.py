@@ -73,6 +73,18 @@ def test_a_reply_that_is_left_out_is_an_event_and_the_run_goes_on(tmp_path: Path
     assert f"3 replies were not finite and left out, the first in round 1: the reply of client {who}" in shown
 
 
+def test_what_a_site_refused_is_not_said_to_be_a_reply_that_is_not_finite(tmp_path: Path) -> None:
+    run(read(words=FEW), tmp_path)
+    store = Store(tmp_path, writing=True)
+    for site in ("north", "south"):
+        store.event("refused", f"site {site}: too few rows are behind a number (rows)")
+    store.commit()
+    store.close()
+    shown = summary_text(tables.summary(runs_in([tmp_path])[0])).replace("\n", " ")
+    assert "Sites refused 2 times, the first time by site north: too few rows are behind a number" in shown
+    assert "not finite" not in shown
+
+
 def test_what_the_server_learned_and_who_attacked_is_on_record(tmp_path: Path) -> None:
     done = run(read(words=[*FEW, "guard.mean=median", "guard.attack=flip"]), tmp_path / "r")
     assert done.facts["learns"] == "every reply of averaged asks (median)"

@@ -172,6 +172,7 @@ def do_accept(args: Any) -> None:
     from motet.deploy.flare.credentials import root_of
     from motet.deploy.flare.key_requests import accept, take_list
     from motet.deploy.flare.kits import open_kit
+    from motet.deploy.site.config import has_source
 
     content = content_of(args.answer, "`motet federation sign` at the convener writes NAME.signed")
     if content.startswith(b"-----BEGIN X509 CRL"):
@@ -180,11 +181,14 @@ def do_accept(args: Any) -> None:
         return
     kit = accept(Path(args.kit), SignedAnswer.read(content))
     print(kit.folder)
-    word = "serve" if kit.is_server else "join"
+    command = f"motet federation {'serve' if kit.is_server else 'join'} {args.kit}"
+    again = (kit.folder / "log.txt").exists() if kit.is_server else has_source(kit)
+    command += "" if again or kit.is_server else " --data FILE --target COLUMN"
     say(
         f"the authority of {kit.federation} has the fingerprint {_shown(root_of(kit))}: compare it with what the "
         "convener says\n"
-        f"next:  motet federation {word} {args.kit}{'' if kit.is_server else ' --data FILE --target COLUMN'}"
+        f"next:  {command}"
+        + ("; if it runs now, start it anew: it goes by the new certificate from then on" if again else "")
     )
 
 

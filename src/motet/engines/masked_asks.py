@@ -23,8 +23,9 @@ from torch.utils import _pytree as pytree
 
 from motet.client.visit import name_of
 from motet.core import Ask, Client, NoReply, Tree
-from motet.engines.letters import content_hash
+from motet.engines.letters import Label, content_hash
 from motet.engines.loop import untrained
+from motet.guard.masks.refused import MaskRefused
 from motet.guard.outline import from_outline, outline
 
 if TYPE_CHECKING:
@@ -46,7 +47,6 @@ class MaskSettings:
 def masked_mean(engine: Flare, ask: Ask, masks: MaskSettings) -> Tree:
     """The mean of sites' replies, none of which comes here; TooFew where the sum cannot be had."""
     from motet.engines.flare import TooFew
-    from motet.guard.masks.refused import MaskRefused
 
     weights = set((ask.weights or {}).values())
     if len(weights) > 1:
@@ -114,6 +114,19 @@ class MaskedSum:
         return {
             c: {"masked": {"session": server.session, "sealed": server.sealed_for(c)}} for c in server.shares
         }
+
+    def agree(self, engine: Flare, label: Label, unit: float) -> None:
+        """Let the list of those in the sum be the one of its ask, on the disk. If another list was, sites may have
+        revealed shares for it, and will for no other one: then all must say beforehand that they go by this one, or
+        some would be bound to one list and some to another."""
+        alive = sorted(self.server.alive)
+        if engine.summed.get(label, (alive, unit))[0] != alive:
+            bound = sorted(set(alive) - set(self.step("consent", alive, alive=alive)))
+            if bound:
+                raise MaskRefused(
+                    f"{', '.join(bound)} may be bound to a sum with sites that are not there now"
+                )
+        engine.summed[label] = alive, unit
 
     def unmask(self) -> None:
         server = self.server
@@ -201,7 +214,7 @@ class MaskedAsk(MaskedSum):
         return form
 
     def unmask(self) -> None:
-        self.engine.summed[self.label] = sorted(self.server.alive), self.server.terms.unit
+        self.agree(self.engine, self.label, self.server.terms.unit)
         super().unmask()
 
     def step(self, step: str, to: list[Client], **said: Any) -> dict[Client, Tree]:

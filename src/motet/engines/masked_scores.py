@@ -122,7 +122,7 @@ class Scoring(MaskedSum):
         return Names(every[0]) if every else []
 
     def unmask(self) -> None:
-        self.engine.summed[self.label] = sorted(self.server.alive), 1.0
+        self.agree(self.engine, self.label, 1.0)
         super().unmask()
 
     def step(self, step: str, to: list[Client], **said: Any) -> dict[Client, Tree]:

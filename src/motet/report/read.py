@@ -247,8 +247,13 @@ def _notes(facts: dict[str, Any], events: pd.DataFrame) -> list[str]:
         )
     refused = events.loc[events["kind"] == "refused", "text"]
     if len(refused):
-        many = "1 reply was" if len(refused) == 1 else f"{len(refused):,} replies were"
-        found.append(f"{many} not finite and left out, the first in {refused.iloc[0].split('; ')[0]}.")
+        odd = refused.str.endswith("is not finite; left out")
+        if len(spoilt := refused[odd]):
+            many = "1 reply was" if len(spoilt) == 1 else f"{len(spoilt):,} replies were"
+            found.append(f"{many} not finite and left out, the first in {spoilt.iloc[0].split('; ')[0]}.")
+        if len(said := refused[~odd]):
+            many = "Something was refused once" if len(said) == 1 else f"Sites refused {len(said):,} times"
+            found.append(f"{many}, the first time by {said.iloc[0].partition(chr(10))[0]}.")
     lost = events.loc[events["kind"] == "lost", "text"]
     if len(lost):
         many = "1 process was" if len(lost) == 1 else f"{len(lost):,} processes were"

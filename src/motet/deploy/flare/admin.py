@@ -10,6 +10,7 @@ import io
 import logging
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from motet.deploy.flare.kits import OWNER, Kit
 _LOGIN = 10.0  # seconds to log in
 _TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
 _SIGN = 3.0  # seconds in which a site that is there says so
+UNSCHEDULED = 60.0  # seconds after which it is said that FLARE has not begun with a job
 
 
 class AdminSession:
@@ -27,7 +29,11 @@ class AdminSession:
 
     def __init__(self, kit: Kit, patience: float = _LOGIN) -> None:
         self.kit = kit
-        require_server(kit)
+        check_kit(kit)
+        try:  # say at once that nobody answers, which FLARE would find out after its timeout
+            check_server(kit)
+        except Unreachable as e:
+            raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         logging.getLogger().setLevel(logging.ERROR)
         with reaching(kit):
@@ -80,6 +86,17 @@ class AdminSession:
             jobs: list[dict[str, Any]] = self.session.list_jobs()
         return [j for j in jobs if not over(str(j.get("status", "")))]
 
+    def not_begun(self) -> dict[str, float]:
+        """Jobs that the server has and has not begun with, while it is busy with no other; and for how many seconds."""
+        jobs = self.running()
+        if any(j.get("status") != "SUBMITTED" for j in jobs):
+            return {}
+        now = datetime.now(UTC)
+        came = {
+            str(j["job_id"]): datetime.fromisoformat(t) for j in jobs if (t := str(j.get("submit_time", "")))
+        }
+        return {job: (now - at).total_seconds() for job, at in came.items()}
+
     def abort(self, job: str) -> None:
         """End a job, if it runs: a server that was killed still lists its jobs as running."""
         with contextlib.suppress(Unreachable), reaching(self.kit):
@@ -108,13 +125,12 @@ class AdminSession:
             self.session.close()
 
 
-def require_server(kit: Kit) -> None:
-    """Say at once if a certificate is not good or nobody answers, which FLARE would find out after its timeout."""
-    check_kit(kit)
-    try:
-        check_server(kit)
-    except Unreachable as e:
-        raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
+def unscheduled(job: str, seconds: float, log: Path) -> str:
+    """What is said of a job with which the server does not begin."""
+    return (
+        f"the server has job {job[:8]} for {seconds:.0f} s and has not begun with it; why is in {log}\n"
+        "hint: if it is busy with no other job, start the server anew: the run goes on from its checkpoint"
+    )
 
 
 def over(status: str) -> bool:

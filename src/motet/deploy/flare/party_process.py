@@ -5,18 +5,25 @@
 FLARE checks that a certificate is signed and not expired, when a connection begins. Here every TLS context also gets
 the list, so that a revoked party is refused in the handshake, with a reason; and the server ends a connection whose
 certificate was revoked, or expired, since. A newer list in the kit is noticed within a second.
+
+Whoever reaches the port can open connections, and each takes a file. The process may have as many files as the system
+lets it. If it runs out of them all the same, FLARE's thread that starts jobs may die, and the server would look as if
+it was up: a process in which such a thread died ends, so that its service manager starts it again.
 Knows FLARE's function that makes TLS contexts, and where its programs begin. Does not know jobs.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import runpy
 import signal
 import ssl
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf
@@ -24,7 +31,15 @@ from pathlib import Path
 from typing import Any
 
 from motet.deploy.flare.authority import LIST
-from motet.deploy.flare.credentials import Peer, check_kit, list_of, read_peers, write_peers
+from motet.deploy.flare.credentials import (
+    Peer,
+    Unreachable,
+    check_kit,
+    check_server,
+    list_of,
+    read_peers,
+    write_peers,
+)
 from motet.deploy.flare.kits import OWNER, FederationError, Kit, open_kit
 
 _PROGRAMS = {
@@ -33,6 +48,19 @@ _PROGRAMS = {
 }
 _AGAIN = 1.0  # seconds between looks at the list
 _MINUTE = 60.0  # seconds between looks at this party's own certificates
+_FILES = 1 << 20  # that a process may have open where the system sets no limit
+ENDED = 70  # exit code of a process in which a thread of LASTING died: an error of software, by sysexits.h
+# Where threads begin that last as long as the process: FLARE starts each once, and none again. Threads of connections,
+# messages and jobs come and go, and may die of what others send.
+LASTING = {
+    ("nvflare.private.fed.app.deployer.server_deployer", "_start_job_runner"),
+    ("nvflare.private.fed.server.job_runner", "_job_complete_process"),
+    ("nvflare.private.fed.server.fed_server", "client_cleanup"),
+    ("nvflare.private.fed.server.fed_server", "_check_regs"),
+    ("nvflare.private.fed.client.fed_client_base", "run_heartbeat"),
+    ("nvflare.fuel.f3.drivers.aio_context", "run_aio_loop"),
+    ("motet.deploy.flare.party_process", "watch_own"),
+}
 
 MakeContext = Callable[[dict[str, Any], bool], ssl.SSLContext | None]
 
@@ -132,22 +160,57 @@ def named(peer: dict[str, Any]) -> str:
 
 
 def watch_own(kit: Kit, seconds: float = _MINUTE) -> None:
-    """End this process, with a word, when its own certificate has ended or was revoked: FLARE would try for ever."""
+    """End this process, with a word, when its own certificate has ended or was revoked: FLARE would try for ever. Say
+    it once if the server refuses this site, which FLARE writes into its log alone: it may let it in again."""
     said: list[str] = []
     while True:
         try:
             lines = check_kit(kit)
+        except OSError as e:  # of a process that has too many files open, say
+            lines = [f"cannot look at this party's own certificates: {e}; it is tried again"]
         except FederationError as e:
             print(f"error: {e}", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
             return
+        try:
+            if not kit.is_server:
+                check_server(kit)
+        except Unreachable:  # FLARE tries until it is there
+            pass
+        except (FederationError, OSError) as e:
+            lines = [*lines, f"error: {e}"]
         for line in lines if lines != said else []:  # once a day, because a line counts the days
             print(line, file=sys.stderr, flush=True)
         said = lines
         time.sleep(seconds)
 
 
+def bear_crowds() -> None:
+    """Let this process, and those that it starts, have as many files open as the system lets them; and let it end, with
+    a word, when one of the threads dies that it cannot be without."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    want = _FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < want:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (want, hard))
+    usual = threading.excepthook
+
+    def died(args: threading.ExceptHookArgs) -> None:
+        frames = [frame for frame, _ in traceback.walk_tb(args.exc_traceback)]
+        specs = [frame.f_globals.get("__spec__") for frame in frames]  # this file's __name__ is __main__
+        begun = [(getattr(s, "name", ""), f.f_code.co_name) for s, f in zip(specs, frames, strict=True)]
+        usual(args)
+        if names := [function for module, function in begun if (module, function) in LASTING]:
+            why = f"{type(args.exc_value).__name__}: {args.exc_value}"
+            text = f"the thread {names[0]} died of {why}; this process ends, to be started again"
+            print(f"error: {text}", file=sys.stderr, flush=True)
+            logging.getLogger("motet.party").critical(text)
+            os._exit(ENDED)
+
+    threading.excepthook = died
+
+
 def main() -> None:
+    bear_crowds()
     role, words = sys.argv[1], sys.argv[2:]
     kit = open_kit(Path(words[words.index("-m") + 1]), role)
     from nvflare.fuel.f3.drivers import net_utils

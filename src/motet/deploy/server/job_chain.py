@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from msgspec.structs import replace
 
-from motet.deploy.flare.admin import AdminSession, Unreachable, over
+from motet.deploy.flare.admin import UNSCHEDULED, AdminSession, Unreachable, over, unscheduled
 from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
 from motet.deploy.flare.job_folder import site_settings, write_job
 from motet.deploy.flare.kits import FederationError, Kit
@@ -199,8 +199,12 @@ class JobChain:
     def follow(self, admin: AdminSession, job: str) -> None:
         """Wait until the job is over; a site that comes back is taken in after the current round."""
         began = counted = time.monotonic()
-        report = read_report(self.folder)
+        report, said = read_report(self.folder), False
         while report.state not in _ENDED and not over(admin.status(job)):
+            if not said and report.state == "starting" and time.monotonic() - began > UNSCHEDULED:
+                said = True
+                for late, seconds in admin.not_begun().items():
+                    self.say(unscheduled(late, seconds, self.kit.folder / "log.txt"))
             time.sleep(_POLL)
             report = read_report(self.folder)
             self.show(report)

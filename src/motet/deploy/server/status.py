@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from motet.deploy.flare.admin import AdminSession, Unreachable
+from motet.deploy.flare.admin import UNSCHEDULED, AdminSession, Unreachable, unscheduled
 from motet.deploy.flare.credentials import check_kit, ending_soon, unfit_sites
 from motet.deploy.flare.kits import Kit
 from motet.deploy.server.run_files import is_driven, note, read_report
@@ -31,6 +31,7 @@ def read_status(kit: Kit) -> dict[str, Any]:
     except Unreachable:
         return found | {"up": False, "sites": {}}
     last, alive = admin.registered(), admin.alive()
+    late = {job: seconds for job, seconds in admin.not_begun().items() if seconds > UNSCHEDULED}
     admin.close()
     now = time.time()
     unfit = unfit_sites(kit)
@@ -38,11 +39,14 @@ def read_status(kit: Kit) -> dict[str, Any]:
         s: {"there": s in alive, "seconds": round(now - at, 1), "unfit": unfit.get(s, "")}
         for s, at in sorted(last.items())
     }
-    return found | {"up": True, "sites": sites}
+    log = kit.folder / "log.txt"
+    return found | {"up": True, "sites": sites, "late": [unscheduled(j, s, log) for j, s in late.items()]}
 
 
 def status_text(found: dict[str, Any]) -> str:
-    lines = [f"{found['federation']} at {found['server']}: {'up' if found['up'] else 'down'}"]
+    late = found.get("late", [])
+    up = "up, and it begins with no job" if late else "up" if found["up"] else "down"
+    lines = [f"{found['federation']} at {found['server']}: {up}", *late]
     for site, s in found["sites"].items():
         there = "there" if s["there"] else "does not answer"
         unfit = f"; not taken in: {s['unfit']}" if s.get("unfit") else ""

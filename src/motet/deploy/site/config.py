@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
@@ -85,7 +86,7 @@ def check_source(source: SiteTable) -> None:
 
 
 def read_policy(kit: Kit) -> Policy:
-    """What the site's owner lets leave; the default policy before the site has joined, and never later."""
+    """What the site's owner lets leave; before the site has joined what it will join with, and never later."""
     file = kit.folder / POLICY
     if os.path.lexists(file):
         return Policy.read(file)
@@ -95,7 +96,7 @@ def read_policy(kit: Kit) -> Policy:
             f"hint: restore it, or write one anew: motet federation join {kit.folder} --policy FILE; "
             "an empty file is the default policy"
         )
-    return Policy()
+    return Policy.of(tomllib.loads(_DEFAULT))
 
 
 def open_service(folder: Path) -> SiteService:

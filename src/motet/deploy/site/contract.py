@@ -136,6 +136,12 @@ class Contract:
     def rule(self, ask: str, learn: str = "") -> AskRule | None:
         return next((r for r in self.asks if r.ask == ask and learn in ("", r.learn)), None)
 
+    def sets_in_round(self, verb: str, policy: Policy) -> int:
+        """With how many different sets of sites replies to a verb may be summed in one round: as many as the method
+        asks for them. That is one, but for a swarm, whose epochs are asks."""
+        rule = self.rule(verb)
+        return max(rule.per_round // policy.repeats, 1) if rule else 1
+
     # ---- letters ----
 
     def check(self, letter: Letter, policy: Policy) -> None:

@@ -41,6 +41,7 @@ RUN_JOBS = (
 ASKS_FOR_FILES = (
     LACKS_FILES  # a clause that refuses nothing: the letter names files that the site does not have
 )
+NO_VERB = "-"  # in a line of a sum of scores, of columns or counts, or of replies without numbers
 SCORING_JOBS = ("evaluate", "evaluate_trained")
 _OLD = "ledger.tsv"  # time, run, round, ask, job, verb, learn, bytes
 
@@ -70,6 +71,7 @@ class LedgerLine(Struct, frozen=True, omit_defaults=True):
     sum_of: str = ""  # whose replies were unmasked together, of a masked sum's last step
     sum_for: str = ""  # sha256 of what was asked and replied: the same replies, whatever the letter is called
     sum_as: str = ""  # how replies were weighed in the sum
+    sum_verb: str = ""  # the verb whose replies these were, or NO_VERB; "" in lines of an older motet
     noise: float = 0.0  # noise multiplier of private steps behind the reply
     rate: float = 0.0  # at which rows were drawn for them
     steps: int = 0  # how many there were
@@ -125,6 +127,8 @@ class Ledger:
         self.sums: dict[
             str, tuple[str, str]
         ] = {}  # whose replies were summed with this site's, and how, by reply
+        # the same by verb and round of a run
+        self.sets: dict[tuple[str, int, str], list[tuple[str, str]]] = defaultdict(list)
         self.cohorts: set[str] = set()  # with whose sums and counts this site's were summed before runs
         self.scorings = 0  # letters that scored models, over all runs
         self.tests: dict[str, int] = defaultdict(int)  # of these, letters that scored test rows, by run
@@ -189,6 +193,10 @@ class Ledger:
             self.tests[line.run] += line.part == "test"
         if line.sum_of:
             self.sums[line.sum_for] = line.sum_of, line.sum_as
+            sets = self.sets[line.run, line.round, line.sum_verb or line.verb]
+            # in lines of an older motet, that may be the verb after which models were scored: the first line counts
+            if (now := (line.sum_of, line.sum_as)) not in sets and (line.sum_verb or not sets):
+                sets.append(now)
         if line.epsilon:
             self.budgets[line.sha256] = line.epsilon  # the same models once more tell nothing new
         if line.steps and not line.again:

@@ -8,7 +8,11 @@
 Secrets of a sum are in memory alone, and of few sums at once. A site that was started anew has none, so it drops out
 of sums that were under way, and the round begins again with new keys. Which replies a site let be summed stands in
 its ledger, for good: the same replies are never summed with others missing, or weighed in another way, because the
-two sums would differ by theirs. Replies are the same if the same was asked and replied, in whatever run and round.
+two sums would differ by theirs. Replies are the same if the same was asked and replied, in whatever run and round. Nor
+are replies to one verb of one round, whatever was sent with it: of weights that nearly are the same, the two sums would
+differ by nearly as much. A sum counts as soon as this site revealed its shares for it; before, its reply may be summed
+with others. Two thirds of a sum's sites reveal theirs, so no two sums that differ by a few sites are without one that
+revealed its shares for both.
 Sums of columns and counts before a run are the same in every run, and sites come and go: they may be summed with a few
 different sets of sites.
 Knows letters, rules and the ledger. Does not know rows, nor how letters are carried.
@@ -26,12 +30,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from torch.utils import _pytree as pytree
 
 from motet.core import Tree
 from motet.deploy.site.contract import Contract
-from motet.deploy.site.ledger import Ledger, LedgerLine
+from motet.deploy.site.ledger import NO_VERB, Ledger, LedgerLine
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.site_identity import SiteIdentity
 from motet.deploy.site.training_budget import check_left
@@ -41,6 +45,7 @@ from motet.guard.masks.exact import RANGE, WIDTH, digits_of
 from motet.guard.masks.messages import KeyNote, SumTerms
 from motet.guard.masks.refused import MaskRefused
 from motet.guard.outline import outline
+from motet.text import round_name
 from motet.wire import WireError
 
 _OPEN = 32  # sums that are under way at once, over all runs; a group's each
@@ -57,18 +62,20 @@ class SumRules:
     range: float  # largest number
     sites: tuple[str, ...] | None = None  # who may take part; None: every site that the root vouches for
     exact: bool = False  # whether digits of exact numbers are summed, which weigh the same
-    cohorts: int = 0  # sets of sites that such numbers may be summed with; 0: the same one every time
+    sets: int = (
+        1  # of sites that it may be summed with: a verb's replies in one round; before a run, over all runs
+    )
     noise: float = 0.0  # deviation of this site's share of the noise in a sum of replies
     floor: int = 0  # where the number of rows is hidden: what refusals depend on in its place
 
     @classmethod
-    def of(cls, contract: Contract, exact: bool) -> SumRules:
+    def of(cls, contract: Contract, exact: bool, sets: int = 1) -> SumRules:
         """Of a run: for replies, or for scores."""
         bits, most = (WIDTH, RANGE) if exact else (contract.mask_bits, contract.mask_range)
         shared = contract.private if contract.private and contract.private.of_sites and not exact else None
         noise = shared.share if shared else 0.0
         floor = max(contract.least_rows, 1) if contract.counts == "masked" else 0
-        return cls(contract.min_in_sum, bits, most, contract.sites, exact, noise=noise, floor=floor)
+        return cls(contract.min_in_sum, bits, most, contract.sites, exact, sets, noise, floor)
 
     @classmethod
     def before(cls, policy: Policy) -> SumRules:
@@ -83,13 +90,20 @@ class OpenSum:
     member: Any
     run: str
     label: Label
+    verb: str  # whose replies are summed; of a sum before a run the job
     rules: SumRules
     what: str = ""  # sha256 of what was asked and replied, once it was masked
+    numbers: bool = True  # whether the replies hold any
 
     @property
     def how(self) -> str:
         """How replies are weighed in the sum."""
         return "evenly" if self.member.terms.even else f"by rows over {self.member.terms.unit!r}"
+
+    def written(self, alive: Sequence[str]) -> dict[str, str]:
+        """What the ledger says of the sum, if it is of these sites."""
+        verb = NO_VERB if self.rules.exact or not self.numbers else self.verb
+        return {"sum_of": ",".join(alive), "sum_for": self.what, "sum_as": self.how, "sum_verb": verb}
 
 
 class SiteSums:
@@ -117,7 +131,7 @@ class SiteSums:
             return found.member.consent(alive), {}
         consents = msgspec.convert(said.get("consents"), dict[str, bytes])
         revealed = asdict(found.member.unmask(alive, names(said, "gone"), consents))
-        return revealed, {"sum_of": ",".join(alive), "sum_for": found.what, "sum_as": found.how}
+        return revealed, found.written(alive)
 
     def keys(self, letter: Letter, rules: SumRules) -> Tree:
         from motet.guard.masks.member import Member
@@ -133,7 +147,7 @@ class SiteSums:
             self.name, session, self.identity.sign, self.identity.verify,
             min_in_sum=rules.least, certificate=self.identity.certificate,
         )  # fmt: skip
-        self.open[session] = OpenSum(member, letter.run, letter.label, rules)
+        self.open[session] = OpenSum(member, letter.run, letter.label, letter.verb, rules)
         while len(self.open) > _OPEN:
             self.open.popitem(last=False)
         return asdict(member.keys())
@@ -155,10 +169,11 @@ class SiteSums:
         return asdict(found.member.share(terms, notes))
 
     def check_alive(self, found: OpenSum, alive: tuple[str, ...]) -> None:
-        """Refuse a sum of the same replies as before without some of them, or with others."""
+        """Refuse a sum of the same replies as before, or of the same round's, without some of them or with others."""
         if not found.what:
             raise MaskRefused("nothing was masked in this sum: there is nothing to unmask")
-        check_sum(self.ledger, ",".join(alive), found.what, found.how, found.rules.cohorts)
+        line = LedgerLine(run=found.run, round=found.label[0])
+        check_sum(replace(line, **found.written(alive)), self.ledger, found.rules.sets)
 
     def of(self, letter: Letter, session: Any) -> OpenSum:
         found = self.open.get(session) if isinstance(session, bytes) else None
@@ -182,7 +197,8 @@ class SiteSums:
         asked = asked_hash(letter.verb, letter.send, noise)
         words = found.member.mask(row, weight_in(found, reply.n), sealed, asked_in(letter, asked))
         # without numbers there is nothing to tell by a difference, and the reply is the same in every round
-        found.what = sha256(asked + packed).hexdigest() if len(row) else digest
+        found.numbers = len(row) > 0
+        found.what = sha256(asked + packed).hexdigest() if found.numbers else digest
         return Reply({"form": outline(reply.tree, is_number), "words": words}).pack()
 
     def exact(self, letter: Letter, numbers: Sequence[Fraction | float]) -> bytes:
@@ -197,11 +213,9 @@ class SiteSums:
     def masking(self, letter: Letter, exact: bool) -> OpenSum:
         """The sum that a letter wants a reply in, if it is one for such replies."""
         found = self.of(letter, letter.masked.get("session"))
-        before = letter.job in (
-            "measure",
-            "count",
-        )  # such sums are counted by `cohorts`, and those of a run are not
-        if found.rules.exact != exact or before != (letter.round == BEFORE):
+        before = letter.job in ("measure", "count")  # counted by `cohorts`, and sums of a run are not
+        verb = letter.job if before else letter.verb
+        if (found.rules.exact, found.verb) != (exact, verb) or before != (letter.round == BEFORE):
             raise MaskRefused("the sum was begun for another kind of reply")
         return found
 
@@ -238,29 +252,40 @@ def names(said: dict[str, Any], field: str) -> list[str]:
     return msgspec.convert(said.get(field), list[str])
 
 
-def check_sum(ledger: Ledger, sum_of: str, what: str, how: str, cohorts: int) -> None:
-    """Refuse a sum that differs from an earlier one of the same replies; before a run, one with too many sets of sites
-    (`cohorts`, 0 during a run)."""
-    if cohorts:
-        if sum_of not in ledger.cohorts and len(ledger.cohorts) >= cohorts:
+def check_sum(line: LedgerLine, ledger: Ledger, sets: int) -> None:
+    """Refuse a sum that differs from an earlier one of the same replies; one of a verb whose replies of this round were
+    summed with as many sets of sites as may be; and, before a run, one with more sets of sites than the policy has."""
+    if line.round == BEFORE:
+        if line.sum_of not in ledger.cohorts and len(ledger.cohorts) >= sets:
             raise MaskRefused(
                 f"this site's sums or counts left in sums of {len(ledger.cohorts)} different sets of sites, and this "
-                f"site's policy has cohorts = {cohorts}: differences of sums show what one site adds to them"
+                f"site's policy has cohorts = {sets}: differences of sums show what one site adds to them"
             )
         return
-    now = sum_of, how
-    if (before := ledger.sums.get(what, now)) != now:
-        was, is_ = (f"of {x[0]}" if before[0] != now[0] else x[1] for x in (before, now))
+    now = line.sum_of, line.sum_as
+    if (before := ledger.sums.get(line.sum_for, now)) != now:
         raise MaskRefused(
-            f"these replies were summed before, {was}, and are now to be summed {is_}: the difference would show "
-            "single replies\nhint: a new run needs another seed"
+            f"these replies were summed before, {how_they_differ(before, now)}: the difference would show single "
+            "replies\nhint: a new run needs another seed"
+        )
+    known = ledger.sets.get((line.run, line.round, line.sum_verb), [])
+    if line.sum_verb != NO_VERB and now not in known and len(known) >= sets:
+        raise MaskRefused(
+            f"replies to {line.sum_verb} of {round_name(line.round)} were summed before, "
+            f"{how_they_differ(known[-1], now)}: if the weights that were sent are nearly the same, the difference "
+            "would show single replies\nhint: the same sites may be asked again, and others in the next round"
         )
 
 
-def check_written(line: LedgerLine, policy: Policy, ledger: Ledger) -> None:
+def how_they_differ(before: tuple[str, str], now: tuple[str, str]) -> str:
+    """Of whom two sums are; if they are of the same sites, how replies are weighed in them."""
+    was, is_ = (f"of {x[0]}" if before[0] != now[0] else x[1] for x in (before, now))
+    return f"{was}, and are now to be summed {is_}"
+
+
+def check_written(line: LedgerLine, policy: Policy, ledger: Ledger, sets: int = 1) -> None:
     """Refuse a line that lines of another process, written meanwhile, do not allow any more: runs that go on at once
     have a process each."""
     check_left(line, policy, ledger)
     if line.sum_of:
-        cohorts = policy.cohorts if line.round == BEFORE else 0
-        check_sum(ledger, line.sum_of, line.sum_for, line.sum_as, cohorts)
+        check_sum(line, ledger, policy.cohorts if line.round == BEFORE else sets)

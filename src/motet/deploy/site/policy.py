@@ -32,7 +32,7 @@ from motet.runs.recipe_text import parse
 from motet.runs.sections import GUARDS_AT_SITES, Inside
 from motet.settings import checked, fields_of
 from motet.text import unknown
-from motet.trusted_code import UntrustedCode, names_in, require_trust, trust_names
+from motet.trusted_code import AT_SITES, UntrustedCode, names_in, require_trust, trust_names
 from motet.vec import Vec, leaves
 
 Names = tuple[str, ...]
@@ -278,8 +278,9 @@ def read_recipe(given: Tree, policy: Policy) -> Recipe:
 
 
 def recipe_to_try(policy: Policy, path: str | None, method: str | None) -> Recipe:
-    """The recipe of a dry run. As in a letter, code of it is imported only if the policy trusts it."""
-    more: dict[str, Any] = {"method": method} if method else {}
+    """The recipe of a dry run, with the settings of data that a federation knows. As in a letter, code of it is
+    imported only if the policy trusts it."""
+    more: dict[str, Any] = {"data": AT_SITES} | ({"method": method} if method else {})
     if (
         path is None and policy.masks == "required"
     ):  # a method with its usual settings, and as this site demands

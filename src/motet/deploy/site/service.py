@@ -258,7 +258,8 @@ class SiteService:
             contract.check_budget(letter, self.line.letter, self.ledger, self.policy)
             if exact := isinstance(letter.send, dict) and bool(letter.send.get("exact")):
                 self.check_scores(letter, contract)
-            tree, written = self.sums.step(letter, SumRules.of(contract, exact))
+            sets = contract.sets_in_round(letter.verb, self.policy)
+            tree, written = self.sums.step(letter, SumRules.of(contract, exact, sets))
         self.line = replace(self.line, **written)  # of the last step: whose replies are in the sum
         return self.sent(letter, Reply(tree))
 
@@ -357,7 +358,9 @@ class SiteService:
         client_data = with_enough_rows(own, self.policy.least_rows)
         if self._contract and self._contract.run == letter.run and self._contract.private:
             client_data = self._contract.private.protected(client_data)
-        seed = seed_of(self.secret.hex(), letter.seed) if self.policy.secret_orders else letter.seed
+        # runs with one seed have other orders too: else their sums could be of nearly the same replies
+        secret = seed_of(self.secret.hex(), letter.run, letter.seed)
+        seed = secret if self.policy.secret_orders else letter.seed
         return Visit(method, self.name, client_data, seed, round_of(letter))
 
     def states(self, letter: Letter) -> EncryptedState:
@@ -396,5 +399,6 @@ class SiteService:
 
     def written(self, packed: bytes) -> bytes:
         self.line = replace(self.line, bytes=len(packed), sha256=sha256(packed).hexdigest())
-        self.ledger.write(self.line, partial(check_written, self.line, self.policy, self.ledger))
+        sets = self._contract.sets_in_round(self.line.verb, self.policy) if self._contract else 1
+        self.ledger.write(self.line, partial(check_written, self.line, self.policy, self.ledger, sets))
         return packed
