@@ -25,10 +25,11 @@ from motet.published import Published
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.export import export
+from motet.runs.find_methods import method_names
 from motet.runs.finish import card, in_file
 from motet.runs.model_files import write_weights
 from motet.runs.predict import laid_out, predict, read_weights
-from motet.runs.run import RunError, run
+from motet.runs.run import Run, RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
 from motet.trusted_code import UntrustedCode
@@ -154,6 +155,62 @@ def test_the_name_of_a_class_is_no_formula_in_csv_and_no_link_in_a_card(
     assert main(["predict", "--model", str(tmp_path / "m.safetensors"), str(trained[1] / "east.csv")]) == 0
     cells = set(pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str)["prediction"])
     assert cells <= {"'" + names[0], "+1"}  # a number is no formula
+
+
+# ---- every method ----
+
+COMBINED = ["fedper+fedopt", "fedper+ifca", "fedper+cfl", "fedper+fedperc", "scaffold+dapfl", "feddyn+page"]
+# the servers of page and dapfl have examples of their own
+WINES = ["data=wine", "data.clients=3", "data.unseen=0", "data.server_test=0.2", "data.proxy=0.5", "net=mlp"]
+
+
+def of_wines(method: str, folder: Path) -> tuple[Run, dict[str, pd.DataFrame]]:
+    """A run, and the test rows of each client as its files had them."""
+    words = [*WINES, "net.hidden=[8]", "train.rounds=2", f"method={method}"]
+    resolved = resolve(recipes.read(None, words))
+    f = resolved.federated
+    names = [c.name for c in f.columns]
+    tests = {
+        c: pd.DataFrame(d.test.take().x.numpy() * f.rulers[c].spread + f.rulers[c].middle, columns=names)
+        for c, d in f.clients_data.items()
+    }
+    return run(resolved, folder), tests
+
+
+def as_in_the_run(done: Run, client: str, table: pd.DataFrame) -> None:
+    """Hold the predictions of a file to those that the run kept of the same rows."""
+    kept = pd.read_parquet(done.folder / "predictions.parquet").query(
+        "side == 'personal' and client == @client"
+    )
+    chances = kept.filter(regex=r"^p\d").to_numpy()
+    got = table.filter(like="p(")
+    assert chances.shape == got.shape and len(got) > 5
+    assert np.abs(got.to_numpy() - chances).max() < 1e-5
+    classes = np.array([name[2:-1] for name in got])
+    assert table["prediction"].astype(str).tolist() == classes[chances.argmax(1)].tolist()
+
+
+@pytest.mark.parametrize("method", [*method_names(), *COMBINED])
+def test_the_saved_models_of_every_method_predict_as_in_the_run(method: str, tmp_path: Path) -> None:
+    done, tests = of_wines(method, tmp_path)
+    for client, rows in tests.items():
+        as_in_the_run(done, client, done.model(client).predict(rows))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "stacking", "swarm", "fedrod", "gpfl"])
+def test_the_command_predicts_with_the_models_of_every_kind(method: str, tmp_path: Path) -> None:
+    done, tests = of_wines(method, tmp_path / "run")
+    shared = not list((tmp_path / "run" / "models").glob("*.safetensors"))
+    assert shared == (method in ("fedavg", "swarm"))  # equal ones are in global.safetensors alone
+    for client, rows in tests.items():
+        rows.to_csv(tmp_path / "new.csv", index=False)
+        model, to = done.folder / "models" / f"{client}.safetensors", tmp_path / "out.csv"
+        assert main(["predict", "--model", str(model), str(tmp_path / "new.csv"), "--to", str(to)]) == 0
+        as_in_the_run(done, client, pd.read_csv(to))
+        if shared:
+            assert main(["predict", "--model", str(done.folder / "global.safetensors"),
+                         str(tmp_path / "new.csv"), "--to", str(to)]) == 0  # fmt: skip
+            as_in_the_run(done, client, pd.read_csv(to))
 
 
 # ---- what can be wrong ----
