@@ -29,7 +29,7 @@ from motet.data.table_files import FRAME, SourceTable, read
 from motet.data.table_settings import SIGNS
 from motet.data.text_codes import NewTexts
 from motet.data.tidy_cells import HowWritten, tidy
-from motet.errors import RunError
+from motet.errors import RunError, need
 from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import OF_ANY_NET, method_class
 from motet.runs.sections import LossSettings
@@ -304,10 +304,9 @@ def session_of(path: Path, content: bytes) -> Any:
     """A session of one thread: with more, trees are added in another order, and a stack's meta-model may take another
     branch for a row that lies at a threshold."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
+    need("an ONNX model", "stacking", "onnxruntime", error=RunError)
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     try:
