@@ -36,12 +36,15 @@ there is no data set 'digitz'.
 >>> issubclass(motet.errors.DataError, motet.MotetError)
 True
 
+A package that only some users need is asked for by `need`, which names the extra of motet that brings it.
+
 Knows names and where they live. Imports nothing until an error is asked for.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
@@ -107,6 +110,21 @@ class Stopped(MotetError):
 
 class UsageError(MotetError, ValueError):
     """A value that cannot be used where it was given."""
+
+
+def need(what: str, extra: str, *packages: str, error: type[MotetError] = UsageError) -> None:
+    """Refuse what needs packages that are not installed; none of them is imported.
+
+    >>> need("a table of moons", "moons", "json", "luna")
+    Traceback (most recent call last):
+    motet.errors.UsageError: a table of moons needs luna, which is not installed
+    hint: pip install 'motet[moons]'
+    """
+    if absent := [name for name in packages if find_spec(name) is None]:
+        verb = "is" if len(absent) == 1 else "are"
+        raise error(
+            f"{what} needs {' and '.join(absent)}, which {verb} not installed\nhint: pip install 'motet[{extra}]'"
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.errors import UsageError
+from motet.errors import need
 
 Array = np.ndarray[Any, Any]
 
@@ -66,11 +66,7 @@ def survival_curve(target: Array) -> SurvivalCurve:
 
 
 def _lifelines() -> Any:
-    try:
-        import lifelines
-    except ImportError as e:
-        raise UsageError(
-            "survival times need the package lifelines, which is not installed.\n"
-            "hint: pip install 'motet[survival]'"
-        ) from e
+    need("a model of survival times", "survival", "lifelines")
+    import lifelines
+
     return lifelines

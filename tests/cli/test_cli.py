@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from motet.cli.main import main
+from motet.report.comparison import Comparison
 
 
 def test_help_needs_nothing_heavy() -> None:
@@ -95,6 +96,18 @@ def test_a_persons_csv_goes_from_one_command_to_a_table(
     assert "north" in capsys.readouterr().out
     assert main(["verify", str(run)]) == 0
     assert "bit for bit" in capsys.readouterr().out
+
+
+def test_the_next_command_shows_a_run_of_the_method_that_the_study_chose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data=wine", "data.clients=8", "net=linear", "train.rounds=3", "--methods", "fedavg"]
+    given = [*words, "--splits", "1-2", "--jobs", "1", "--quiet", "--out", str(tmp_path)]
+    assert main(["compare", *given]) == 0
+    command, which = capsys.readouterr().err.splitlines()[-2:]
+    (first, second) = Comparison(sorted(p.parent for p in tmp_path.glob("*/run.sqlite"))).chosen
+    assert command == f"next:   motet show {first.folder} --clients" and (first.split, second.split) == (1, 2)
+    assert which.strip() == f"({first.label}, the first of its 2 runs: split 1, seed 0)"
 
 
 def test_recipe_and_list_print_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
+from motet.report.comparison import Comparison
 from motet.report.read import read
 from motet.report.tables import comparison
 from motet.report.terminal import as_text, clients_text, summary_text
@@ -48,6 +49,20 @@ def test_a_loss_is_said(make):
     lines = lines_of([make("local", ALONE, tests=ROWS), make("ditto", shifted(-0.1), tests=ROWS)])
     assert lines[0].startswith("Federating does not help here: -10.0 points") and "10 worse" in lines[0]
     assert lines[1].startswith("Best of the federated methods: ditto")
+
+
+def test_the_runs_to_look_at_are_those_of_the_chosen_method_or_of_the_best_by_validation(make):
+    val = {"local": 0.8, "fedavg": 0.6, "ditto": 0.7}
+    better = {"local": 0.0, "fedavg": 0.02, "ditto": 0.1}
+    folders = [
+        make(m, shifted(better[m]), seed=s, tests=ROWS, val=dict.fromkeys(CLIENTS, val[m]))
+        for m in val
+        for s in (1, 0)
+    ]
+    runs = Comparison(folders).chosen
+    assert [(run.label, run.seed) for run in runs] == [("ditto", 0), ("ditto", 1)]
+    worse = make("fedprox", shifted(-0.1), tests=ROWS, val=dict.fromkeys(CLIENTS, 0.5))
+    assert {run.label for run in Comparison([*folders[:2], worse]).chosen} == {"local"}
 
 
 def test_equal_scores_do_not_help(make):

@@ -15,9 +15,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 
+import motet
 from motet.cli.main import main
+from motet.data.image_folders import load
 from motet.errors import Damaged, RunError, Stopped
 from motet.report import html
 from motet.report.price import price, price_text
@@ -345,3 +348,77 @@ def test_nothing_is_unsure_where_nothing_changed() -> None:
     said = price_text("south", found)
     assert "(0.0 to 0.0)" not in said and said.splitlines()[3].split() == ["a", "9", "50.0", "50.0", "none"]
     assert said.splitlines()[-1] == "mean change of the others: none, because no other client's score changed"
+
+
+# ---- copies in the cache ----
+
+
+def images(folder: Path, clients: str) -> dict[str, list[bytes]]:
+    """A folder of images by client and class, and each client's images as bytes."""
+    rng, found = np.random.default_rng(0), {}
+    for client in clients:
+        pixels = rng.integers(0, 255, (16, 4, 4, 3)).astype(np.uint8)
+        for i, image in enumerate(pixels):
+            place = folder / client / ("cat", "dog")[i % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(place / f"{i}.png")
+        found[client] = [image.tobytes() for image in pixels]
+    return found
+
+
+def in_cache(cache: Path, rows: list[bytes]) -> int:
+    """How many of the rows lie in a file of the cache."""
+    files = [p.read_bytes() for p in cache.rglob("*") if p.is_file()]
+    return sum(any(row in content for content in files) for row in rows)
+
+
+@pytest.mark.parametrize("delete", [True, False])
+def test_images_of_a_forgotten_client_are_deleted_from_the_cache_or_named(
+    delete: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("MOTET_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    rows = images(tmp_path / "pets", "abcd")
+    before = os.umask(0)
+    try:
+        for seed in (0, 1):
+            words = [
+                "data=pets",
+                f"seed={seed}",
+                "net=linear",
+                "method=fedavg",
+                "train.rounds=1",
+                "data.val=0.2",
+            ]
+            run(read(words=words), f"runs/{seed}")
+    finally:
+        os.umask(before)
+    open_to_others = [p for p in cache.rglob("*") if p.is_dir() and p.stat().st_mode & 0o077]
+    assert open_to_others == [] and in_cache(cache, rows["b"]) == 16
+    assert main(["forget", "runs/0", "b", "--quiet", *(["--delete-old"] if delete else [])]) == 0
+    said = capsys.readouterr().err
+    assert in_cache(cache, rows["b"]) == (0 if delete else 16)
+    assert f"- {'deleted: ' if delete else ''}{cache / 'decoded' / 'folder_pets'}" in said
+    assert "runs/1: another run of pets with b; forget it there too" in said
+
+
+def test_a_cache_that_was_open_to_others_is_closed_when_it_is_next_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTET_CACHE", str(tmp_path / "cache"))
+    images(tmp_path / "pets", "ab")
+    load(str(tmp_path / "pets"))
+    (base := tmp_path / "cache" / "decoded").chmod(0o755)
+    load(str(tmp_path / "pets"))
+    assert base.stat().st_mode & 0o777 == 0o700
+
+
+def test_data_given_as_objects_are_named_after_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MOTET_CACHE", str(tmp_path / "cache"))
+    words = {"target": "outcome", "client": "hospital", "method": "fedavg", "rounds": 1}
+    motet.run(data=hospitals(), out=tmp_path / "one", **words)
+    assert main(["forget", str(tmp_path / "one"), "south", "--quiet", "--delete-old"]) == 0
+    assert f"{tmp_path / 'cache' / 'given'}: given:table-" in capsys.readouterr().err

@@ -25,12 +25,14 @@ from motet.published import Published
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
 from motet.runs.export import export
+from motet.runs.find_methods import method_names
 from motet.runs.finish import card, in_file
 from motet.runs.model_files import write_weights
 from motet.runs.predict import laid_out, predict, read_weights
-from motet.runs.run import RunError, run
+from motet.runs.run import Run, RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
+from motet.runs.training_ranges import QuantileRange, TrainingRanges
 from motet.trusted_code import UntrustedCode
 from motet.wire import pack, unpack
 from rounds import after, turn
@@ -154,6 +156,170 @@ def test_the_name_of_a_class_is_no_formula_in_csv_and_no_link_in_a_card(
     assert main(["predict", "--model", str(tmp_path / "m.safetensors"), str(trained[1] / "east.csv")]) == 0
     cells = set(pd.read_csv(io.StringIO(capsys.readouterr().out), dtype=str)["prediction"])
     assert cells <= {"'" + names[0], "+1"}  # a number is no formula
+
+
+# ---- every method ----
+
+COMBINED = ["fedper+fedopt", "fedper+ifca", "fedper+cfl", "fedper+fedperc", "scaffold+dapfl", "feddyn+page"]
+# the servers of page and dapfl have examples of their own
+WINES = ["data=wine", "data.clients=3", "data.unseen=0", "data.server_test=0.2", "data.proxy=0.5", "net=mlp"]
+
+
+def of_wines(method: str, folder: Path) -> tuple[Run, dict[str, pd.DataFrame]]:
+    """A run, and the test rows of each client as its files had them."""
+    words = [*WINES, "net.hidden=[8]", "train.rounds=2", f"method={method}"]
+    resolved = resolve(recipes.read(None, words))
+    f = resolved.federated
+    names = [c.name for c in f.columns]
+    tests = {
+        c: pd.DataFrame(d.test.take().x.numpy() * f.rulers[c].spread + f.rulers[c].middle, columns=names)
+        for c, d in f.clients_data.items()
+    }
+    return run(resolved, folder), tests
+
+
+def as_in_the_run(done: Run, client: str, table: pd.DataFrame) -> None:
+    """Hold the predictions of a file to those that the run kept of the same rows."""
+    kept = pd.read_parquet(done.folder / "predictions.parquet").query(
+        "side == 'personal' and client == @client"
+    )
+    chances = kept.filter(regex=r"^p\d").to_numpy()
+    got = table.filter(like="p(")
+    assert chances.shape == got.shape and len(got) > 5
+    assert np.abs(got.to_numpy() - chances).max() < 1e-5
+    classes = np.array([name[2:-1] for name in got])
+    assert table["prediction"].astype(str).tolist() == classes[chances.argmax(1)].tolist()
+
+
+@pytest.mark.parametrize("method", [*method_names(), *COMBINED])
+def test_the_saved_models_of_every_method_predict_as_in_the_run(method: str, tmp_path: Path) -> None:
+    done, tests = of_wines(method, tmp_path)
+    for client, rows in tests.items():
+        as_in_the_run(done, client, done.model(client).predict(rows))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "stacking", "swarm", "fedrod", "gpfl"])
+def test_the_command_predicts_with_the_models_of_every_kind(method: str, tmp_path: Path) -> None:
+    done, tests = of_wines(method, tmp_path / "run")
+    shared = not list((tmp_path / "run" / "models").glob("*.safetensors"))
+    assert shared == (method in ("fedavg", "swarm"))  # equal ones are in global.safetensors alone
+    for client, rows in tests.items():
+        rows.to_csv(tmp_path / "new.csv", index=False)
+        model, to = done.folder / "models" / f"{client}.safetensors", tmp_path / "out.csv"
+        assert main(["predict", "--model", str(model), str(tmp_path / "new.csv"), "--to", str(to)]) == 0
+        as_in_the_run(done, client, pd.read_csv(to))
+        if shared:
+            assert main(["predict", "--model", str(done.folder / "global.safetensors"),
+                         str(tmp_path / "new.csv"), "--to", str(to)]) == 0  # fmt: skip
+            as_in_the_run(done, client, pd.read_csv(to))
+
+
+# ---- rows that lie elsewhere than those of training ----
+
+
+def of_numbers(folder: Path, *words: str) -> tuple[Path, Path]:
+    """A run whose target is a number, and the folder of its files."""
+    files = write_files(folder / "files", True)
+    given = [f"data={files}", "data.target=y", "data.unseen=0", "net=linear", "train.rounds=2", *words]
+    return run(recipes.read(None, given), folder / "run").folder, files
+
+
+def train_rows(folder: Path, client: str) -> pd.DataFrame:
+    """The ages and outcomes of a client's training rows, as its file has them."""
+    f = resolve(recipes.Recipe(Run(folder).facts["settings"])).federated
+    age, rows, ruler = (
+        [c.name for c in f.columns].index("age"),
+        f.clients_data[client].train.take(),
+        f.rulers[client],
+    )
+    x = rows.x[:, age].double().numpy() * ruler.spread[age] + ruler.middle[age]
+    return pd.DataFrame({"age": x, "y": rows.y.double().numpy() * f.scale + f.offset})
+
+
+def kept_ranges(folder: Path, model: str) -> dict[str, Any]:
+    return dict(read_weights(folder / model)[0]["ranges"])
+
+
+def with_ages(files: Path, to: Path, ages: list[float]) -> Path:
+    frame = pd.read_csv(files / "west.csv")
+    frame.loc[: len(ages) - 1, "age"] = ages
+    frame.to_csv(to, index=False)
+    return to
+
+
+def test_rows_and_predictions_far_from_those_of_training_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, files = of_numbers(tmp_path, "data.test=0.1", "data.val=0.05")
+    model = folder / "models" / "west.safetensors"
+    assert predict(model, files / "west.csv")[1] == []
+    new = with_ages(files, tmp_path / "new.csv", [5000, 4000])
+    assert main(["predict", "--model", str(model), str(new)]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "column 'age': " in said and "of 50 rows lie above the " in said
+    assert "quantile of training (" in said and "the largest is 5,000" in said and "below" not in said
+    assert "2 of 50 predictions lie far outside of the outcomes of training (" in said
+    Run(folder).predict("west", pd.read_csv(new).drop(columns="y"))
+    assert sum("the largest is 5,000" in line for line in caplog.messages) == 1
+
+
+def test_a_range_keeps_at_least_five_rows_beyond_each_end_and_no_cell_of_others(tmp_path: Path) -> None:
+    folder, _ = of_numbers(tmp_path, "data.test=0.05", "data.val=0.05", "method=fedavg")
+    rows = {client: train_rows(folder, client) for client in ("east", "west")}
+    rows[""] = pd.concat(rows.values())
+    assert len(rows["east"]) < 40 < len(rows["west"])
+    for client, own in {"west": rows["west"], "": rows[""]}.items():
+        path = export(folder, client or "global", "safetensors", tmp_path / f"{client}.safetensors")
+        found = kept_ranges(tmp_path, path.name)
+        for name, (low, high, many) in {**found["columns"], "y": found["outcome"]}.items():
+            assert many == len(own)
+            assert [low, high] == pytest.approx(np.quantile(own[name], [5 / many, 1 - 5 / many]), rel=1e-5)
+            assert (own[name] < low).sum() == 5 == (own[name] > high).sum()
+        assert set(found["columns"]) == {"age"}  # flags have no range
+    few = export(folder, "east", "safetensors", tmp_path / "east.safetensors")  # its weights lie with others'
+    assert set(kept_ranges(tmp_path, few.name)) == {"none"}
+    assert "are not in the file: quantiles of 3" in (folder / "models" / "east.md").read_text()
+    assert "age" in next(
+        line for line in (folder / "models" / "west.md").read_text().splitlines() if "`ranges`" in line
+    )
+
+
+def test_private_training_and_a_server_without_rows_keep_no_ranges(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    private = ("privacy.level=example", "privacy.noise_multiplier=1", "method.batch=8", "method=fedavg")
+    folder, _ = of_numbers(tmp_path, *private)
+    assert kept_ranges(folder, "global.safetensors") == {"none": "no privacy budget counts them"}
+    f = resolve(recipes.Recipe(Run(folder).facts["settings"])).federated
+    assert TrainingRanges.of(replace(f, clients_data={}), "", False).none
+
+
+def test_models_of_earlier_versions_have_no_ranges_and_damaged_ones_are_refused(
+    tmp_path: Path,
+) -> None:
+    folder, files = of_numbers(tmp_path, "method=fedper")
+    facts, (weights,) = read_weights(folder / "models" / "west.safetensors")
+    new = with_ages(files, tmp_path / "new.csv", [5000])
+    path = tmp_path / "m.safetensors"
+    write_weights(path, dict(weights), {k: v for k, v in facts.items() if k != "ranges"})
+    assert predict(path, new)[1] == []
+    write_weights(path, dict(weights), facts | {"ranges": {"columns": {"age": [1, "x", 3]}}})
+    with pytest.raises(RunError, match="ranges of its training rows cannot be read"):
+        predict(path, new)
+
+
+def test_more_rows_beyond_a_quantile_than_chance_puts_there_are_named() -> None:
+    ranges = TrainingRanges({"a": QuantileRange(0.0, 10.0, 500)})  # five rows lie beyond each end
+
+    def said(of: int) -> list[str]:
+        rows = np.full((200, 1), 5.0)
+        rows[:of] = 11
+        return ranges.remarks(["a"], rows, None)
+
+    # scipy.stats.betabinom.sf(13 - 1, 200, 6, 496) is 1.2e-4, and a row more is below 1e-4; two are expected
+    assert said(4) == [] and said(13) == []
+    assert said(14) == [
+        "column 'a': 14 of 200 rows lie above the 99 % quantile of training (10); the largest is 11"
+    ]
 
 
 # ---- what can be wrong ----

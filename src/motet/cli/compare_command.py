@@ -124,9 +124,12 @@ def show(done: StudyOutcome, args: Any, files: Sequence[Path]) -> None:
         say(f"tuned:  {label}: {sentence}")
     for file in files:
         say(f"table:  {found.save(file)}")
-    report, first = found.report(args.report), found.folders[0]
+    report, chosen = found.report(args.report), found.chosen
     done.add_report(report)
-    say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {first} --clients")
+    say(f"\nreport: {report}\nruns:   {args.out}/\nnext:   motet show {chosen[0].folder} --clients")
+    if len(found.folders) > 1:
+        runs = f"the first of its {len(chosen)} runs: " if len(chosen) > 1 else ""
+        say(f"        ({chosen[0].label}, {runs}split {chosen[0].split}, seed {chosen[0].seed})")
 
 
 def comparison_of(done: StudyOutcome) -> Comparison:

@@ -84,7 +84,9 @@ def price_of(done: Forgotten) -> dict[str, Any] | None:
 
 
 def what_remains(done: Forgotten, left: list[str] | None) -> None:
-    """Say where the client still is."""
+    """Say where the client still is, and delete copies of its rows if the old run was deleted."""
+    from motet.runs.forget import copies
+
     old, client = done.before.folder, done.client
     say(f"\nsaved: {done.after.folder}, which never had {client}")
     if left is None:
@@ -95,6 +97,8 @@ def what_remains(done: Forgotten, left: list[str] | None) -> None:
         say(textwrap.fill(holds, 80, break_long_words=False, break_on_hyphens=False))
     else:
         say(f"deleted: {old}" + (f", but for what others put there: {', '.join(left[:5])}" if left else ""))
+    for line in copies(done, delete=left is not None):
+        say(f"- {line}")
     say(
         f"The data themselves are not touched.\nnext:  motet verify {done.after.folder}\n"
         f"       motet report {done.after.folder}"

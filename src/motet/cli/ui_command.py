@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from motet.cli.command import Add, say
-from motet.errors import UsageError
+from motet.errors import UsageError, need
 
 if TYPE_CHECKING:
     from motet.web.security import Access
@@ -44,12 +44,8 @@ def ui_command(add: Add) -> None:
 
 
 def do_ui(args: Any) -> None:
-    try:
-        from motet.web.app import serve
-    except ImportError as e:
-        raise UsageError(
-            f"the dashboard needs more packages ({e.name}).\nhint: pip install 'motet[ui]'"
-        ) from e
+    need("the dashboard", "ui", "starlette", "uvicorn")
+    from motet.web.app import serve
     from motet.web.dashboard import Dashboard
     from motet.web.run_index import RunIndex
     from motet.web.security import Access

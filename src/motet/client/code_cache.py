@@ -1,6 +1,7 @@
-"""Folders of compiled code. Code from them is run, so nobody else may be able to put anything there.
+"""Folders of the cache that are this user's alone. Compiled code from them is run, so nobody else may be able to put
+anything there; decoded data in them are people's, so nobody else may read them.
 
-Knows files, owners and rights. Does not know what is compiled.
+Knows files, owners and rights. Does not know what is in them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,20 @@ def code_cache(name: str) -> Path | None:
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     place = (caches / "motet" / name).absolute()
     try:
-        for folder in (*reversed(place.parents), place):
-            folder.mkdir(exist_ok=True, mode=0o700)
-        place = place.resolve()
-        if place.stat().st_uid == os.getuid():
-            place.chmod(0o700)
+        place = private_folder(place).resolve()
         safe = all(is_safe(folder) for folder in (place, *place.parents))
     except OSError:
         return None
     return place if safe and os.access(place, os.W_OK | os.X_OK) else None
+
+
+def private_folder(place: Path) -> Path:
+    """The folder, closed to others where it is this user's; folders above it that are not there are made so too."""
+    for folder in (*reversed(place.parents), place):
+        folder.mkdir(exist_ok=True, mode=0o700)
+    if (found := place.stat()).st_uid == os.getuid() and stat.S_IMODE(found.st_mode) != 0o700:
+        place.chmod(0o700)
+    return place
 
 
 def own_folder() -> Path:

@@ -19,6 +19,7 @@ from motet.data.files.image_formats import parts
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import Missing, Names, TableSettings
+from motet.errors import need
 from motet.text import nearest
 
 if TYPE_CHECKING:
@@ -94,12 +95,9 @@ def _without(splits: list[Dataset], client: str, without: tuple[str, ...]) -> li
 
 def _open(name: str, config: str) -> Any:
     """The data set of a name or a folder, read by the library."""
-    try:
-        import datasets
-    except ImportError as e:
-        raise DataError(
-            f"data 'hf:{name}' needs the library `datasets`: {e}.\nhint: pip install 'motet[hf]'"
-        ) from None
+    need(f"data 'hf:{name}'", "hf", "datasets", error=DataError)
+    import datasets
+
     folder = Path(name).expanduser()
     try:
         if any((folder / f).is_file() for f in ("dataset_dict.json", "state.json")):

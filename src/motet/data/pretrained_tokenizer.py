@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from motet.data.federated import DataError
+from motet.errors import need
 
 
 class PretrainedTokenizer:
@@ -24,12 +25,9 @@ class PretrainedTokenizer:
                 f"data.tokenizer is {folder!r}; expected words, hash, or a folder that holds a tokenizer.json.\n"
                 "hint: the folder of net=hf:FOLDER usually has one"
             )
-        try:
-            from tokenizers import Tokenizer
-        except ModuleNotFoundError as e:
-            raise DataError(
-                "the tokenizer of a pretrained network needs the package tokenizers.\nhint: pip install 'motet[hf]'"
-            ) from e
+        need("the tokenizer of a pretrained network", "hf", "tokenizers", error=DataError)
+        from tokenizers import Tokenizer
+
         self.inner = Tokenizer.from_file(str(path / "tokenizer.json"))
         config = path / "config.json"
         said = json.loads(config.read_text()) if config.is_file() else {}

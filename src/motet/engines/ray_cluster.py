@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from motet.errors import MotetError, RunError
+from motet.errors import MotetError, RunError, need
 
 _log = logging.getLogger(__name__)
 LOCAL = ("", "local")  # addresses of a cluster that motet starts
@@ -34,12 +34,9 @@ def ray_itself() -> Any:
     """The package; it takes a second to import."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it tells nobody that it is used
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise RunError(
-            "the engine ray, and --jobs ray, need Ray, which is not installed.\nhint: pip install 'motet[ray]'"
-        ) from None
+    need("the engine ray, and so does --jobs ray,", "ray", "ray", "cloudpickle", error=RunError)
+    import ray
+
     return ray
 
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from motet.errors import UsageError
+from motet.errors import need
 
 Accountant = Literal["auto", "rdp", "prv"]
 _CLOSE = 0.005  # share of the wanted epsilon that may be left unspent
@@ -83,12 +83,9 @@ def _by_opacus(history: tuple[NoisySteps, ...], delta: float, accountant: str) -
 
 
 def opacus_accountants() -> Any:
-    try:
-        from opacus import accountants
-    except ImportError as e:
-        raise UsageError(
-            "counting a privacy budget needs Opacus, which is not installed.\nhint: pip install 'motet[dp]'"
-        ) from e
+    need("counting a privacy budget", "dp", "opacus")
+    from opacus import accountants
+
     return accountants
 
 
@@ -155,14 +152,10 @@ def epsilon_of_rounds(noise: float, rate: float, rounds: int, delta: float) -> f
         return 0.0
     if noise <= 0:
         return math.inf
-    try:
-        import dp_accounting
-        from dp_accounting.pld import PLDAccountant
-    except ImportError as e:
-        raise UsageError(
-            "counting client-level budgets needs dp-accounting, which is not installed.\n"
-            "hint: pip install 'motet[dp]'"
-        ) from e
+    need("counting budgets of whole clients", "dp", "dp_accounting")
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
     gaussian = dp_accounting.GaussianDpEvent(noise)
     one = gaussian if rate >= 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
     book = PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(one, rounds))

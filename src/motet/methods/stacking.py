@@ -24,6 +24,7 @@ from motet.core import (
     collect,
     verb,
 )
+from motet.errors import need
 from motet.published import Published
 from motet.published.public_choice import Family, PublicChoice
 from motet.stacking import client_stack, contribution, what_people_see
@@ -85,6 +86,10 @@ class Stacking(Method):
         return replace(self, terms=terms_by_client(federated, self.public_of))
 
     unfit_loss, unfit_weights = client_stack.unfit_loss, client_stack.unfit_weights
+
+    def check(self) -> None:
+        super().check()
+        need("stacking", "stacking", "onnx", "onnxruntime", "networkx")
 
     def start(self, turn: Turn) -> Tree:
         return {"catalogue": {}, "trust": {}, "history": [], "stacked": {}, "refused": {}, "seen": {}}

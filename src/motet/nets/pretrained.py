@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from motet.errors import need
 from motet.nets import pretrained_folder, timm_body, transformers_body
 from motet.nets.frozen import FrozenEncoder
 from motet.nets.layers import NetError, Shape, refuse, too_few
@@ -82,10 +83,9 @@ def digest(name: str) -> str:
 
 def adapted(model: nn.Module, rank: int, alpha: int, layers: list[str]) -> nn.Module:
     """The model with LoRA adapters, which alone can be trained."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ModuleNotFoundError as e:
-        raise NetError(f"net.train=lora needs the package {e.name}.\nhint: pip install 'motet[hf]'") from e
+    need("net.train=lora", "hf", "peft", error=NetError)
+    from peft import LoraConfig, inject_adapter_in_model
+
     linear = sorted({k.rpartition(".")[2] for k, m in model.named_modules() if isinstance(m, nn.Linear)})
     if absent := [name for name in layers if name not in linear]:
         raise NetError(

@@ -12,6 +12,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from motet.errors import need
 from motet.nets.layers import NetError, Shape
 from motet.nets.pretrained_folder import folder_of
 
@@ -38,10 +39,9 @@ def timm_body(folder: str, shape: Shape) -> nn.Module:
 
 def made(name: str, folder: str, options: dict[str, Any]) -> nn.Module:
     """The architecture, with weights at random and no classifier."""
+    need("net=timm:...", "timm", "timm", error=NetError)
     try:
         import timm
-    except ModuleNotFoundError as e:
-        raise NetError(f"net=timm:... needs the package {e.name}.\nhint: pip install 'motet[timm]'") from e
     except (ImportError, OSError, RuntimeError) as e:
         raise NetError(
             f"timm cannot be imported: {e}\n"

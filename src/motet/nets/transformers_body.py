@@ -10,6 +10,7 @@ import os
 import torch
 from torch import Tensor, nn
 
+from motet.errors import need
 from motet.nets.layers import NetError, Shape
 from motet.nets.pretrained_folder import folder_of
 
@@ -25,10 +26,9 @@ def read_body(folder: str) -> nn.Module:
     """The network of a folder without its last layer."""
     path = folder_of(folder, PREFIX)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        from transformers import AutoModel
-    except ModuleNotFoundError as e:
-        raise NetError(f"net=hf:... needs the package {e.name}.\nhint: pip install 'motet[hf]'") from e
+    need("net=hf:...", "hf", "transformers", error=NetError)
+    from transformers import AutoModel
+
     try:
         return AutoModel.from_pretrained(  # type: ignore[no-any-return]
             str(path),

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from motet.errors import need
 from motet.published.limits import Limits
 from motet.published.pipe import Ended, Late, Pipe
 
@@ -29,6 +30,7 @@ class Child:
                 f"models of others run on Linux only, because they need its limits on processes; this is {sys.platform}"
                 "\nhint: use a Linux machine or container"
             )
+        need("a model of others", "stacking", "onnx", "onnxruntime")
         self.owner = os.getpid()
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "motet.published.child"],

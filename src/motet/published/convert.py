@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from motet.errors import need
 from motet.published import trees
 from motet.published.framed_models import of_arrays
 from motet.published.graph import OPSET, OPSET_ML, one_output, spread
@@ -163,6 +164,7 @@ def _version(package: str) -> str:
 
 
 def _sklearn(model: Any, features: int) -> Any:
+    need("a model of scikit-learn as ONNX", "stacking", "skl2onnx")
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType
 
@@ -177,6 +179,7 @@ def _sklearn(model: Any, features: int) -> Any:
 
 
 def _boosted(model: Any, root: str, features: int) -> Any:
+    need("a boosted model as ONNX", "stacking", "onnxmltools")
     import onnxmltools
     from onnxmltools.convert.common.data_types import FloatTensorType
 

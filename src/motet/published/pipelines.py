@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from motet.errors import need
 from motet.published.framed_models import of_arrays
 from motet.published.graph import OPSET, OPSET_ML
 from motet.published.joined_graphs import JoinedGraph
@@ -262,6 +263,7 @@ def converted_step(graph: JoinedGraph, step: Any, at: str, width: int) -> tuple[
         return at, width
     if (affine := _affine(step)) is not None:
         return _scaled(graph, at, *affine), width
+    need("a step of a pipeline as ONNX", "stacking", "skl2onnx")
     from skl2onnx import to_onnx
     from skl2onnx.common.data_types import FloatTensorType
 

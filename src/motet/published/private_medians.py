@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.errors import UsageError
+from motet.errors import need
 from motet.published.manifest import Kind
 
 _CANDIDATES = 101  # values within the bounds that a number's default may take
@@ -67,10 +67,9 @@ def _simulated(epsilon: float, rng: np.random.Generator) -> Callable[[np.ndarray
 
 def _medians(epsilon: float) -> Callable[[np.ndarray, list[float]], float]:
     """(column, candidates) -> a median that is private with `epsilon`."""
-    try:
-        import opendp.prelude as dp
-    except ImportError as e:
-        raise UsageError("private medians need OpenDP\nhint: pip install 'motet[privacy]'") from e
+    need("a private median", "privacy", "opendp")
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.symmetric_distance()
 

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from motet.errors import UsageError
+from motet.errors import UsageError, need
 from motet.published.convert import as_onnx, at_home, convert, keeps_rows, steps
 from motet.published.manifest import (
     Feature,
@@ -61,6 +61,7 @@ def publish(
     Models that contain training rows are refused unless `rows_may_leave`. Converters have faults, so the published
     model must predict the rows of `sample` as the original does (random rows without one); no row of it leaves.
     """
+    need("a published model", "stacking", "onnx", "onnxruntime")
     _check_asked(model, client, task, rows_may_leave)
     values = _values(model, sample)
     features, (onnx_model, made_with) = _with_features(model, features, task, tuple(classes), values)

@@ -46,6 +46,16 @@ class Comparison:
         return tables.comparison(self.runs)
 
     @property
+    def chosen(self) -> list[ReportedRun]:
+        """The runs of the federated method that validation rows chose, where it is better than training alone; else of
+        the method with the best validation score. By split and seed."""
+        rows = [row for row in self.table.to_dict("records") if row["role"] != "constant"]
+        better = [row for row in rows if row["best"] and row["gain_local_low"] > 0]
+        labels = [row["method"] for row in better + rows]
+        runs = sorted(self.runs, key=lambda run: (run.split, run.seed))
+        return next((of for label in labels if (of := [r for r in runs if r.label == label])), runs)
+
+    @property
     def frame(self) -> pd.DataFrame:
         """split, seed, method, label, side, client, metric, value, n: every test score in a row of its own."""
         return tables.long(self.runs)

@@ -269,4 +269,6 @@ def _module(name: str, package: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as e:
-        raise UsageError(f"{package} is not installed\nhint: pip install {package}") from e
+        ours = package in ("tensorboard", "mlflow")
+        hint = "'motet[trackers]'" if ours else package
+        raise UsageError(f"{package} is not installed\nhint: pip install {hint}") from e

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from motet.checksums import with_checksum
 from motet.client import Task
-from motet.errors import UsageError
+from motet.errors import UsageError, need
 from motet.runs.model_files import copy_model, facts_text, model_path, stored
 from motet.runs.predict import (
     in_unit,
@@ -74,13 +74,13 @@ def model_file(folder: Path, client: str) -> Path:
 
 def to_onnx(source: Path, to: Path, trust: Consent = False) -> None:
     """The network with the model's weights, and with the scaling of inputs and target built in."""
-    try:
-        import onnx
-    except ImportError as e:
-        raise RunError("ONNX needs more packages.\nhint: pip install 'motet[onnx]'") from e
+    need("a model as ONNX", "onnx", "onnx", error=RunError)
+    import onnx
+
     if raw := joined(source, trust):
         write_onnx(onnx.ModelProto.FromString(raw), read_weights(source)[0], to)
         return
+    need("a network as ONNX", "onnx", "onnxscript", error=RunError)
     net, facts = portable(source, trust)
     example = torch.zeros(2, *facts["shape"])
     batch = torch.export.Dim("batch")

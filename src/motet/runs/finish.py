@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec import convert, to_builtins
 from torch import Tensor
 
 from motet.atomic import write_atomically
@@ -30,6 +31,7 @@ from motet.runs.prediction_rows import PredictionRows
 from motet.runs.recipe import Recipe
 from motet.runs.store import METRICS
 from motet.runs.trainer import Best, Trainer
+from motet.runs.training_ranges import TrainingRanges
 from motet.runs.tree_layout import layout_of
 from motet.text import in_markdown, round_name
 from motet.vec import Vec
@@ -252,6 +254,7 @@ def facts_of(
         "absent": [c.name for c in client_data.columns if not c.here] if client_data else [],
         "shape": list(f.shape),
         "inputs": scaling(f, ruler) | filling(f, client),
+        "ranges": to_builtins(TrainingRanges.of(f, client, recipe.privacy.on)),
         "reading": f.reading,
         "target": target_unit(recipe, f),
         "examples": {"train": client_data.n, "val": len(client_data.val), "test": len(client_data.test)}
@@ -373,6 +376,8 @@ def card(f: dict[str, Any]) -> str:
     if "fill" in f["inputs"]:
         how = in_markdown(str(f["reading"].get("missing", "mean")))
         lines.append(f"- Empty cells are filled with what training rows say ({how}), under `inputs` too.")
+    if f["columns"] and "ranges" in f:
+        lines.append(convert(f["ranges"], TrainingRanges).card())
     if f["examples"]:
         e = f["examples"]
         lines.append(

@@ -11,6 +11,7 @@ Knows runs and recipes. Does not know how what it costs is measured (report/pric
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from copy import deepcopy
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from motet.data.files.array_cache import copies_of_client, home
+from motet.data.in_memory import GIVEN
 from motet.data.left_out import NoSuchClient
 from motet.errors import RunError
 from motet.runs.build import Resolved, resolve
@@ -167,6 +170,39 @@ def keep_price(done: Forgotten) -> None:
             store.set_facts(forgot=fact)
             store.event("forgot", f"played again without {done.client}")
             store.commit()
+
+
+def copies(done: Forgotten, delete: bool) -> list[str]:
+    """What else on this machine holds a client that was forgotten, in words. `delete`: decoded copies of the user's own
+    images are deleted, and decoded again if they are needed and the client is still among them."""
+    client, name = done.client, str(done.after.facts["settings"]["data"]["name"])
+    own, built_in = copies_of_client(client)
+    found = []
+    for folder in own:
+        if delete:
+            shutil.rmtree(folder)
+        found.append(f"{'deleted: ' if delete else ''}{folder}: decoded images, {client}'s among them")
+    found += [f"{folder}: a data set that is public; it has a client {client}" for folder in built_in]
+    if name.startswith(GIVEN):
+        found.append(
+            f"{home() / 'given'}: {name} as it was given, {client} included; the new run reads it too"
+        )
+    if name.startswith("hf:"):
+        found.append("the cache of the library datasets (HF_HOME): what it read, as it keeps it")
+    for database in sorted(done.before.folder.parent.glob(f"*/{FILE}")):
+        if database.parent != done.before.folder and client in held_by(database.parent, name):
+            found.append(f"{database.parent}: another run of {name} with {client}; forget it there too")
+    return found
+
+
+def held_by(folder: Path, data: str) -> list[str]:
+    """The clients of a run of these data; none where it is of others, or cannot be read."""
+    try:
+        with closing(Store(folder)) as store:
+            same = store.facts().get("data") == data
+            return [str(row[0]) for row in store.read("clients")] if same else []
+    except RunError:
+        return []
 
 
 def delete_old(folder: Path) -> list[str]:

@@ -8,12 +8,14 @@ Knows models' files and tables. Does not know runs, nor where a model came from.
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -27,10 +29,11 @@ from motet.data.table_files import FRAME, SourceTable, read
 from motet.data.table_settings import SIGNS
 from motet.data.text_codes import NewTexts
 from motet.data.tidy_cells import HowWritten, tidy
-from motet.errors import RunError
+from motet.errors import RunError, need
 from motet.runs.model_files import read_facts, read_whole, stored
 from motet.runs.recipe import OF_ANY_NET, method_class
 from motet.runs.sections import LossSettings
+from motet.runs.training_ranges import TrainingRanges
 from motet.runs.tree_layout import rebuilt
 from motet.settings import fields_of, with_objects
 from motet.trusted_code import Consent, require_trust
@@ -40,6 +43,7 @@ from motet.wire import unpack
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger("motet")
 _SLICE = 4096  # rows predicted at once
 
 
@@ -65,12 +69,13 @@ class Model:
         if (self.columns or "text" in self.reading) and not isinstance(rows, np.ndarray):
             how = HowWritten(self.sign, self.missing_values, untyped=False, likely=self.likely_sign)
             frame = tidy(rows, how).frame
-            return self.table(self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing).values())
+            named = self.rows_of(SourceTable(frame, [FRAME], [len(rows)]), missing)
+            return self.table_with_warnings(named.values(), named.notes)
         shape = (len(self.columns),) if self.columns else tuple(self.facts["shape"])
         found = np.asarray(rows)
         if found.shape[1:] != shape:
             raise DataError(f"examples have the shape {found.shape[1:]}; this model expects {shape}")
-        return self.table(found)
+        return self.table_with_warnings(found, [])
 
     def rows_of(self, table: SourceTable, missing: str) -> NewRows | NewTexts:
         """A table's rows in this model's columns, or its texts as codes."""
@@ -109,6 +114,24 @@ class Model:
         how = self.reading.get("missing", "mean") if "fill" in self.facts["inputs"] else "mean"
         words = {"median": "the training median", "most_frequent": "the most frequent value in training"}
         return words.get(how, "the training mean")
+
+    def table_with_warnings(self, rows: np.ndarray, notes: list[str]) -> pd.DataFrame:
+        """Predictions for a caller in Python, who is told in the log what to know of them."""
+        answers = self.table(rows)
+        for note in notes + self.remarks(rows, answers):
+            log.warning(note)
+        return answers
+
+    def remarks(self, rows: np.ndarray, answers: pd.DataFrame) -> list[str]:
+        """Which rows and predictions lie elsewhere than those of training; models of earlier versions cannot tell."""
+        try:
+            ranges = msgspec.convert(self.facts.get("ranges", {}), TrainingRanges)
+        except msgspec.ValidationError as e:
+            raise RunError(
+                f"what the model says of the ranges of its training rows cannot be read: {e}"
+            ) from None
+        predicted = answers["prediction"].to_numpy() if self.facts["kind"] == "numbers" else None
+        return ranges.remarks(self.columns, rows, predicted)
 
     def table(self, rows: np.ndarray) -> pd.DataFrame:
         """Predictions for rows in this model's columns."""
@@ -281,10 +304,9 @@ def session_of(path: Path, content: bytes) -> Any:
     """A session of one thread: with more, trees are added in another order, and a stack's meta-model may take another
     branch for a row that lies at a threshold."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime reports the model to its maker
-    try:
-        import onnxruntime
-    except ImportError as e:
-        raise RunError("an ONNX model needs onnxruntime.\nhint: pip install onnxruntime") from e
+    need("an ONNX model", "stacking", "onnxruntime", error=RunError)
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     try:
@@ -317,10 +339,11 @@ def predict(
     source = read(table, found.sign, found.missing_values, texts=texts, likely=found.likely_sign)
     rows = found.rows_of(source, missing)
     try:
-        answers = found.table(rows.values())
+        values = rows.values()
     except DataError as e:
         raise DataError(f"{table}: {e}") from None
     import pandas as pd
 
-    answers = pd.concat([source.rows_in_files(), answers], axis=1)
-    return answers, source.notes + rows.notes
+    answers = found.table(values)
+    notes = source.notes + rows.notes + found.remarks(values, answers)
+    return pd.concat([source.rows_in_files(), answers], axis=1), notes

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from motet.core import Tree
+from motet.vec import Vec
 
 Layout = dict[str, Any]
 
@@ -33,7 +34,8 @@ def layout_of(tree: Tree, path: tuple[str, ...] = ()) -> Layout:
 
 
 def rebuilt(layout: Layout, tensors: Mapping[str, Tensor]) -> Tree:
-    """The tree that the layout was made of; lists and tuples become tuples.
+    """The tree that the layout was made of; lists and tuples become tuples, and dicts of tensors alone become vectors:
+    a layout does not tell one from the other, and a vector is a dict too.
 
     >>> rebuilt(layout_of({"a": (1, True)}), {})
     {'a': (1, True)}
@@ -41,7 +43,8 @@ def rebuilt(layout: Layout, tensors: Mapping[str, Tensor]) -> Tree:
     if "tensor" in layout:
         return tensors[layout["tensor"]]
     if "dict" in layout:
-        return {key: rebuilt(value, tensors) for key, value in layout["dict"]}
+        parts = {key: rebuilt(value, tensors) for key, value in layout["dict"]}
+        return Vec(parts) if all(isinstance(part, Tensor) for part in parts.values()) else parts
     if "list" in layout:
         return tuple(rebuilt(value, tensors) for value in layout["list"])
     return layout["value"]

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from motet.errors import need
+
 Array = np.ndarray[Any, Any]
 Trust = Mapping[str, Mapping[str, float]]  # {client: {owner: share}}; a client's shares sum to 1
 Shares = dict[str, float]
@@ -166,6 +168,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def graph(trust: Trust) -> Any:
     """A networkx.DiGraph: an edge from client to owner with its `weight`, and `own` at each node."""
+    need("a graph of contributions", "stacking", "networkx")
     import networkx
 
     found = networkx.DiGraph()
@@ -180,9 +183,9 @@ def graph(trust: Trust) -> Any:
 def centralities(trust: Trust) -> dict[str, Shares]:
     """Contribution by several measures: in-strength weighs all clients alike, PageRank gives more weight to clients
     on which others rely; hubs rely on authorities; betweenness counts shortest paths, where trust is nearness."""
+    g = graph(trust)
     import networkx
 
-    g = graph(trust)
     far = {(i, j): 1 / w for i, j, w in g.edges(data="weight")}
     networkx.set_edge_attributes(g, far, "far")
     hubs, authorities = networkx.hits(g, max_iter=1000) if g.size() else ({}, {})

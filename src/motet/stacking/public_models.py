@@ -106,10 +106,7 @@ def _private_model(family: str, rows: StackRows, epsilon: float, seed: int | Non
             f"{family} knows two classes, and there are {len(rows.classes)}.\nhint: public=dp-network knows more"
         )
     model = _unfitted(family, rows, epsilon, seed)
-    try:
-        return model.fit(np.asarray(rows.x, np.float64 if family == "dp-boosting" else np.float32), rows.y)
-    except ImportError as e:
-        raise UsageError(f"{family} needs {e.name}\nhint: pip install 'motet[privacy]'") from e
+    return model.fit(np.asarray(rows.x, np.float64 if family == "dp-boosting" else np.float32), rows.y)
 
 
 def _unfitted(family: str, rows: StackRows, epsilon: float, seed: int | None) -> Any:

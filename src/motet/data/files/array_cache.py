@@ -13,12 +13,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
+from motet.client.code_cache import private_folder
 from motet.data.federated import DataError
 
 _FORM = 1  # version of the layout of these folders
@@ -43,9 +45,9 @@ def home() -> Path:
 
 
 def writable(folder: Path) -> Path:
-    """The folder, made if it is not there; refuses one that cannot be written."""
+    """The folder, for this user alone, made if it is not there; refuses one that cannot be written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         if not os.access(folder, os.W_OK):
             raise PermissionError("no permission to write there")
     except OSError as e:
@@ -62,6 +64,10 @@ def _unwritable(folder: Path, e: OSError) -> DataError:
 def keep(name: str, key: str, decode: Callable[[], dict[str, np.ndarray]]) -> Arrays:
     """The arrays of this key; decoded now, by one process at a time, if they are not in the cache or damaged."""
     base = home() / "decoded"
+    with suppress(
+        OSError
+    ):  # it may be another user's, to be read; one of an earlier motet was open to everybody
+        private_folder(base)
     folder = base / f"{name}-{key}"
     if (found := opened(folder)) is not None:
         return found
@@ -97,6 +103,14 @@ def opened(folder: Path) -> Arrays | None:
         return None
 
 
+def copies_of_client(client: str) -> tuple[list[Path], list[Path]]:
+    """Decoded copies that name a client of theirs so: of a user's own images, and of built-in data sets."""
+    folders = [p.parent for p in sorted((home() / "decoded").glob("*/names.npy"))]
+    found = [f for f in folders if (arrays := opened(f)) and client in arrays["names"]]
+    own = [p for p in found if p.name.startswith(("folder_", "hf_", "flamby-"))]
+    return own, [p for p in found if p not in own]
+
+
 def files_of(folder: Path) -> list[tuple[str, int, int]]:
     """Name, size and time of every file in a folder and its subfolders, in order; keys are made of these."""
     found = []
@@ -118,7 +132,7 @@ def key(words: Iterable[Any]) -> str:
 def _write(folder: Path, found: dict[str, np.ndarray]) -> None:
     """Write all arrays; the folder gets its name when they are complete."""
     rest = folder.parent / f".{folder.name}.{os.getpid()}.tmp"
-    rest.mkdir()
+    rest.mkdir(mode=0o700)
     try:
         facts = {name: _save(rest / f"{name}.npy", array) for name, array in found.items()}
         joined = "".join(f"{name}={facts[name]['sha256']};" for name in sorted(facts))

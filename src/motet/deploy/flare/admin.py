@@ -17,6 +17,7 @@ from typing import Any
 from motet.deploy.flare.credentials import Unreachable as Unreachable
 from motet.deploy.flare.credentials import check_kit, check_server
 from motet.deploy.flare.kits import OWNER, Kit
+from motet.errors import need
 
 _LOGIN = 10.0  # seconds to log in
 _TIDYING = 60.0  # seconds that FLARE may take to end a job whose work is done
@@ -34,6 +35,7 @@ class AdminSession:
             check_server(kit)
         except Unreachable as e:
             raise Unreachable(f"{e}\nhint: motet federation serve {kit.folder}") from e
+        need("the server of a federation", "flare", "nvflare")
         logging.getLogger("nvflare").setLevel(logging.CRITICAL)
         logging.getLogger().setLevel(logging.ERROR)
         with reaching(kit):

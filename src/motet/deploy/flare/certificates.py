@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from motet.deploy.flare.kits import FederationError
+from motet.errors import need
 
 SERVERS = "server"  # organisation of the server and of who starts runs
 BITS, ROOT_BITS = (
@@ -172,6 +173,7 @@ def _made(
     subject: Subject, issuer: str, signing: rsa.RSAPrivateKey, key: rsa.RSAPublicKey,
     first: datetime, last: datetime, ca: bool = False,
 ) -> x509.Certificate:  # fmt: skip
+    need("a certificate of a federation", "flare", "nvflare")
     from nvflare.lighter.utils import Identity, generate_cert
 
     who = Identity(subject.name, subject.org or None, subject.role or None)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from motet.atomic import write_atomically
-from motet.errors import MotetError
+from motet.errors import MotetError, need
 
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
@@ -137,6 +137,7 @@ def check_host(host: str, names: Sequence[str], port: int = 1) -> None:
 @contextlib.contextmanager
 def empty_kits(name: str, host: str, port: int, sites: Sequence[str]) -> Iterator[dict[str, Path]]:
     """Folders as FLARE makes them for a server and sites, by party, without any key; gone after the block."""
+    need("a kit of a federation", "flare", "nvflare")
     from nvflare.lighter.impl.static_file import StaticFileBuilder
     from nvflare.lighter.impl.workspace import WorkspaceBuilder
     from nvflare.lighter.provision import prepare_project

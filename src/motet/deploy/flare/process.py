@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from motet.deploy.flare.credentials import Unreachable, check_kit, check_server
 from motet.deploy.flare.kits import Kit, make_private, write_rules
+from motet.errors import need
 
 
 def command(kit: Kit) -> list[str]:
@@ -33,6 +34,7 @@ def command(kit: Kit) -> list[str]:
 
 def check_before(kit: Kit, say: Callable[[str], None]) -> None:
     """Raises at once what FLARE would not say: certificates that are not good, a server that does not take us."""
+    need("a party of a federation", "flare", "nvflare", "Crypto")
     for line in check_kit(kit):
         say(line)
     if kit.is_server:

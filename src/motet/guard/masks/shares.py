@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from motet.errors import UsageError
+from motet.errors import need
 
 SEED = 16  # bytes
 
@@ -25,10 +25,7 @@ def combined(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def _shamir() -> Any:
-    try:
-        from Crypto.Protocol.SecretSharing import Shamir
-    except ImportError as e:
-        raise UsageError(
-            "masked sums need PyCryptodome, which is not installed\nhint: pip install 'motet[masks]'"
-        ) from e
+    need("a masked sum", "masks", "Crypto")
+    from Crypto.Protocol.SecretSharing import Shamir
+
     return Shamir

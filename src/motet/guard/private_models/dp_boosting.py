@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from motet.errors import need
 from motet.published.graph import assemble, two_classes
 from motet.published.manifest import Privacy
 from motet.published.trees import EnsembleTree, ensemble
@@ -86,6 +87,7 @@ class DPBoostingClassifier(ClassifierMixin, _Boosting):
     target: tuple[float, float] = field(default=(0.0, 1.0), init=False)  # classes have no bounds
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingClassifier:
+        need("private boosting", "privacy", "interpret")
         from interpret.privacy import DPExplainableBoostingClassifier
 
         if (many := len(np.unique(y))) != 2:
@@ -114,6 +116,7 @@ class DPBoostingRegressor(RegressorMixin, _Boosting):
     """Numbers; `target` are public bounds of what is predicted."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> DPBoostingRegressor:
+        need("private boosting", "privacy", "interpret")
         from interpret.privacy import DPExplainableBoostingRegressor
 
         low, high = self.target

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from motet.errors import UsageError
+from motet.errors import UsageError, need
 from motet.published.manifest import Privacy
 
 _DEGREE = 8192  # of the polynomials
@@ -43,10 +43,9 @@ Message = dict[str, Any]  # plain data for the wire: bytes, numbers and lists of
 
 
 def _tenseal() -> Any:
-    try:
-        import tenseal
-    except ImportError as e:
-        raise UsageError("asking under encryption needs TenSEAL\nhint: pip install 'motet[privacy]'") from e
+    need("asking under encryption", "privacy", "tenseal")
+    import tenseal
+
     return tenseal
 
 

@@ -1,0 +1,147 @@
+"""Between which values the training rows of a saved model lie, and which new rows and predictions lie elsewhere.
+
+A model's file keeps two quantiles of each numeric column and of the outcome, never the smallest and largest cell:
+these are single people's. Beyond each quantile lie a hundredth of the rows and at least five; of fewer than 40 rows
+none are kept. A client's own model has those of its own rows alone, and the global model those of all clients' rows
+where they are in one place. Where training is private there are none: no budget counts them.
+Knows rows and quantiles. Does not know files or networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+from scipy import special
+
+from motet.client.population import some_of
+from motet.data.federated import FederatedData
+from motet.text import in_markdown
+
+_SHARE = 0.01  # of the rows lies beyond each quantile,
+_BEYOND = 5  # and at least so many rows
+_LEAST = 8 * _BEYOND  # of fewer rows, quantiles lie too far inside to say anything of a single value
+_CHANCE = 1e-4  # more rows beyond a quantile are mentioned if so many come by chance this rarely
+_SLACK = 1e-4  # of a range: cells of training rows were rounded when they were standardised
+_LISTED = 10  # notes of columns that are given one by one
+
+
+class QuantileRange(msgspec.Struct, array_like=True):
+    """Two quantiles of so many rows."""
+
+    low: float
+    high: float
+    rows: int
+
+    @property
+    def share(self) -> float:
+        return max(_SHARE, _BEYOND / max(self.rows, 1))
+
+    @property
+    def far(self) -> float:
+        """How far beyond an end is far outside: the width of the range, where it leaves out a hundredth at each end.
+        Narrower ones are taken for the middle of a bell curve.
+
+        >>> QuantileRange(0.0, 10.0, 500).far, round(QuantileRange(0.0, 10.0, 40).far, 1)
+        (10.0, 25.3)
+        """
+        widths = float(special.ndtri(_SHARE) / special.ndtri(self.share))
+        return (self.high - self.low) * (3 * widths - 1) / 2
+
+    def __str__(self) -> str:
+        return f"{in_words(self.low)} to {in_words(self.high)}"
+
+
+class TrainingRanges(msgspec.Struct, omit_defaults=True):
+    """What a model's file says of its training rows."""
+
+    columns: dict[str, QuantileRange] = {}
+    outcome: QuantileRange | None = None
+    none: str = ""  # why there are none
+
+    @classmethod
+    def of(cls, f: FederatedData, client: str, private: bool) -> TrainingRanges:
+        """Of a client's training rows, or of all clients' for the global model, whose client is ""."""
+        if private:
+            return cls(none="no privacy budget counts them")
+        if not f.columns and f.kind != "numbers":
+            return cls(none="it takes no columns of numbers, and predicts no number")
+        if not f.clients_data:
+            return cls(none="training rows are with the clients")
+        some = {client: f.clients_data[client]} if client else dict(some_of(f.clients_data))
+        if (rows := sum(d.n for d in some.values())) < _LEAST:
+            return cls(none=f"quantiles of {rows} training rows show single ones")
+        found = cls()
+        tables = {c: d.train.take().x.double().numpy() for c, d in some.items()} if f.columns else {}
+        for j, column in enumerate(f.columns):
+            parts = [np.zeros(0)]
+            for c, d in some.items():
+                if column.kind == "number" and (not d.columns or d.columns[j].here):
+                    ruler, x = f.rulers.get(c), tables[c][:, j]
+                    parts.append(x * ruler.spread[j] + ruler.middle[j] if ruler else x)
+            if own := quantiles(np.concatenate(parts)):
+                found.columns[column.name] = own
+        if f.kind == "numbers":
+            y = np.concatenate([d.train.y.double().numpy() for d in some.values()])
+            found.outcome = quantiles(y * f.scale + f.offset)
+        return found
+
+    def remarks(self, columns: list[str], rows: np.ndarray, predicted: np.ndarray | None) -> list[str]:
+        """What a person should know of rows, in a model's columns, and of the numbers predicted for them."""
+        known = [(j, name) for j, name in enumerate(columns) if name in self.columns]
+        found = [line for j, name in known for line in outside(name, self.columns[name], rows[:, j])]
+        if len(found) > _LISTED:
+            found[_LISTED:] = [f"{len(found) - _LISTED} more such notes on columns"]
+        if predicted is None or (r := self.outcome) is None:
+            return found
+        distance = np.maximum(r.low - predicted, predicted - r.high)
+        if many := int((distance > r.far).sum()):
+            furthest = in_words(predicted[distance.argmax()])
+            said = f"{many} of {len(predicted)} predictions lie far outside of the outcomes of training ({r})"
+            found.append(f"{said}; the furthest is {furthest}")
+        return found
+
+    def card(self) -> str:
+        """The line of a model's card."""
+        if self.none:
+            return f"- The ranges of its training rows are not in the file: {self.none}."
+        parts = [f"{in_markdown(name)} {r}" for name, r in self.columns.items()]
+        parts += [f"the outcome {self.outcome}"] if self.outcome else []
+        return f"- Most of its training rows lie between (quantiles, under `ranges`): {'; '.join(parts)}."
+
+
+def quantiles(values: np.ndarray) -> QuantileRange | None:
+    """None of a few values, or of values that do not differ."""
+    if len(values) < _LEAST:
+        return None
+    share = max(_SHARE, _BEYOND / len(values))
+    low, high = map(float, np.quantile(values, [share, 1 - share]))
+    return QuantileRange(low, high, len(values)) if low < high else None
+
+
+def outside(name: str, r: QuantileRange, values: np.ndarray) -> Iterator[str]:
+    """A note for each side on which values lie far away, or more of them than chance puts there."""
+    values = values[~np.isnan(values)]
+    low = ("below", r.share, r.low, "smallest", r.low - values)
+    high = ("above", 1 - r.share, r.high, "largest", values - r.high)
+    # the quantile is of finitely many rows itself: how many new rows lie beyond it is beta-binomial
+    beyond, within = r.rows * r.share + 1, r.rows * (1 - r.share) + 1
+    for where, share, bound, furthest, distance in (low, high):
+        if not (many := int((distance > _SLACK * (r.high - r.low)).sum())):
+            continue
+        k, n = np.arange(many, len(values) + 1), len(values)
+        logs = special.betaln(k + beyond, n - k + within) - special.betaln(1 + k, 1 + n - k)
+        by_chance = np.exp(logs - special.betaln(beyond, within) - np.log1p(n)).sum()
+        if distance.max() > r.far or by_chance < _CHANCE:
+            quantile = f"the {100 * share:.3g} % quantile of training ({in_words(bound)})"
+            value = in_words(values[distance.argmax()])
+            yield f"column {name!r}: {many} of {n} rows lie {where} {quantile}; the {furthest} is {value}"
+
+
+def in_words(value: float) -> str:
+    """
+    >>> in_words(78.96), in_words(5000.0), in_words(0.00123456)
+    ('78.96', '5,000', '0.001235')
+    """
+    return f"{value:,.4g}"
