@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
 from motet.report.terminal import plain
 from motet.report.unscored import remark, scored, unscored, with_unscored
+from motet.settings import AUTO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,7 @@ NOTHING = float("nan")
 ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "constant"}
 CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
 NUMBERS = ("rmse", "mae", "r2")
+_ALIKE = 1.25  # learning rates whose ratio is smaller train alike
 SIGNIFICANT = 0.05  # p below which two methods are called different
 
 
@@ -294,7 +296,35 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
         found.append("No seed was run by every method: part of the differences is between seeds.")
     elif any(some != keys[0] for some in keys):
         found.append("Not every method has every seed: methods are compared on the seeds that both have.")
-    return found + remark(runs) + _notes(runs)
+    return found + _unlike_rates(runs) + remark(runs) + _notes(runs)
+
+
+def _unlike_rates(runs: Sequence[ReportedRun]) -> list[str]:
+    """Learning rates that were left open and chosen unlike each other, of runs on the same split and seed: rows then
+    differ in more than their settings say."""
+    chosen: dict[str, dict[str, float]] = {}  # rate: {row: value}
+    for run in (r for r in runs if (r.split, r.seed) == (runs[0].split, runs[0].seed)):
+        asked, method = ((run.facts.get(k) or {}).get("method", {}) for k in ("asked", "settings"))
+        for name in (k for k, v in asked.items() if v == AUTO and isinstance(method.get(k), float)):
+            chosen.setdefault(name, {})[run.label] = method[name]
+    unlike = {k: v for k, v in chosen.items() if max(v.values()) > _ALIKE * min(v.values())}
+    if not unlike:
+        return []
+    ends = {k: [choose(v, key=v.__getitem__) for choose in (max, min)] for k, v in unlike.items()}
+    said = [
+        f"{k} {' to '.join(f'{v[row]:g} ({_in_grid(row, v)})' for row in ends[k])}" for k, v in unlike.items()
+    ]
+    words = " ".join(f"method.{k}={min(v.values()):g}" for k, v in unlike.items())
+    holds = "holds" if len(unlike) == 1 else "hold"
+    return [
+        f"Learning rates that motet chose differ between rows: {', '.join(said)}. {words} {holds} them equal."
+    ]
+
+
+def _in_grid(label: str, labels: Iterable[str]) -> str:
+    """What is in the brackets of a row's label, where all rows are of one method; else the label."""
+    name, bracket, rest = label.partition(" (")
+    return rest.removesuffix(")") if bracket and all(one.startswith(f"{name} (") for one in labels) else label
 
 
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:
