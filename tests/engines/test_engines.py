@@ -335,3 +335,43 @@ def test_threads_give_warning_filters_back(task: Task, clients_data: dict[str, C
     engine.begin(method, turn(engine))
     assert before and len(engine.ask(collect(method.clear, engine.clients))) == len(clients_data)
     assert list(warnings.filters) == before
+
+
+# ---- a batch that is larger than any client ----
+
+
+class Widths(FedAvg):
+    """Writes down how many rows its steps have, padding included."""
+
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        return self.descend(self.seen, w, data), keep
+
+    train = verb(train)
+
+    def seen(self, u: Vec, batch: Batch) -> torch.Tensor:
+        WIDTHS.append(len(batch))
+        return self.task.loss(u, batch)
+
+
+WIDTHS: list[int] = []
+
+
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 3}], ids=str)
+@pytest.mark.parametrize(
+    "engine",
+    [Loop, Threads, Vmap, partial(Vmap, chunk=5), partial(Vmap, compiled=True)],
+    ids=["loop", "threads", "vmap", "vmap in chunks", "compiled"],
+)
+def test_a_batch_of_all_rows_is_no_larger_than_the_largest_client_needs(
+    task: Task, clients_data: dict[str, ClientData], engine: Any, length: dict[str, int]
+) -> None:
+    largest = max(c.n for c in clients_data.values())
+    WIDTHS.clear()
+    whole = trained(engine(clients_data), Widths(task, batch=100_000, **length))
+    assert WIDTHS and max(WIDTHS) < 2 * max(largest, 16)  # as laid out: in powers of two
+    exact = trained(engine(clients_data), Widths(task, batch=largest, **length))
+    assert float((whole - exact).sq()) < 1e-10
+
+
+def trained(engine: Any, method: FedAvg) -> Any:
+    return play(engine, method, start(engine, method, turn(engine, -1)), turn(engine))

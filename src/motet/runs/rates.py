@@ -34,6 +34,7 @@ _BATCHES = 4  # batches of each of them
 _STEPS = 8  # of most clients in a round
 _MOST_EPOCHS = 10
 _MOST_MEASURED = 1000  # curvatures that are remembered
+_MADE = 4096  # rows that are made up at most; more of them have the same curvature
 _FEW = 4  # clients, one batch each, where a network is slow
 
 _measured: dict[str, float] = {}  # largest curvatures, by a hash of all that they depend on
@@ -156,6 +157,7 @@ def evenly(things: Sequence[Any], most: int) -> Sequence[Any]:
 
 def made_rows(federated: FederatedData, size: int) -> Batch:
     """Rows of equal columns, from the quantiles of the normal distribution, or codes of words; classes in turn."""
+    size = min(size, _MADE)
     share = (torch.arange(size) + 0.5) / size
     z = torch.special.ndtri(share)
     x = z.reshape(-1, *(1 for _ in federated.shape)).expand(size, *federated.shape)
