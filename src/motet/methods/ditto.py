@@ -25,9 +25,7 @@ class Ditto(FedAvg):
 
     strength = "lam"
     lam: PullAtHome = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
-    home_share: ShareAtHome = (
-        1.0  # share of lr for the personal model; auto = 1, or safe with lam if lr is auto
-    )
+    home_share: ShareAtHome = 1.0  # share of lr for the personal model; auto: safe with lam, 1 if lr is given
 
     def private_steps(self, n: int) -> int:
         return 2 * super().private_steps(n)  # of both models
