@@ -43,6 +43,26 @@ def test_auto_picks_by_the_network_and_says_why(task: Task, clients_data: dict[s
     assert choose("auto", task, one, steps=lambda _: 10).name == "loop"
 
 
+@pytest.mark.parametrize("name", ["auto", "ray"])
+def test_wide_dense_networks_run_one_client_per_thread(
+    clients_data: dict[str, ClientData], name: str
+) -> None:
+    def chosen(hidden: int) -> tuple[str, str]:
+        net = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Linear(hidden, 3))
+        found = choose(name, Task(net, "classes", 3), clients_data, steps=lambda _: 10)
+        return found.inner or found.name, found.why
+
+    assert chosen(256)[0] == "vmap"
+    engine, why = chosen(512)
+    assert engine == "threads" and "a dense network of 267,779 weights" in why
+    assert choose("vmap", wide_task(), clients_data, steps=lambda _: 10).name == "vmap"  # as asked for
+    assert choose("auto", wide_task(), {"c00": clients_data["c00"]}, steps=lambda _: 10).name == "loop"
+
+
+def wide_task() -> Task:
+    return Task(nn.Sequential(nn.Linear(6, 40_000), nn.Linear(40_000, 3)), "classes", 3)
+
+
 def test_methods_of_ordinary_python_run_on_threads(task: Task, clients_data: dict[str, ClientData]) -> None:
     from motet.methods.fedavg import FedAvg
     from motet.methods.stacking import Stacking
