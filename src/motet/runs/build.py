@@ -337,6 +337,16 @@ def cohort_size(asked: float, clients: int) -> int:
     return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
 
 
+def cohort_remarks(found: Resolved) -> list[str]:
+    """That a round has fewer clients than the recipe asks for, because there are no more."""
+    asked, there = found.recipe.train.cohort, len(found.training.clients_data)
+    if found.pooled or asked <= max(there, 1):
+        return []
+    return [
+        f"all {there:,} clients train in every round: train.cohort is {asked:,.0f}, and there are no more"
+    ]
+
+
 def cohort_of(recipe: Recipe, clients: Who, number: int) -> Sequence[Client]:
     """Who takes part in a round."""
     everyone, share = names_of(clients), recipe.train.cohort
