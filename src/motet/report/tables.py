@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -307,24 +307,20 @@ def _unlike_rates(runs: Sequence[ReportedRun]) -> list[str]:
         asked, method = ((run.facts.get(k) or {}).get("method", {}) for k in ("asked", "settings"))
         for name in (k for k, v in asked.items() if v == AUTO and isinstance(method.get(k), float)):
             chosen.setdefault(name, {})[run.label] = method[name]
-    unlike = {k: v for k, v in chosen.items() if max(v.values()) > _ALIKE * min(v.values())}
-    if not unlike:
-        return []
-    ends = {k: [choose(v, key=v.__getitem__) for choose in (max, min)] for k, v in unlike.items()}
-    said = [
-        f"{k} {' to '.join(f'{v[row]:g} ({_in_grid(row, v)})' for row in ends[k])}" for k, v in unlike.items()
-    ]
-    words = " ".join(f"method.{k}={min(v.values()):g}" for k, v in unlike.items())
-    holds = "holds" if len(unlike) == 1 else "hold"
-    return [
-        f"Learning rates that motet chose differ between rows: {', '.join(said)}. {words} {holds} them equal."
-    ]
-
-
-def _in_grid(label: str, labels: Iterable[str]) -> str:
-    """What is in the brackets of a row's label, where all rows are of one method; else the label."""
-    name, bracket, rest = label.partition(" (")
-    return rest.removesuffix(")") if bracket and all(one.startswith(f"{name} (") for one in labels) else label
+    said, words = [], []
+    for name, values in chosen.items():
+        least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+        if values[most] <= _ALIKE * values[least]:
+            continue
+        # where all rows are of one method, what is in the brackets of their labels says enough
+        parts = {row: row.partition(" (") for row in values}
+        short = len({p[0] for p in parts.values()}) == 1 and all(p[1] for p in parts.values())
+        ends = {row: parts[row][2].removesuffix(")") if short else row for row in (most, least)}
+        said.append(f"{name} {' to '.join(f'{values[row]:g} ({end})' for row, end in ends.items())}")
+        words.append(f"method.{name}={values[least]:g}")
+    holds = "holds" if len(words) == 1 else "hold"
+    text = f"differ between rows: {', '.join(said)}. {' '.join(words)} {holds} them equal."
+    return [f"Learning rates that motet chose {text}"] if said else []
 
 
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:

@@ -23,7 +23,7 @@ from motet.client import ClientData, Task, seed_of
 from motet.client.data import hashes
 from motet.client.population import MANY, names_of, rows_of
 from motet.client.visit import single_threaded
-from motet.core import Client, Method, NoReply
+from motet.core import AT_HOME, Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
@@ -47,7 +47,7 @@ from motet.runs.example_privacy import (
 )
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.method_asks import check_guards
-from motet.runs.rates import epochs_for, open_epochs, open_rates, rates_for, shares_at_home
+from motet.runs.rates import epochs_for, open_epochs, open_rates, rates_for, typed
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GUARDS_AT_SITES, OF_LEDGER, GuardSettings
 from motet.settings import AUTO, fields_of, with_objects
@@ -296,7 +296,7 @@ def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
     settings |= found.filled(settings)
     recipe = replace(recipe, settings=recipe.settings | {"method": settings})
     rates, epochs = open_rates(found, settings), open_epochs(found, settings)
-    at_home = shares_at_home(found)
+    at_home = [k for k, args in typed(found, float).items() if AT_HOME in args and AUTO in args]
     left_open = {*rates, *epochs, *(k for k in at_home if settings.get(k) == AUTO)}
     if not left_open:
         return recipe
@@ -335,16 +335,6 @@ def check_guard(recipe: Recipe, clients_data: Mapping[Client, ClientData]) -> No
 def cohort_size(asked: float, clients: int) -> int:
     """A share of the clients up to 1, or a number of them."""
     return max(1, round(asked * clients)) if asked <= 1 else min(int(asked), clients)
-
-
-def cohort_remarks(found: Resolved) -> list[str]:
-    """That a round has fewer clients than the recipe asks for, because there are no more."""
-    asked, there = found.recipe.train.cohort, len(found.training.clients_data)
-    if found.pooled or asked <= max(there, 1):
-        return []
-    return [
-        f"all {there:,} clients train in every round: train.cohort is {asked:,.0f}, and there are no more"
-    ]
 
 
 def cohort_of(recipe: Recipe, clients: Who, number: int) -> Sequence[Client]:

@@ -51,17 +51,6 @@ def open_epochs(method: type[Method], settings: dict[str, Any]) -> list[str]:
     return [k for k in typed(method, int) if settings.get(k) == AUTO]
 
 
-def shares_at_home(method: type[Method]) -> list[str]:
-    """The settings that are shares of a rate at home."""
-    return [k for k, args in typed(method, float).items() if AT_HOME in args and AUTO in args]
-
-
-def pull_at_home(method: Method) -> float:
-    """The curvature that pulls add which act at home only."""
-    known = typed(type(method), float).items()
-    return sum(float(getattr(method, k)) for k, args in known if AT_HOME in args and AUTO not in args)
-
-
 def typed(method: type[Method], kind: type) -> dict[str, tuple[Any, ...]]:
     """The settings of an annotated type, with what it says."""
     hints = {k: get_args(v) for k, v in get_type_hints(method, include_extras=True).items()}
@@ -86,7 +75,8 @@ def rates_for(method: Method, task: Task, federated: FederatedData) -> tuple[flo
     the pulls that act at home."""
     size = int(getattr(method, "batch", 16))
     rows = list(batches(federated, size, task)) if federated.clients_data else [made_rows(federated, size)]
-    penalty, pull = float(getattr(method, "penalty", float)()), pull_at_home(method)
+    known, penalty = typed(type(method), float).items(), float(getattr(method, "penalty", float)())
+    pull = sum(float(getattr(method, k)) for k, args in known if AT_HOME in args and AUTO not in args)
     if getattr(method, "optimiser", "sgd") == "sgd":
         most = known_curvature(task, rows)
         return rate_on(most, penalty), rate_on(most, penalty + pull)

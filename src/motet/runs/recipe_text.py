@@ -96,15 +96,11 @@ def check_given_once(words: Iterable[str]) -> None:
         key = word.partition("=")[0].strip()
         name = f"{key}.name" if key in _NAMED else key
         before = given.setdefault(name, word)
-        if _value(before) != _value(word):
+        values = [parse_word(f"v={w.partition('=')[2]}") for w in (before, word)]
+        if values[0] != values[1]:
             wrong.append(f"{name} is given twice: {before} and {word}\nhint: leave one of them out")
     if wrong:
         raise RecipeError("\n".join(wrong))
-
-
-def _value(word: str) -> Any:
-    """What a word says, whatever it says it of."""
-    return parse_word(f"v={word.partition('=')[2]}")["v"]
 
 
 def merge(into: Settings, extra: Mapping[str, Any]) -> None:

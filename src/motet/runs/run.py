@@ -28,7 +28,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.guard.masks.refused import MaskRefused
 from motet.runs.budget_ledger import charge
-from motet.runs.build import Resolved, Who, attackers_of, cohort_remarks, resolve, scored_of
+from motet.runs.build import Resolved, Who, attackers_of, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.client_columns import client_rows
 from motet.runs.cluster import on_cluster
@@ -298,8 +298,13 @@ def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> No
 def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
     trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
-    copied = copied_rows.remarks(trainer.federated)
-    store.set_facts(remarks=[*trainer.method.remarks(), *cohort_remarks(resolved), *copied])
+    remarks = [*trainer.method.remarks(), *copied_rows.remarks(trainer.federated)]
+    cohort, there = resolved.recipe.train.cohort, len(resolved.training.clients_data)
+    if cohort > max(there, 1) and not resolved.pooled:
+        remarks.append(
+            f"all {there:,} clients train in every round: train.cohort is {cohort:,.0f}, and there are no more"
+        )
+    store.set_facts(remarks=remarks)
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)
