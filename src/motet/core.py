@@ -37,6 +37,11 @@ Share = Annotated[float, "0 to 1"]
 Rate = Annotated[float, "> 0", "auto"]
 TenthRate = Annotated[float, "> 0", "auto", 0.1]
 Epochs = Annotated[int, ">= 1", "auto"]
+# Of a training whose result stays with the client: the curvature of a pull that acts only there, and the share of the
+# rate that is taken there. Open, the share is 1, or where rates are open too, what is safe with the pull.
+AT_HOME = "at home"
+PullAtHome = Annotated[float, ">= 0", AT_HOME]
+ShareAtHome = Annotated[float, "above 0, up to 1", "auto", AT_HOME]
 NOT_A_SETTING = {"setting": False}  # metadata of a field that no recipe can set
 
 

@@ -16,6 +16,7 @@ from motet.client import ClientData, Task, descent
 from motet.engines import device_names
 from motet.engines.choose import choose
 from motet.engines.device_names import device_named
+from motet.engines.memory_needs import step_bytes
 from motet.errors import RunError, UsageError
 from motet.methods.fedavg import FedAvg
 from motet.methods.stacking import Stacking
@@ -45,6 +46,13 @@ def test_a_run_on_a_device_that_is_not_there_leaves_nothing(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="finds no such device here"):
         run(read(None, [*WORDS, "engine.device=cuda"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_takes_no_more_memory_than_the_largest_client(task: Task, clients_data: Clients) -> None:
+    largest = max(c.n for c in clients_data.values())
+    batches = (1, largest, 10**6)  # the first call copies the network
+    needs = [step_bytes(task, clients_data, batch) for batch in batches]
+    assert needs[1] == needs[2]
 
 
 def test_auto_is_the_cpu_where_there_is_nothing_else(task: Task, clients_data: Clients) -> None:

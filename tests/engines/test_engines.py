@@ -43,6 +43,26 @@ def test_auto_picks_by_the_network_and_says_why(task: Task, clients_data: dict[s
     assert choose("auto", task, one, steps=lambda _: 10).name == "loop"
 
 
+@pytest.mark.parametrize("name", ["auto", "ray"])
+def test_wide_dense_networks_run_one_client_per_thread(
+    clients_data: dict[str, ClientData], name: str
+) -> None:
+    def chosen(hidden: int) -> tuple[str, str]:
+        net = nn.Sequential(nn.Linear(6, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.Linear(hidden, 3))
+        found = choose(name, Task(net, "classes", 3), clients_data, steps=lambda _: 10)
+        return found.inner or found.name, found.why
+
+    assert chosen(256)[0] == "vmap"
+    engine, why = chosen(512)
+    assert engine == "threads" and "a dense network of 267,779 weights" in why
+    assert choose("vmap", wide_task(), clients_data, steps=lambda _: 10).name == "vmap"  # as asked for
+    assert choose("auto", wide_task(), {"c00": clients_data["c00"]}, steps=lambda _: 10).name == "loop"
+
+
+def wide_task() -> Task:
+    return Task(nn.Sequential(nn.Linear(6, 40_000), nn.Linear(40_000, 3)), "classes", 3)
+
+
 def test_methods_of_ordinary_python_run_on_threads(task: Task, clients_data: dict[str, ClientData]) -> None:
     from motet.methods.fedavg import FedAvg
     from motet.methods.stacking import Stacking
@@ -335,3 +355,43 @@ def test_threads_give_warning_filters_back(task: Task, clients_data: dict[str, C
     engine.begin(method, turn(engine))
     assert before and len(engine.ask(collect(method.clear, engine.clients))) == len(clients_data)
     assert list(warnings.filters) == before
+
+
+# ---- a batch that is larger than any client ----
+
+
+class Widths(FedAvg):
+    """Writes down how many rows its steps have, padding included."""
+
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        return self.descend(self.seen, w, data), keep
+
+    train = verb(train)
+
+    def seen(self, u: Vec, batch: Batch) -> torch.Tensor:
+        WIDTHS.append(len(batch))
+        return self.task.loss(u, batch)
+
+
+WIDTHS: list[int] = []
+
+
+@pytest.mark.parametrize("length", [{"epochs": 2}, {"steps": 3}], ids=str)
+@pytest.mark.parametrize(
+    "engine",
+    [Loop, Threads, Vmap, partial(Vmap, chunk=5), partial(Vmap, compiled=True)],
+    ids=["loop", "threads", "vmap", "vmap in chunks", "compiled"],
+)
+def test_a_batch_of_all_rows_is_no_larger_than_the_largest_client_needs(
+    task: Task, clients_data: dict[str, ClientData], engine: Any, length: dict[str, int]
+) -> None:
+    largest = max(c.n for c in clients_data.values())
+    WIDTHS.clear()
+    whole = trained(engine(clients_data), Widths(task, batch=100_000, **length))
+    assert WIDTHS and max(WIDTHS) < 2 * max(largest, 16)  # as laid out: in powers of two
+    exact = trained(engine(clients_data), Widths(task, batch=largest, **length))
+    assert float((whole - exact).sq()) < 1e-10
+
+
+def trained(engine: Any, method: FedAvg) -> Any:
+    return play(engine, method, start(engine, method, turn(engine, -1)), turn(engine))

@@ -162,6 +162,29 @@ def test_a_seed_that_a_method_lacks_is_not_compared(make):
     assert any("Not every method has every seed" in w for w in comparison(runs).attrs["warnings"])
 
 
+def grid_of_lam(make, rates, **typed):
+    """A run for each lam, with the rate that was chosen for it."""
+    folders = []
+    for lam, lr in rates.items():
+        asked = {"method": {"name": "near", "lam": lam, "lr": "auto"} | typed}
+        chosen = {"method": asked["method"] | {"lr": lr}}
+        folders.append(make("near", {"a": 0.5}, folder=f"lam-{lam}", asked=asked, settings=chosen))
+    return comparison(read(folders)).attrs["warnings"]
+
+
+def test_rates_that_were_chosen_and_differ_between_rows_are_said_in_a_line(make):
+    said = grid_of_lam(make, {0: 0.31, 1: 0.24, 100: 0.0097})
+    assert said == [
+        "Learning rates that motet chose differ between rows: lr 0.31 (lam=0) to 0.0097 (lam=100). "
+        "method.lr=0.0097 holds them equal."
+    ]
+
+
+def test_rates_that_were_given_or_hardly_differ_need_no_line(make):
+    assert not grid_of_lam(make, {0: 0.31, 0.3: 0.29})
+    assert not grid_of_lam(make, {1: 0.31, 2: 0.01}, lr=0.1)
+
+
 # ---- clients, rounds, words ----
 
 

@@ -33,6 +33,39 @@ def test_words_override_the_file(tmp_path: Path) -> None:
     assert (r["data"]["name"], r.train.rounds) == ("wine", 7)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["train.rounds=2", "train.rounds=3"],
+            "train.rounds is given twice: train.rounds=2 and train.rounds=3",
+        ),
+        (["data=digits", "data=wine"], "data.name is given twice: data=digits and data=wine"),
+        (["data=digits", "data.name=wine"], "data.name is given twice: data=digits and data.name=wine"),
+        (["method.agent.tau=0.1", "method.agent.tau=.2"], "method.agent.tau is given twice"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("command", ["run", "compare", "recipe", "reproduce school/private"])
+def test_a_setting_that_is_given_twice_on_a_command_line_is_refused(
+    command: str,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*command.split(), *words]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown and "hint: leave one of them out" in shown
+
+
+def test_the_same_value_may_be_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["recipe", "data=wine", "data.name=wine", "method.lr=.1", "method.lr=0.1"])
+    assert "lr = 0.1" in capsys.readouterr().out
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(RecipeError) as e:
         read(

@@ -114,6 +114,16 @@ def test_a_cohort_is_a_share_or_a_number_and_changes_from_round_to_round(tmp_pat
     assert set(who.map(len)) == {2} and len(set(who)) > 1
 
 
+def test_a_cohort_of_more_clients_than_there_are_is_said(tmp_path: Path) -> None:
+    many, all_of_them = (small(tmp_path / c, f"train.cohort={c}", "train.rounds=1") for c in ("500", "1.0"))
+    there = len(many.clients.query("seen == 1"))
+    assert many.facts["remarks"] == [
+        f"all {there} clients train in every round: train.cohort is 500, and there are no more"
+    ]
+    assert all_of_them.facts["remarks"] == []
+    assert small(tmp_path / "pooled", "method=centralised", "train.cohort=500").facts["remarks"] == []
+
+
 def test_bytes_are_counted_for_every_client_and_round(tmp_path: Path) -> None:
     done = small(tmp_path / "r")
     weights = (13 * 3 + 3) * 4  # wine: 13 features, 3 classes, float32
@@ -197,8 +207,9 @@ LONGER = [
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    usual = [w for w in LONGER if w.partition("=")[0] not in {w.partition("=")[0] for w in words}]
     return subprocess.Popen(
-        [*COMMAND, *LONGER, *words, "--out", str(folder)],
+        [*COMMAND, *usual, *words, "--out", str(folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

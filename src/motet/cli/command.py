@@ -45,14 +45,16 @@ def ask_at_terminal(question: str) -> bool:
 
 def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The recipe's path, if one was given, and the settings."""
-    from motet.runs.recipe import RecipeError
+    from motet.runs.recipe_text import RecipeError, check_given_once
 
     paths = [w for w in words if "=" not in w]
     if len(paths) > 1:
         raise RecipeError(
             f"more than one recipe: {', '.join(paths)}\nhint: settings are written section.name=value"
         )
-    return (paths[0] if paths else None), [w for w in words if "=" in w]
+    given = [w for w in words if "=" in w]
+    check_given_once(given)
+    return (paths[0] if paths else None), given
 
 
 def names(text: str) -> list[str]:

@@ -54,9 +54,11 @@ def reproduce_command(add: Add) -> None:
 def do_reproduce(args: Any) -> None:
     from motet.report import paper_numbers
     from motet.runs import experiment as experiments
+    from motet.runs.recipe_text import check_given_once
 
     if args.list or args.name is None:
         return show_list(args)
+    check_given_once(args.words)
     found = experiments.find(args.name, consent_of(args))
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)

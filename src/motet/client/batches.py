@@ -42,6 +42,16 @@ class ScheduledSteps(NamedTuple):
     number: Tensor  # (steps, clients): the client's own steps, counted from 0; dropout goes by it
 
 
+def batch_rows(batch: int, rows: int) -> int:
+    """The rows of a batch as it is laid out: none is longer than all rows of a client. In powers of two, so that
+    chunks of about the same size have the same program.
+
+    >>> batch_rows(16, 70), batch_rows(100_000, 70)
+    (16, 128)
+    """
+    return min(batch, 1 << max(rows - 1, 0).bit_length())
+
+
 def batches_in_epoch(rule: BatchRule, n: Tensor) -> Tensor:
     """How many batches n rows are."""
     every = -(-n // rule.batch)

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.client.array_code import CannotGenerate
+from motet.client.batches import batch_rows
 from motet.client.data import Batch
 from motet.client.descent_rule import DescentRule, Loss, Shape, pure_step, sgd
 from motet.client.devices import CPU
 from motet.client.dropout import NoDraws
-from motet.client.fused_steps import BatchSizes, FusedSteps, batch_rows, generated
+from motet.client.fused_steps import BatchSizes, FusedSteps, generated
 from motet.client.optimisers import Optimiser
 from motet.vec import Vec
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from motet.client.augment import shift_and_flip
-from motet.client.batches import batches, dice, schedule
+from motet.client.batches import batch_rows, batches, dice, schedule
 from motet.client.batchnorm import statistics, training_mode, with_statistics_of
 from motet.client.client_by_client import client_by_client
 from motet.client.data import Batch, Data, take
@@ -39,6 +40,9 @@ from motet.client.step_library import compiler
 from motet.vec import Vec
 
 _UNROLL = 3  # steps in one compiled call; more made nothing faster
+_FEW_ROWS = (
+    32  # of a stacked batch: padding to so many costs little, and spares small clients programs of their own
+)
 
 
 def descend(
@@ -272,7 +276,8 @@ def step_after_step(
     steps_of = unrolled(rule, shape, size, compiled)
     all_x, all_y = x.flatten(0, 1), y.flatten(0, 1)  # (clients * rows, …): one gather serves all clients
     epochs, steps = map(wide, length)
-    for at, live, go, key, number in schedule(rule, n, seed, epochs, steps, x.shape[1], size):
+    laid_out = replace(rule, batch=batch_rows(rule.batch, max(x.shape[1], _FEW_ROWS)))
+    for at, live, go, key, number in schedule(laid_out, n, seed, epochs, steps, x.shape[1], size):
         rows = rows_at(all_x, at)  # (steps, clients, batch, …)
         if rule.augment:
             rows = shift_and_flip(rows.flatten(0, 2), key.flatten()).reshape(rows.shape)

@@ -37,12 +37,6 @@ class BatchSizes(NamedTuple):
     weighted: bool  # whether rows have weights
 
 
-def batch_rows(batch: int, rows: int) -> int:
-    """The rows of a batch as it is laid out: none is longer than all rows of a client. In powers of two, so that
-    chunks of about the same size have the same program."""
-    return min(batch, 1 << max(rows - 1, 0).bit_length())
-
-
 def fits(values: Sequence[Tensor]) -> bool:
     """Whether one client's tensors stay in a core's cache."""
     return _TABLES * sum(v.numel() * v.element_size() for v in values) <= _CACHE

@@ -39,6 +39,11 @@ _WORTH = 40_000  # batched steps from which compiling them (some twenty seconds,
 _WORTH_ONE_BY_ONE = (
     5_000  # the same where a client's steps are one call, which takes a second or two to compile
 )
+# Weights of a dense network above which clients are not stacked: a stacked step streams all clients' weights through
+# memory. By benchmarks/widths.py stacked clients and one client per thread are even at about 110,000 weights with 100
+# clients, 150,000 with batches of 64, and 180,000 or more with 18 clients. Up to here a client's compiled steps fit
+# into a core's cache, and are faster than both.
+_WIDE = 130_000
 _WORTH_FUSING = 10_000  # asks from which compiling them (some seconds, once) pays for itself
 
 _NOTHING = (
@@ -169,6 +174,9 @@ def pick(task: Task, clients: int, method: Method | None = None) -> tuple[str, s
     if clients < 2:
         whose = f"{type(method).__name__.lower()} has" if method else "there is"
         return "loop", f"{whose} one client, which leaves nothing to batch"
+    weights = sum(w.numel() for w in task.w0.values())
+    if weights > _WIDE:
+        return "threads", f"a dense network of {weights:,} weights: it runs best with one client per thread"
     return "vmap", "a dense network: clients run stacked as one tensor program"
 
 

@@ -59,8 +59,9 @@ def client_bytes(task: Task, clients_data: Mapping[Client, ClientData], batch: i
 
 
 def step_bytes(task: Task, clients_data: Mapping[Client, ClientData], batch: int) -> int:
-    """Bytes that a step remembers of a batch."""
+    """Bytes that a step remembers of a batch; none is larger than the largest client."""
     first = next(iter(clients_data.values())).train.take()
+    batch = min(batch, int(sizes_of(clients_data)[:, 0].max()))
     counting = _Counting()
     with torch.no_grad(), counting:
         task.predict(task.w0, first.x[:1])

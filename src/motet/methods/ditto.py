@@ -8,7 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from motet.client import Batch, Data
-from motet.core import NotNegative, Tree, verb
+from motet.core import PullAtHome, ShareAtHome, Tree, verb
 from motet.methods.fedavg import FedAvg
 from motet.parts.personal_parts import own_or
 from motet.vec import Vec
@@ -24,10 +24,8 @@ class Ditto(FedAvg):
     """
 
     strength = "lam"
-    lam: NotNegative = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
-
-    def penalty_at_home(self) -> float:
-        return self.lam
+    lam: PullAtHome = 0.3  # pull of the personal model to the global one (lambda); 0 = local training
+    home_share: ShareAtHome = 1.0  # share of lr for the personal model; auto: safe with lam, 1 if lr is given
 
     def private_steps(self, n: int) -> int:
         return 2 * super().private_steps(n)  # of both models
@@ -37,7 +35,8 @@ class Ditto(FedAvg):
 
     @verb
     def train(self, w: Vec, v: Vec, data: Data) -> tuple[Tree, Tree]:
-        return self.descend(self.task.loss, w, data), self.descend(self.near, v, data, given=w)
+        own = self.descend(self.near, v, data, given=w, lr=self.home_share * self.rate(data))
+        return self.descend(self.task.loss, w, data), own
 
     def near(self, v: Vec, batch: Batch, w: Vec) -> Tensor:  # h_k(v; w) of the paper
         return self.task.loss(v, batch) + self.lam / 2 * (v - w).sq()

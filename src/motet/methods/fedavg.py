@@ -50,10 +50,6 @@ class LocalSGD(Method):
         that a step of what leaves forgets those before it."""
         return 0.0 if self.optimiser == "adamw" else self.decay
 
-    def penalty_at_home(self) -> float:
-        """The same of a training whose result stays with the client."""
-        return 0.0
-
     def descend(self, loss: Loss, w: Vec, data: Data, **how: Any) -> Vec:
         """The one training loop, with this method's settings unless `how` says otherwise."""
         usual = {

@@ -34,6 +34,7 @@ from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
 from motet.report.terminal import plain, said_score
 from motet.report.unscored import remark, scored, unscored, with_unscored
+from motet.settings import AUTO
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ ROLES = {ALONE: "training alone", POOLED: "all rows in one place", CONSTANT: "co
 CURVES = ("personal", "global", "after_training")  # sides that are scored round by round
 NUMBERS = ("rmse", "mae", "r2")
 _TOO_LARGE = ("lr", "inner_lr", "lr_max", "lam", "mu")  # settings that may be so
+_ALIKE = 1.25  # learning rates whose ratio is smaller train alike
 SIGNIFICANT = 0.05  # p below which two methods are called different
 
 
@@ -316,7 +318,31 @@ def _warnings(runs: Sequence[ReportedRun]) -> list[str]:
         found.append("No seed was run by every method: part of the differences is between seeds.")
     elif any(some != keys[0] for some in keys):
         found.append("Not every method has every seed: methods are compared on the seeds that both have.")
-    return found + remark(runs) + _notes(runs) + _halved(runs)
+    return found + _unlike_rates(runs) + remark(runs) + _notes(runs) + _halved(runs)
+
+
+def _unlike_rates(runs: Sequence[ReportedRun]) -> list[str]:
+    """Learning rates that were left open and chosen unlike each other, of runs on the same split and seed: rows then
+    differ in more than their settings say."""
+    chosen: dict[str, dict[str, float]] = {}  # rate: {row: value}
+    for run in (r for r in runs if (r.split, r.seed) == (runs[0].split, runs[0].seed)):
+        asked, method = ((run.facts.get(k) or {}).get("method", {}) for k in ("asked", "settings"))
+        for name in (k for k, v in asked.items() if v == AUTO and isinstance(method.get(k), float)):
+            chosen.setdefault(name, {})[run.label] = method[name]
+    said, words = [], []
+    for name, values in chosen.items():
+        least, most = min(values, key=values.__getitem__), max(values, key=values.__getitem__)
+        if values[most] <= _ALIKE * values[least]:
+            continue
+        # where all rows are of one method, what is in the brackets of their labels says enough
+        parts = {row: row.partition(" (") for row in values}
+        short = len({p[0] for p in parts.values()}) == 1 and all(p[1] for p in parts.values())
+        ends = {row: parts[row][2].removesuffix(")") if short else row for row in (most, least)}
+        said.append(f"{name} {' to '.join(f'{values[row]:g} ({end})' for row, end in ends.items())}")
+        words.append(f"method.{name}={values[least]:g}")
+    holds = "holds" if len(words) == 1 else "hold"
+    text = f"differ between rows: {', '.join(said)}. {' '.join(words)} {holds} them equal."
+    return [f"Learning rates that motet chose {text}"] if said else []
 
 
 def _notes(runs: Sequence[ReportedRun]) -> list[str]:

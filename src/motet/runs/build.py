@@ -23,7 +23,7 @@ from motet.client import ClientData, Task, seed_of
 from motet.client.data import hashes
 from motet.client.population import MANY, names_of, rows_of
 from motet.client.visit import single_threaded
-from motet.core import Client, Method, NoReply
+from motet.core import AT_HOME, Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
 from motet.engines.choose import Choice, choose
@@ -47,10 +47,10 @@ from motet.runs.example_privacy import (
 )
 from motet.runs.identity import Pieces, pieces_of
 from motet.runs.method_asks import check_guards
-from motet.runs.rates import epochs_for, open_epochs, open_rates, rate_for
+from motet.runs.rates import epochs_for, open_epochs, open_rates, rates_for, typed
 from motet.runs.recipe import OF_ANY_NET, Recipe, RecipeError, Settings, method_class, parse_word
 from motet.runs.sections import GUARDS_AT_SITES, OF_LEDGER, GuardSettings
-from motet.settings import fields_of, with_objects
+from motet.settings import AUTO, fields_of, with_objects
 
 Who = Mapping[Client, ClientData] | Sequence[Client]
 SCORED = 1000  # clients of a population that are scored, where the recipe does not say how many
@@ -300,15 +300,19 @@ def with_rates(recipe: Recipe, federated: FederatedData, task: Task) -> Recipe:
     found, settings = method_class(recipe["method"]["name"]), dict(recipe["method"])
     settings |= found.filled(settings)
     recipe = replace(recipe, settings=recipe.settings | {"method": settings})
-    shares, epochs = open_rates(found, settings), open_epochs(found, settings)
-    if not shares and not epochs:
+    rates, epochs = open_rates(found, settings), open_epochs(found, settings)
+    at_home = [k for k, args in typed(found, float).items() if AT_HOME in args and AUTO in args]
+    left_open = {*rates, *epochs, *(k for k in at_home if settings.get(k) == AUTO)}
+    if not left_open:
         return recipe
-    usual = {k: v for k, v in recipe.options("method").items() if k not in shares and k not in epochs}
+    usual = {k: v for k, v in recipe.options("method").items() if k not in left_open}
     method = found(task, **with_objects(found, usual))
     if recipe.privacy.on:  # what is measured on rows would be no part of the budget
         federated = replace(federated, clients_data={})
-    rate = rate_for(method, task, federated) if shares else 1.0
-    settings |= {k: float(f"{share * rate:.2g}") for k, share in shares.items()}
+    rate, with_pulls = rates_for(method, task, federated) if rates else (1.0, 1.0)
+    rate = rate if at_home else with_pulls  # one rate for all trainings is safe for all
+    settings |= {k: float(f"{share * rate:.2g}") for k, share in rates.items()}
+    settings |= {k: float(f"{with_pulls / rate:.2g}") for k in at_home if k in left_open}
     settings |= dict.fromkeys(epochs, epochs_for(method, federated) if epochs else 1)
     return replace(recipe, settings=recipe.settings | {"method": settings})
 

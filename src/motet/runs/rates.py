@@ -25,7 +25,7 @@ from motet.client import Batch, Task
 from motet.client.curvature import largest_curvature, rate_on, safe_adam_rate
 from motet.client.data import take
 from motet.client.population import is_weighted, names_of, sizes_of, some_of
-from motet.core import Method
+from motet.core import AT_HOME, Method
 from motet.data.federated import FederatedData
 from motet.settings import AUTO
 
@@ -34,25 +34,27 @@ _BATCHES = 4  # batches of each of them
 _STEPS = 8  # of most clients in a round
 _MOST_EPOCHS = 10
 _MOST_MEASURED = 1000  # curvatures that are remembered
+_MADE = 4096  # rows that are made up at most; more of them have the same curvature
 _FEW = 4  # clients, one batch each, where a network is slow
 
 _measured: dict[str, float] = {}  # largest curvatures, by a hash of all that they depend on
 
 
 def open_rates(method: type[Method], settings: dict[str, Any]) -> dict[str, float]:
-    """The settings that are left open, each with its share of the safe rate."""
-    hints = get_type_hints(method, include_extras=True)
-    return {
-        k: float((*get_args(hints[k])[3:], 1.0)[0])
-        for k, v in settings.items()
-        if v == AUTO and k in hints and get_args(hints[k])[0] is float
-    }
+    """The learning rates that are left open, each with its share of the safe rate."""
+    known = {k: args for k, args in typed(method, float).items() if settings.get(k) == AUTO}
+    return {k: float((*args[3:], 1.0)[0]) for k, args in known.items() if AT_HOME not in args}
 
 
 def open_epochs(method: type[Method], settings: dict[str, Any]) -> list[str]:
     """The numbers of epochs that are left open."""
-    hints = get_type_hints(method, include_extras=True)
-    return [k for k, v in settings.items() if v == AUTO and k in hints and get_args(hints[k])[0] is int]
+    return [k for k in typed(method, int) if settings.get(k) == AUTO]
+
+
+def typed(method: type[Method], kind: type) -> dict[str, tuple[Any, ...]]:
+    """The settings of an annotated type, with what it says."""
+    hints = {k: get_args(v) for k, v in get_type_hints(method, include_extras=True).items()}
+    return {k: args for k, args in hints.items() if args and args[0] is kind}
 
 
 def epochs_for(method: Method, federated: FederatedData) -> int:
@@ -68,14 +70,18 @@ def epochs_for(method: Method, federated: FederatedData) -> int:
     return min(_MOST_EPOCHS, max(1, -(-_STEPS // steps)))
 
 
-def rate_for(method: Method, task: Task, federated: FederatedData) -> float:
-    """The largest learning rate that is safe for this method's local training."""
+def rates_for(method: Method, task: Task, federated: FederatedData) -> tuple[float, float]:
+    """The largest learning rates that are safe for this method's local training: at what leaves the client, and with
+    the pulls that act at home."""
     size = int(getattr(method, "batch", 16))
     rows = list(batches(federated, size, task)) if federated.clients_data else [made_rows(federated, size)]
-    penalty = sum(float(getattr(method, name, float)()) for name in ("penalty", "penalty_at_home"))
+    known, penalty = typed(type(method), float).items(), float(getattr(method, "penalty", float)())
+    pull = sum(float(getattr(method, k)) for k, args in known if AT_HOME in args and AUTO not in args)
     if getattr(method, "optimiser", "sgd") == "sgd":
-        return rate_on(known_curvature(task, rows), penalty)
-    return safe_adam_rate(task.curved_loss, task.w0, rows, penalty)
+        most = known_curvature(task, rows)
+        return rate_on(most, penalty), rate_on(most, penalty + pull)
+    usual = safe_adam_rate(task.curved_loss, task.w0, rows, penalty)
+    return usual, safe_adam_rate(task.curved_loss, task.w0, rows, penalty + pull) if pull else usual
 
 
 def known_curvature(task: Task, rows: Sequence[Batch]) -> float:
@@ -141,6 +147,7 @@ def evenly(things: Sequence[Any], most: int) -> Sequence[Any]:
 
 def made_rows(federated: FederatedData, size: int) -> Batch:
     """Rows of equal columns, from the quantiles of the normal distribution, or codes of words; classes in turn."""
+    size = min(size, _MADE)
     share = (torch.arange(size) + 0.5) / size
     z = torch.special.ndtri(share)
     x = z.reshape(-1, *(1 for _ in federated.shape)).expand(size, *federated.shape)

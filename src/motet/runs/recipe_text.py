@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from motet.errors import MotetError
 
 Settings = dict[str, Any]
 LARGE = 1 << 63  # whole numbers stay below it: a checkpoint, a hash or torch could not hold larger ones
+_NAMED = ("data", "net", "method", "engine")  # sections whose text is their name
 _DEEP = 20  # tables and lists within each other; recipes have four
 
 
@@ -88,9 +89,23 @@ def parse_word(word: str) -> Settings:
     return dict(value)
 
 
+def check_given_once(words: Iterable[str]) -> None:
+    """Refuse a setting that a command line gives twice with different values: one of them would count for nothing."""
+    wrong, given = [], dict[str, str]()
+    for word in words:
+        key = word.partition("=")[0].strip()
+        name = f"{key}.name" if key in _NAMED else key
+        before = given.setdefault(name, word)
+        values = [parse_word(f"v={w.partition('=')[2]}") for w in (before, word)]
+        if values[0] != values[1]:
+            wrong.append(f"{name} is given twice: {before} and {word}\nhint: leave one of them out")
+    if wrong:
+        raise RecipeError("\n".join(wrong))
+
+
 def merge(into: Settings, extra: Mapping[str, Any]) -> None:
     """Sections are merged; a section given as text is its name (`method = "ditto"`)."""
-    named = {k for k in ("data", "net", "method", "engine") if isinstance(extra.get(k), str)}
+    named = {k for k in _NAMED if isinstance(extra.get(k), str)}
     _merge_tables(into, {k: {"name": v} if k in named else v for k, v in extra.items()})
 
 

@@ -302,7 +302,13 @@ def check_same(resolved: Resolved, facts: Mapping[str, Any], folder: Path) -> No
 def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) -> None:
     facts = store.facts()  # what a run saves, and on how many threads, is as it was at its first start
     trainer = Trainer(replace(resolved, recipe=Recipe(facts["settings"])), store)
-    store.set_facts(remarks=[*trainer.method.remarks(), *copied_rows.remarks(trainer.federated)])
+    remarks = [*trainer.method.remarks(), *copied_rows.remarks(trainer.federated)]
+    cohort, there = resolved.recipe.train.cohort, len(resolved.training.clients_data)
+    if cohort > max(there, 1) and not resolved.pooled:
+        remarks.append(
+            f"all {there:,} clients train in every round: train.cohort is {cohort:,.0f}, and there are no more"
+        )
+    store.set_facts(remarks=remarks)
     with interruptible(observer) as stopping:
         try:
             trainer.run(stopping)
