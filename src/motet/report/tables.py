@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report.certainty import holm, together
 from motet.report.client_outcomes import OUTCOMES, outcomes
 from motet.report.convergence import needs
-from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, unit_of, with_side
+from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, with_side
 from motet.report.read import (
     ALONE,
     CONSTANT,
@@ -32,7 +32,7 @@ from motet.report.row_intervals import gain_of_these
 from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
 from motet.report.terminal import plain
-from motet.report.unscored import remark, scored, unscored, with_unscored
+from motet.report.unscored import remark, scored_units, unscored, with_unscored
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,8 +144,10 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     groups = _groups([*runs, *_constants(runs)])
     sound = {label: _sound(group) for label, group in groups.items()}
     each = {label: outcomes(alone(group, sound)[0]) for label, group in sound.items()}
-    level = together(sum(bool(_sound(g)) and g[0].method not in ROLES for g in groups.values()))
+    many = sum(bool(_sound(g)) and g[0].method not in ROLES for g in groups.values())  # federated methods
+    level = together(many)
     rows = [_row(group) | _gains(sound[label], sound, each[label], level) for label, group in groups.items()]
+    rows = [row | {"starred": many > 1 and row["federated"] and row["clear_gain"]} for row in rows]
     better = runs[0].better
     rows.sort(key=lambda row: _rank(row, better))
     frame = pd.DataFrame(_with_best(rows, sound))
@@ -155,9 +157,21 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
         "natural": all(run.natural for run in runs), "what_varies": what_varies(runs), "warnings": _warnings(runs),
-        "outcomes": each,
+        "outcomes": each, "corrected_for": many, "one_training": _one_training(runs, rows),
     }  # fmt: skip
     return frame
+
+
+def _one_training(runs: Sequence[ReportedRun], rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the intervals of the mean gain leave out, where every method was trained once; else nothing."""
+    known = any(
+        not math.isnan(r["gain_local_low"]) and (r["gain_local_low"] or r["gain_local_high"]) for r in rows
+    )
+    if not known or len({(run.split, run.seed) for run in _sound(runs)}) > 1:
+        return ""
+    fixed = all(run.fixed_tests for run in runs)
+    what, advice = ("seed", "--seeds 0-2") if fixed else ("split or seed", "--seeds 0-2, or --splits 0-2")
+    return f"One training: what another {what} would change is not in the interval; {advice}."
 
 
 def what_varies(runs: Sequence[ReportedRun]) -> str:
@@ -224,7 +238,7 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
         "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
-        "clients": group[0].sites or len({unit_of(run, str(c)) for run in group for c in scored(run)}),
+        "clients": group[0].sites or len(scored_units(group)[0]), "unscored": len(scored_units(_sound(group))[1]),
         **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
 
@@ -256,7 +270,9 @@ def _gains(
     constant = gain_of_these(with_side(group, CONSTANT))
     return {
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
-        "gain_local_high": gain.high, "pairs_local": gain.units, "clear_gain": mean_gain(frame, level).above,
+        "gain_local_high": gain.high, "pairs_local": gain.units,
+        "rows_local": int(frame.drop_duplicates(["split", "unit"])["n"].sum()),
+        "clear_gain": mean_gain(frame, level).above,
         **{f"clients_{name.replace(' ', '_')}": called.count(name) for name in OUTCOMES},
         "gain_constant": constant.mean, "gain_constant_low": constant.low,
     }  # fmt: skip
