@@ -156,16 +156,26 @@ class Recipe:
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
-        """All values, a line for each section."""
+        """The names, and the values that are not the defaults, a line for each section that has some."""
+        named = {s: {"name": self[s]["name"]} for s in ("data", "net", "method")}
+        usual = check(
+            named | {"data": {k: self["data"][k] for k in ("name", "split") if k in self["data"]}}
+        ).settings
+        usual |= {s: usual[s] | {"name": None} for s in named}  # names are always shown
+        if split := known_fields("data", named["data"])[1].get("split"):
+            usual["data"]["split"] = split.default
 
-        def line(part: Settings, prefix: str = "") -> str:
-            values = {prefix + k: v for k, v in part.items()}
-            return "  ".join(
-                line(v, f"{k}.") if isinstance(v, dict) else f"{k}={toml_value(v)}" for k, v in values.items()
-            )
+        def chosen(part: Settings, default: Settings, prefix: str = "") -> list[str]:
+            found = []
+            for key, value in part.items():
+                if isinstance(value, dict):
+                    found += chosen(value, default.get(key, {}), f"{prefix}{key}.")
+                elif value != default.get(key):
+                    found.append(f"{prefix}{key}={toml_value(value)}")
+            return found
 
-        lines = [f"{section:<7} {line(self[section])}" for section in SECTIONS]
-        return "\n".join([f"seed    {self.seed}", *lines])
+        lines = {section: "  ".join(chosen(self[section], usual[section])) for section in SECTIONS}
+        return "\n".join([f"seed    {self.seed}", *(f"{s:<7} {line}" for s, line in lines.items() if line)])
 
     def toml(self, command: str = "motet run recipe.toml") -> str:
         return to_toml(self.settings, command)
