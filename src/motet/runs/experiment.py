@@ -272,6 +272,8 @@ def find(name: str, trust: Consent = False) -> Experiment:
 def read(name: str) -> Experiment:
     """An experiment as it is written down; nothing of it runs."""
     if name not in names():
+        if near := [n for n in names() if n.startswith(name)]:
+            raise RecipeError(f"unknown experiment {name}\nhint: did you mean {' or '.join(near)}?")
         raise RecipeError(unknown("experiment", name, names()))
     folder = experiments_folder() / name
     settings = recipes.parse_file(folder / "recipe.toml")
