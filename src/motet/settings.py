@@ -97,14 +97,10 @@ def checked(
             tables = {k.split(".")[0] for k in known}
             wrong.append(unknown("setting", name, {*known, *tables}, key))
         elif problem := known[key].check(value)[1]:
-            wrong.append(f"{section}.{key} {problem}{_in_a_list(section, key, value, known[key])}")
+            in_a_list = isinstance(value, str | int | float) and not known[key].check([value])[1]
+            hint = f"\nhint: {section}.{key}=[{value}]" if in_a_list else ""
+            wrong.append(f"{section}.{key} {problem}{hint}")
     return {key: f.check(given.get(key, f.default))[0] for key, f in known.items()}, wrong
-
-
-def _in_a_list(section: str, key: str, value: Any, field: Field) -> str:
-    """A hint where a list of the one value that was given would do."""
-    scalar = isinstance(value, str | int | float)
-    return f"\nhint: {section}.{key}=[{value}]" if scalar and not field.check([value])[1] else ""
 
 
 def fields_of(thing: Callable[..., Any]) -> dict[str, Field]:

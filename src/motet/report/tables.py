@@ -136,7 +136,8 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     kind trained alone (`alone_is`), positive is better, with a 95 % interval; `clients_better`, … count clients
     by their own test rows. `best` is chosen by validation scores among the federated methods; `p_best` is the
     chance of a difference to it as large as the test scores have, corrected for the number of methods.
-    attrs["outcomes"] has better, same or worse of every unit, by the row's label.
+    `starred`: the gain is clear also with the intervals of all federated methods at once. attrs["outcomes"] has better,
+    same or worse of every unit, by the row's label.
     """
     import pandas as pd
 
@@ -148,6 +149,14 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     level = together(many)
     rows = [_row(group) | _gains(sound[label], sound, each[label], level) for label, group in groups.items()]
     rows = [row | {"starred": many > 1 and row["federated"] and row["clear_gain"]} for row in rows]
+    once = ""  # what the intervals of the mean gain leave out, where every method was trained once
+    known = any(
+        r["gain_local_low"] or r["gain_local_high"] for r in rows if not math.isnan(r["gain_local_low"])
+    )
+    if known and len({(run.split, run.seed) for run in _sound(runs)}) < 2:
+        fixed = all(run.fixed_tests for run in runs)
+        what, advice = ("seed", "") if fixed else ("split or seed", ", or --splits 0-2")
+        once = f"One training: what another {what} would change is not in the interval; --seeds 0-2{advice}."
     better = runs[0].better
     rows.sort(key=lambda row: _rank(row, better))
     frame = pd.DataFrame(_with_best(rows, sound))
@@ -157,21 +166,9 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
         "metric": runs[0].metric, "better": better, "data": runs[0].facts.get("data"),
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
         "natural": all(run.natural for run in runs), "what_varies": what_varies(runs), "warnings": _warnings(runs),
-        "outcomes": each, "corrected_for": many, "one_training": _one_training(runs, rows),
+        "outcomes": each, "corrected_for": many, "one_training": once,
     }  # fmt: skip
     return frame
-
-
-def _one_training(runs: Sequence[ReportedRun], rows: Sequence[Mapping[str, Any]]) -> str:
-    """What the intervals of the mean gain leave out, where every method was trained once; else nothing."""
-    known = any(
-        not math.isnan(r["gain_local_low"]) and (r["gain_local_low"] or r["gain_local_high"]) for r in rows
-    )
-    if not known or len({(run.split, run.seed) for run in _sound(runs)}) > 1:
-        return ""
-    fixed = all(run.fixed_tests for run in runs)
-    what, advice = ("seed", "--seeds 0-2") if fixed else ("split or seed", "--seeds 0-2, or --splits 0-2")
-    return f"One training: what another {what} would change is not in the interval; {advice}."
 
 
 def what_varies(runs: Sequence[ReportedRun]) -> str:

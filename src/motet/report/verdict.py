@@ -97,7 +97,12 @@ def _helps(row: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
     if low == high == 0:
         who, metric = _clients(row["pairs_local"], table), named(table.attrs["metric"])
         return f"No difference in {metric} on these {row['rows_local']:,} test rows, at any of {who}."
-    when = _unfinished(row, rows)
+    kind = row["alone_is"]
+    alone = [r for r in rows if r["role"] == ROLES[ALONE] and kind.startswith(f"{r['method']}, ")]
+    when = ""
+    if late := [r for r in (row, *alone) if r["needs"]]:
+        names = _listed([r["name"] for r in late])
+        when = f" after {number(late[0]['rounds'])} rounds ({names} not yet converged)"
     if math.isnan(low):
         where = "from one pair of scores"
         if row["pairs_local"] > 1:
@@ -107,18 +112,6 @@ def _helps(row: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
     over = f" over {_scored(row['pairs_local'], row, table)}" if row["unscored"] else ""
     ends = _ends(low, high, table)
     return f"{claim}{when}: {difference(mean, table)} on average{over} ({ends}){_counts(row, table)}."
-
-
-def _unfinished(row: Any, rows: Sequence[Any]) -> str:
-    """After how many rounds that is, where the method or its own kind alone was still improving."""
-    kind = row["alone_is"]
-    alone = [r for r in rows if r["role"] == ROLES[ALONE] and kind.startswith(f"{r['method']}, ")]
-    late = [r for r in (row, *alone) if r["needs"]]
-    if not late:
-        return ""
-    return (
-        f" after {number(late[0]['rounds'])} rounds ({_listed([r['name'] for r in late])} not yet converged)"
-    )
 
 
 def difference(value: float, table: pd.DataFrame) -> str:
