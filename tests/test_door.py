@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -225,6 +226,27 @@ def test_what_is_no_data_is_named_by_its_type() -> None:
 def test_a_misspelt_keyword_gets_the_right_word(word: str, right: str) -> None:
     said = complaint(**{"data": frame(), "target": "ill", word: 3})
     assert f"unknown keyword {word}\nhint: did you mean {right!r}?" in said
+
+
+def test_what_can_be_said_is_listed_once_and_by_section() -> None:
+    said = complaint(data="wine", zzzz=3)
+    words = re.findall(r"\w+", said.partition("there are: ")[2])
+    assert "of train: rounds" in said and words.count("seed") == 1
+    twice = {w for w in words if words.count(w) > 1} - {"of", "train", "method", "data", "net"}
+    assert not twice
+
+
+def test_a_loss_that_is_an_object_of_torch_is_told_what_a_loss_may_be() -> None:
+    said = complaint(data="wine", loss=nn.CrossEntropyLoss())
+    assert (
+        "loss is a CrossEntropyLoss; it must be text or a function\nhint: net.loss names motet's own" in said
+    )
+
+
+def test_a_list_of_one_is_hinted_at() -> None:
+    assert "net.hidden is 64; it must be a list\nhint: net.hidden=[64]" in complaint(
+        data="wine", net="mlp", hidden=64
+    )
 
 
 def test_settings_by_name_alone_go_where_they_belong() -> None:

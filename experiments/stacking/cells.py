@@ -24,6 +24,7 @@ from paper_partition import Table, alike, divide
 from paper_procedure import How, outcomes
 
 from motet.data.federated import Pool
+from motet.errors import RunError
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,12 @@ def perform(
     folder.mkdir(parents=True, exist_ok=True)
     todo = [u for u in dict.fromkeys(map(Cell.text, cells)) if not (folder / cell_of(u).file).exists()]
     with ThreadPoolExecutor(jobs) as pool:
-        for n, text in enumerate(pool.map(lambda t: _in_a_process(t, folder), todo), 1):
-            say(f"{n} of {len(todo)}: {cell_of(text).file}")
+        try:
+            for n, text in enumerate(pool.map(lambda t: _in_a_process(t, folder), todo), 1):
+                say(f"{n} of {len(todo)}: {cell_of(text).file}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # those that wait would fail for the same reason
+            raise
     return [json.loads((folder / u.file).read_text()) for u in cells]
 
 
@@ -111,7 +116,10 @@ def _in_a_process(text: str, folder: Path) -> str:
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ["it ended without a message"]
         last = next((n for n, line in enumerate(lines) if "Error: " in line), -1)  # after its traceback
-        raise RuntimeError(f"cell {text} failed: " + "\n".join(lines[last:]))
+        what = lines[last].rpartition("Error: ")[2] if last >= 0 else lines[-1]
+        raise RunError(
+            "\n".join([f"cell {cell_of(text).file}: {what}", *(lines[last + 1 :] if last >= 0 else [])])
+        )
     return text
 
 

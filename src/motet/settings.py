@@ -97,7 +97,9 @@ def checked(
             tables = {k.split(".")[0] for k in known}
             wrong.append(unknown("setting", name, {*known, *tables}, key))
         elif problem := known[key].check(value)[1]:
-            wrong.append(f"{section}.{key} {problem}")
+            in_a_list = isinstance(value, str | int | float) and not known[key].check([value])[1]
+            hint = f"\nhint: {section}.{key}=[{value}]" if in_a_list else ""
+            wrong.append(f"{section}.{key} {problem}{hint}")
     return {key: f.check(given.get(key, f.default))[0] for key, f in known.items()}, wrong
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from motet.cli.main import main
+from motet.cli.compare_command import study_of
+from motet.cli.main import main, parsed
 from motet.report.comparison import Comparison
+from motet.runs.study import Study
 
 
 def test_help_needs_nothing_heavy() -> None:
@@ -129,6 +131,93 @@ def test_settings_may_stand_behind_options(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         main(["compare", "data=digits", "--nonsense"])
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "data=digits", "--rounds", "5"], "hint: rounds=5, or train.rounds=5"),
+        (["compare", "--lr=.1", "data=digits"], "hint: lr=.1, or method.lr=.1"),
+        (["run", "--clients", "--quiet"], "hint: clients=…, or data.clients=…"),
+        (["run", "--train.rounds", "5"], "hint: train.rounds=5"),
+        (["run", "--batch_size", "5"], "hint: settings are written without dashes, say rounds=5"),
+    ],
+)
+def test_a_setting_with_dashes_is_told_how_settings_are_written(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(words)
+    err = capsys.readouterr().err
+    assert e.value.code == 2 and said in err and f"motet {words[0]}: error: unrecognized arguments: --" in err
+
+
+def planned(words: list[str]) -> Study:
+    """What `motet compare` would run."""
+    return study_of(parsed(["compare", *words]))
+
+
+def test_lists_may_be_written_with_spaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text("[train]\nrounds = 7\n")
+    Path("plain").write_text("[train]\nrounds = 8\n")
+    Path("ditto").write_text("[train]\nrounds = 9\n")
+    commas = ["data=wine", "--methods", "fedavg,ditto", "--seeds", "0-1,4", "--splits", "0,2"]
+    spaces = ["--methods", "fedavg", "ditto", "data=wine", "--seeds", "0-1", "4", "--splits", "0", "2"]
+    one, two = (planned(words) for words in (commas, spaces))
+    assert one == two and [row.label for row in two.rows] == ["fedavg", "ditto", "local"]
+    for recipe, rounds in (("mine.toml", 7), ("plain", 8), ("./ditto", 9)):
+        for words in (
+            ["--methods", "fedavg", recipe, "data=wine"],
+            [recipe, "data=wine", "--methods", "fedavg"],
+        ):
+            found = planned(words)
+            assert [row.label for row in found.rows] == ["fedavg", "local"]
+            assert found.rows[0].settings["train"]["rounds"] == rounds
+
+
+def test_a_method_that_is_also_a_file_is_taken_as_the_method_and_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ditto").write_text("[train]\nrounds = 9\n")
+    found = planned(["--methods", "fedavg", "ditto", "data=wine"])
+    assert [row.label for row in found.rows] == ["fedavg", "ditto", "local"]
+    assert (
+        "ditto is a method and a file here: taken as the method; ./ditto is the file"
+        in capsys.readouterr().err
+    )
+
+
+def test_methods_without_their_option_are_told_where_they_belong(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "ditto", "data=wine"]) == 2
+    assert (
+        "there is no recipe ditto, and there is a method ditto\nhint: --methods ditto"
+        in capsys.readouterr().err
+    )
+    assert main(["run", "ditto", "data=wine"]) == 2
+    assert "method=ditto elsewhere" in capsys.readouterr().err
+
+
+def test_short_names_go_to_all_runs_of_a_study() -> None:
+    words = ["data=wine", "rounds=5", "lam=.25", "clients=4", "--methods", "ditto", "fedavg"]
+    rows = {row.label: row.settings for row in planned(words).rows}
+    assert all(s["train"]["rounds"] == 5 and s["data"]["clients"] == 4 for s in rows.values())
+    assert rows["ditto"]["method"]["lam"] == 0.25 and "lam" not in rows["fedavg"]["method"]
+
+
+def test_the_recipe_is_shown_after_the_checks_and_in_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "d.csv", "a,b,y", *(f"{i},{i % 3},{'xz'[i % 2]}" for i in range(40)))
+    assert main(["run", f"data={path}", "target=why", "--out", str(tmp_path / "r")]) == 2
+    assert "method" not in capsys.readouterr().err.partition("error:")[0]
+    words = ["run", f"data={path}", "target=y", "rounds=1", "method=ditto", "lam=2", "clients=2", "split=iid"]
+    assert main([*words, "--out", str(tmp_path / "r")]) == 0
+    shown = capsys.readouterr().err
+    assert 'method  name="ditto"  lam=2.0\n' in shown and "train   rounds=1\n" in shown
+    assert "clients=2" in shown and 'split="iid"' in shown
+    assert not any(word in shown for word in ("val=", "guard", "engine  "))
 
 
 def test_the_help_of_compare_fits_a_narrow_terminal_and_shows_what_a_study_can_do(

@@ -76,6 +76,16 @@ def test_a_client_with_one_row_trains_on_it_and_is_noted():
     assert "1 of 2 clients without test rows: one" in federation.notes
 
 
+def test_a_federation_without_validation_or_test_rows_says_what_that_means():
+    owner = np.array(["a"] * 20 + ["b"] * 20)
+    federation = partition("t", numbered(40, owner=owner), DataSettings(val=0, test=0), {})
+    assert (
+        "no client has validation rows: the last round is reported, and no method is chosen"
+        in federation.notes
+    )
+    assert "no client has test rows: nothing says how good the models are" in federation.notes
+
+
 def test_a_clients_parts_do_not_depend_on_who_else_is_there():
     owner = np.array(["a"] * 30 + ["b"] * 30)
     both = partition("t", numbered(60, owner=owner), DataSettings(4), {}).clients_data["a"]

@@ -13,6 +13,7 @@ import pytest
 
 from motet.client import Column
 from motet.data.federated import Pool
+from motet.errors import RunError
 from motet.published import defaults
 from motet.stacking.predictions import predictions
 from motet.stacking.stack import StackRows, StackSettings, build, score
@@ -184,5 +185,5 @@ def test_a_cell_is_computed_once_and_read_afterwards(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_fails_gives_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="there is no data set"):
+    with pytest.raises(RunError, match="there is no data set"):
         cells.perform([cells.Cell("nothing", "iid", 1)], tmp_path, 1)

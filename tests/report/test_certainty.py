@@ -97,7 +97,15 @@ def test_one_client_has_a_mean_and_no_interval():
 
 def test_gains_that_are_all_zero_claim_nothing():
     found = interval([0.0] * 5, range(5), [0] * 5)
-    assert (found.low, found.high, found.above, found.below) == (0.0, 0.0, False, True)
+    assert (found.low, found.high, found.above, found.below) == (0.0, 0.0, False, False)
+
+
+@pytest.mark.parametrize("clients", [2, 8])
+def test_gains_that_cancel_over_trainings_are_not_equal_scores(clients):
+    signs = [(-1) ** (c + t) for c in range(clients) for t in (0, 1)]
+    units, trainings = [c for c in range(clients) for _ in (0, 1)], [0, 1] * clients
+    found = interval([0.125 * s for s in signs], units, trainings)
+    assert found.mean == 0 and np.isnan(found.low) and np.isnan(found.high)
 
 
 def test_few_equal_gains_are_no_proof():

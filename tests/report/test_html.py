@@ -147,7 +147,7 @@ def test_a_hint_stands_once_whatever_the_number_of_seeds(make, tmp_path):
 def test_errors_have_a_page(make, tmp_path):
     folders = [make(m, {"a": s, "b": s}, metric="rmse") for m, s in (("local", 2.0), ("ditto", 1.5))]
     text = Tags(page_of(folders, tmp_path)).text
-    assert "0.500 less error (RMSE), of too few clients" in text
+    assert "0.500 less error (RMSE) at each of 2 clients, too few for an interval" in text
     assert "smaller is better" in text
 
 

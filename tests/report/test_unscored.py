@@ -22,6 +22,27 @@ def test_a_mean_says_over_how_many_clients_it_is_and_why_not_all(make):
     assert int(comparison([run])["clients"].iloc[0]) == 2
 
 
+def test_a_mean_of_several_splits_is_over_the_clients_that_any_of_them_scored(make):
+    parts = [
+        {"a": 0.5, "b": 0.75, "c": math.nan, "d": math.nan},
+        {"a": 0.5, "b": 0.75, "c": 0.5, "d": math.nan},
+    ]
+    folders = [
+        make("ditto", s, metric="auc", split=i, folder=f"d{i}", natural=True) for i, s in enumerate(parts)
+    ]
+    table = comparison(read(folders))
+    said = (
+        "Means are over 3 of 4 clients (1 has rows of one class and no AUC); in a single run over 2 or more."
+    )
+    assert said in " ".join(as_text(table).split()) and int(table["clients"].iloc[0]) == 3
+
+
+def test_clients_of_drawn_splits_are_counted_split_by_split(make):
+    folders = [make("ditto", SCORES, metric="auc", split=i, folder=f"d{i}") for i in range(2)]
+    text = " ".join(as_text(comparison(read(folders))).split())
+    assert "Means are over 4 of 8 clients (4 have rows of one class and no AUC), counted in 2 splits." in text
+
+
 def test_clients_without_a_score_are_listed_with_the_reason(make):
     runs = read([make("ditto", SCORES, metric="auc", rows={"c": 40})])
     lines = clients_text(by_client(runs), "auc").splitlines()

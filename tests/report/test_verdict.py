@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import numpy as np
 import pytest
 
+from motet.report import export_table
 from motet.report.comparison import Comparison
+from motet.report.html import render
 from motet.report.read import read
 from motet.report.tables import comparison
 from motet.report.terminal import as_text, clients_text, summary_text
@@ -17,6 +20,10 @@ from rewritten import rewritten
 ROWS = 400  # test rows of a client
 CLIENTS = [f"c{i}" for i in range(10)]
 ALONE = dict.fromkeys(CLIENTS, 0.7)
+ONE_TRAINING = (
+    "One training: what another split or seed would change is not in the interval; "
+    "--seeds 0-2, or --splits 0-2."
+)
 
 
 def lines_of(folders):
@@ -33,6 +40,7 @@ def test_a_gain_is_claimed_with_its_interval_and_its_clients(make):
         "Federating helps here: +10.0 points of accuracy on average (95 %: +9.2 to +10.8);"
         " 10 clients better, 0 the same, 0 worse.",
         "Best: ditto, the only federated method here.",
+        ONE_TRAINING,
     ]
 
 
@@ -45,9 +53,12 @@ def test_no_claim_where_the_interval_holds_zero(make):
     )
 
 
-def test_a_loss_is_said(make):
+def test_a_harm_is_called_a_harm(make):
     lines = lines_of([make("local", ALONE, tests=ROWS), make("ditto", shifted(-0.1), tests=ROWS)])
-    assert lines[0].startswith("Federating does not help here: -10.0 points") and "10 worse" in lines[0]
+    assert lines[0].startswith(
+        "Federating harms here: -10.0 points of accuracy on average (95 %: -10.8 to -9.2)"
+    )
+    assert "10 worse" in lines[0]
     assert lines[1].startswith("Best of the federated methods: ditto")
 
 
@@ -65,11 +76,108 @@ def test_the_runs_to_look_at_are_those_of_the_chosen_method_or_of_the_best_by_va
     assert {run.label for run in Comparison([*folders[:2], worse]).chosen} == {"local"}
 
 
-def test_equal_scores_do_not_help(make):
-    (first, *_) = lines_of([make("local", ALONE, tests=ROWS), make("ditto", ALONE, tests=ROWS)])
-    assert first.startswith(
-        "Federating does not help here: 0.0 points of accuracy on average (95 %: 0.0 to 0.0)"
+@pytest.mark.parametrize("many", [2, 10])
+def test_equal_scores_claim_nothing(make, many):
+    some = dict.fromkeys(CLIENTS[:many], 0.7)
+    lines = lines_of([make("local", some, tests=ROWS), make("ditto", some, tests=ROWS)])
+    assert (
+        lines[0] == f"No difference in accuracy on these {400 * many:,} test rows, at any of {many} clients."
     )
+    assert not any("Federating" in line or "One training" in line for line in lines)
+
+
+def test_few_equal_gains_say_why_there_is_no_interval(make):
+    some = [make(m, dict.fromkeys("ab", v), tests=10) for m, v in (("local", 0.7), ("ditto", 0.8))]
+    assert lines_of(some)[0] == (
+        "Whether federating helps cannot be told here: +10.0 points of accuracy at each of 2 clients, too few for an"
+        " interval."
+    )
+
+
+def test_one_client_is_too_few_for_an_interval(make):
+    some = [make(m, {"a": v}, tests=10) for m, v in (("local", 0.7), ("ditto", 0.8))]
+    assert lines_of(some)[0].endswith(
+        "+10.0 points of accuracy from one pair of scores, too few for an interval."
+    )
+
+
+# ---- what the interval leaves out ----
+
+
+def test_a_verdict_of_one_training_says_so_wherever_it_is_read(make, tmp_path):
+    from motet.report.comparison import Comparison
+
+    found = Comparison([make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)])
+    table = as_text(found.table, found.verdict, 80)
+    pages = [found.save(tmp_path / f"table.{kind}").read_text() for kind in ("html", "md", "tex")]
+    said = [
+        " ".join(text.split()).replace("−", "-") for text in (table, repr(found), found._repr_html_(), *pages)
+    ]
+    assert all(
+        "One training: what another split or seed would change is not in the interval" in t for t in said
+    )
+
+
+@pytest.mark.parametrize("what", ["seed", "split"])
+def test_a_verdict_of_several_trainings_does_not(make, what):
+    folders = [
+        make(m, s, folder=f"{m}-{i}", tests=ROWS, **({"split": 0, "seed": 0} | {what: i}))
+        for i in range(2)
+        for m, s in (("local", ALONE), ("ditto", shifted(0.1)))
+    ]
+    assert not any("One training" in line for line in lines_of(folders))
+
+
+def test_a_second_training_that_failed_is_none(make):
+    folders = [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)]
+    folders += [make(m, {}, seed=1, status="failed", failure="diverged") for m in ("local", "ditto")]
+    assert any("One training" in line for line in lines_of(folders))
+
+
+def test_where_the_data_fix_the_test_rows_only_seeds_are_advised(make):
+    folders = [make(m, s, tests=ROWS, natural=True, given_tests=True)
+               for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]  # fmt: skip
+    assert lines_of(folders)[-1] == (
+        "One training: what another seed would change is not in the interval; --seeds 0-2."
+    )
+
+
+def test_a_gain_that_holds_for_all_methods_at_once_has_a_star(make):
+    weak = {c: 0.72 + 0.0246 * (-1) ** i for i, c in enumerate(CLIENTS)}  # clear for itself alone, see below
+    folders = three_methods(make, shifted(0.1), weak)
+    table = comparison(read(folders))
+    text = " ".join(as_text(table, (), 100).split())
+    assert "+10.0 (+9.2 to +10.8)*" in text and "+2.0 (+0.1 to +3.9) " in text
+    note = "ach interval by itself at 95 %; * a gain also when corrected for the 3 federated methods"
+    assert note in text
+    page = " ".join(render(read(folders)).split())
+    assert "+10.0 (+9.2 to +10.8)*" in page and note in page
+    assert note.replace("*", "\\*") in export_table.as_markdown(table)
+    assert f"% E{note}" in export_table.as_latex(table)
+
+
+def test_one_method_needs_no_star(make):
+    folders = [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)]
+    text = as_text(comparison(read(folders)), (), 100)
+    assert "*" not in text and "corrected" not in text
+
+
+def test_clients_are_called_one_by_one_and_some_by_chance(make):
+    folders = [make("local", ALONE, tests=ROWS), make("ditto", shifted(0.1), tests=ROWS)]
+    note = "each at 95 %: of 20 clients up to about one is called better or worse by chance"
+    assert note in " ".join(as_text(comparison(read(folders)), (), 80).split())
+    assert note in " ".join(render(read(folders)).split())
+
+
+def test_a_report_marks_only_a_gain_as_a_success_and_has_proper_minus_signs(make):
+    def head(by, spread=0.01):
+        folders = [make(m, s, folder=f"{m}{by}", tests=ROWS)
+                   for m, s in (("local", ALONE), ("ditto", shifted(by, spread)))]  # fmt: skip
+        return render(read(folders)).split('<div class="')[1].split("</div>")[0]
+
+    assert head(0.1).startswith('finding helps">') and head(-0.1).startswith('finding harms">')
+    open_ = head(-0.004, 0.02)
+    assert open_.startswith('finding">') and "−0.4 points" in open_ and "-0.4" not in open_
 
 
 def test_errors_are_in_their_own_unit_and_less_is_better(make):
@@ -90,6 +198,16 @@ def test_clients_of_several_splits_are_counted_as_such(make):
         for method, scores in (("local", ALONE), ("ditto", shifted(0.1)))
     ]
     assert "; of 30 clients in 3 splits, 30 better, 0 the same, 0 worse." in lines_of(folders)[0]
+
+
+def test_clients_that_are_left_out_are_counted_in_the_first_sentence(make):
+    missing = dict.fromkeys(("x", "y"), math.nan)
+    folders = [make("local", ALONE | missing, metric="auc", tests=ROWS)]
+    folders += [make("ditto", shifted(0.1) | missing, metric="auc", tests=ROWS)]
+    first = lines_of(folders)[0]
+    assert first.startswith(
+        "Federating helps here: +10.0 points of AUC on average over 10 of 12 clients (95 %:"
+    )
 
 
 def test_methods_that_cannot_be_told_apart_from_the_best_are_named(make):
@@ -222,6 +340,17 @@ def test_a_run_that_was_still_improving_is_flagged_with_the_rounds_that_would_do
     assert lines[-1] == "Not yet converged: fedavg would need about 400 rounds."
 
 
+def test_the_first_line_says_of_which_round_it_speaks_where_training_was_not_done(make):
+    lines = lines_of([make("local", shifted(0), tests=ROWS), rising(make, "fedavg", 50)])
+    assert lines[0].startswith(
+        "Whether federating helps cannot be told here after 50 rounds (fedavg not yet converged): 0.0 points"
+    )
+    clear = lines_of([rising(make, "local", 50, folder="l"), make("ditto", shifted(0.2), tests=ROWS)])
+    assert clear[0].startswith(
+        "Federating helps here after 50 rounds (local not yet converged): +20.0 points"
+    )
+
+
 def test_a_run_that_patience_ended_has_converged(make):
     assert not any("converged" in line for line in lines_of([rising(make, "fedavg", 50, rounds=500)]))
 
@@ -315,7 +444,7 @@ def test_a_gain_that_is_clear_only_for_itself_is_not_told(make):
 
 
 def test_other_methods_are_not_told_where_the_chosen_one_gains(make):
-    assert len(lines_of(three_methods(make, shifted(0.1), shifted(0.12)))) == 2
+    assert len(lines_of(three_methods(make, shifted(0.1), shifted(0.12)))) == 3
 
 
 def test_clear_gains_of_errors_are_in_words(make):
@@ -340,8 +469,6 @@ def test_clear_gains_of_errors_are_in_words(make):
     ],
 )
 def test_runs_on_fixed_test_rows_say_what_varies_and_speak_of_no_splits(make, seeds, splits, said):
-    from motet.report.html import render
-
     folders = [
         make(m, v, seed=seed, split=split, folder=f"{m}-{i}", natural=True, given_tests=True, fingerprint=f"f{split}",
              tests=ROWS)

@@ -12,7 +12,7 @@ import pytest
 
 from motet.cli.main import main
 from motet.runs import recipe
-from motet.runs.recipe import GuardSettings, Recipe, RecipeError, parse_word, read
+from motet.runs.recipe import GuardSettings, Recipe, RecipeError, check, parse_word, read
 
 
 def test_a_recipe_has_a_comment_behind_every_value_and_reads_back_the_same() -> None:
@@ -64,6 +64,65 @@ def test_a_setting_that_is_given_twice_on_a_command_line_is_refused(
 def test_the_same_value_may_be_given_twice(capsys: pytest.CaptureFixture[str]) -> None:
     main(["recipe", "data=wine", "data.name=wine", "method.lr=.1", "method.lr=0.1"])
     assert "lr = 0.1" in capsys.readouterr().out
+
+
+def test_settings_have_the_short_names_that_they_have_in_python() -> None:
+    from motet.runs.from_python import sections
+
+    words = [
+        "method=fedprox",
+        "rounds=5",
+        "lr=.1",
+        "mu=.5",
+        "clients=4",
+        "batch=8",
+        "hidden=[7]",
+        "seed=2",
+        "net=mlp",
+    ]
+    short = {"rounds": 5, "lr": 0.1, "mu": 0.5, "clients": 4, "batch": 8, "hidden": [7], "seed": 2}
+    whole = [
+        "train.rounds=5",
+        "method.lr=.1",
+        "method.mu=.5",
+        "data.clients=4",
+        "method.batch=8",
+        "net.hidden=[7]",
+    ]
+    there = check(sections(None, short | {"method": "fedprox", "net": "mlp"}))
+    assert (
+        read(words=words).settings
+        == there.settings
+        == read(words=[*whole, "method=fedprox", "net=mlp", "seed=2"]).settings
+    )
+
+
+def test_a_short_name_counts_more_than_the_file_and_goes_by_the_files_method(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('[method]\nname = "ditto"\nlam = 1.0\n[train]\nrounds = 3\n')
+    found = read(path, ["lam=.25", "rounds=9"])
+    assert (found["method"]["lam"], found.train.rounds) == (0.25, 9)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["rouns=5"], "unknown setting rouns\nhint: did you mean 'rounds'?"),
+        (["learning_rate=1"], "unknown setting learning_rate\nhint: did you mean 'lr'?"),
+        (["rounds=0"], "train.rounds is 0; it must be >= 1"),
+        (["rounds=5", "train.rounds=6"], "rounds is 5, and train.rounds is 6\nhint: leave one out"),
+        (["fedavgg=5"], "unknown setting fedavgg"),
+        (["net=mlp", "net.hidden=64"], "net.hidden is 64; it must be a list\nhint: net.hidden=[64]"),
+        (
+            ["method=apfl", "alpha=3"],
+            "alpha is a setting of method and of data\nhint: method.alpha=3 or data.alpha=3",
+        ),
+    ],
+)
+def test_a_wrong_short_name_is_refused_with_the_right_one(words: list[str], said: str) -> None:
+    with pytest.raises(RecipeError) as e:
+        read(words=words)
+    assert said in str(e.value)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

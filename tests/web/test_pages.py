@@ -111,6 +111,41 @@ def test_brief_means_are_those_of_the_whole_reading(base: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("metric", "facts", "kept", "shown"),
+    [
+        ("rmse", {}, -51.6, ">51.6<"),
+        ("accuracy", {}, 0.75, ">75.0 %<"),
+        ("auc", {"round_by": "loss"}, -0.25, ">0.250<"),  # no client had an AUC: the loss chose the round
+    ],
+)
+def test_lists_show_a_score_as_it_is_and_with_its_name(
+    tmp_path: Path, metric: str, facts: dict[str, Any], kept: float, shown: str
+) -> None:
+    made(tmp_path, "fedavg", {"a": 0.5, "b": 0.5}, metric=metric, **facts)
+    store = Store(tmp_path / "fedavg-0", writing=True)
+    store.checkpoint(2, 1, kept, lambda _: b"state")
+    store.commit()
+    store.close()
+    StudyRecord("s", jobs=["fedavg"], runs={"fedavg": "fedavg-0"}).write(tmp_path)
+    for address in ("/", "/studies/s"):
+        text = re.sub(r' *<span class="of inline">.*?</span>', "", browser(tmp_path).get(address).text)
+        assert shown in text, address
+    assert ("loss" if facts else {"rmse": "RMSE"}.get(metric, metric)) in browser(tmp_path).get("/").text
+
+
+def test_a_chart_names_no_metric_before_there_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    store = Store(folder, writing=True)
+    store.commit()
+    store.close()
+    StudyRecord("s", jobs=["one", "two"], runs={"one": "begun"}).write(tmp_path)
+    for address in ("/studies/s", "/runs/begun"):
+        text = browser(tmp_path).get(address).text
+        assert "Validation score" in text and "accuracy" not in text, address
+
+
 def test_a_study_shows_its_runs_and_those_that_wait(tmp_path: Path) -> None:
     made(tmp_path, "fedavg", {"a": 0.5, "b": 0.6})
     record = StudyRecord("toy-1", "toy", 1.0, jobs=["fedavg", "ditto"], runs={"fedavg": "fedavg-0"})

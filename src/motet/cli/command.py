@@ -48,6 +48,11 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     from motet.runs.recipe_text import RecipeError, check_given_once
 
     paths = [w for w in words if "=" not in w]
+    if gone := [w for w in paths if is_method(w) and not Path(w).exists()]:
+        raise RecipeError(
+            f"there is no recipe {gone[0]}, and there is a method {gone[0]}\n"
+            f"hint: --methods {gone[0]} to compare it, method={gone[0]} elsewhere"
+        )
     if len(paths) > 1:
         raise RecipeError(
             f"more than one recipe: {', '.join(paths)}\nhint: settings are written section.name=value"
@@ -55,6 +60,25 @@ def split_words(words: Sequence[str]) -> tuple[str | None, list[str]]:
     given = [w for w in words if "=" in w]
     check_given_once(given)
     return (paths[0] if paths else None), given
+
+
+def is_method(word: str) -> bool:
+    from motet.runs.recipe import method_names
+
+    return word in method_names()
+
+
+def listed(given: Sequence[str] | None, words: list[str], fits: Callable[[str], bool]) -> list[str]:
+    """The values of an option that takes a list, with commas or spaces between them. What follows them and does not
+    fit is put back among the words: settings, and the path of a recipe."""
+    first, rest = list(given or [])[:1], list(given or [])[1:]
+    words += [word for word in rest if not fits(word)]
+    return [name for part in [*first, *filter(fits, rest)] for name in part.split(",")]
+
+
+def is_number(word: str) -> bool:
+    """Whether this is a seed or several: 0, 0-4 or 0,1."""
+    return word[:1].isdigit() and "=" not in word
 
 
 def names(text: str) -> list[str]:
@@ -78,7 +102,7 @@ def adds_to(parser: argparse.ArgumentParser) -> Add:
 
     def add(name: str, do: Callable[[Any], Any], text: str) -> argparse.ArgumentParser:
         p = commands.add_parser(name, help=text, description=text)
-        p.set_defaults(do=do)
+        p.set_defaults(do=do, parser=p)
         p.add_argument("--trace", action="store_true", help="show where an error came from")
         return p
 

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from motet.cli.command import Add, add_trust, consent_of, say, split_words
+from motet.cli.command import Add, add_trust, consent_of, is_method, is_number, listed, say, split_words
 from motet.cli.report_commands import add_to, checked
 
 if TYPE_CHECKING:
     from motet.report.comparison import Comparison
     from motet.runs.run_study import StudyOutcome
+    from motet.runs.study import Study
 
 EXAMPLES = """
 examples:
@@ -47,16 +48,19 @@ def compare_command(add: Add) -> None:
     p.add_argument("words", nargs="*", metavar="study.toml | section.name=value", help="as for run")
     p.add_argument(
         "--methods",
-        metavar="A,B,…",
+        nargs="+",
+        metavar="A,B",
         help="local is always added (default: local, fedavg, fedprox, ditto, finetune, centralised)",
     )
     p.add_argument(
         "--grid", action="append", default=[], metavar="SECTION.NAME=a,b,…",
         help="one row for each value; may be given several times",
     )  # fmt: skip
-    p.add_argument("--seeds", metavar="0-4", help="of initial weights, batches, cohorts (default: 0)")
     p.add_argument(
-        "--splits", metavar="0-4",
+        "--seeds", nargs="+", metavar="0-4", help="of initial weights, batches, cohorts (default: 0)"
+    )
+    p.add_argument(
+        "--splits", nargs="+", metavar="0-4",
         help="who holds which rows, data.seed (default: 5 or 15 for few rows of named clients, else one)",
     )  # fmt: skip
     p.add_argument(
@@ -93,18 +97,34 @@ def do_compare(args: Any) -> int:
     if isinstance(args.jobs, int) and args.jobs != 1:
         template()  # loads libraries while the study is read; a cluster is asked for none before that
     from motet.cli.study_progress import StudyProgress
-    from motet.runs import study as studies
     from motet.runs.run_study import run_study
 
-    files = checked(args.to)
-    path, words = split_words(args.words)
-    methods = args.methods.split(",") if args.methods else ()
-    asked = studies.Asked(methods, studies.grid_words(args.grid), args.seeds, args.splits)
-    study = studies.read(path, words, asked, consent_of(args))
+    files, study = checked(args.to), study_of(args)
     with StudyProgress(quiet=args.quiet) as progress:
         done = run_study(study, args.out, args.jobs, progress, args.tune, args.fresh)
     show(done, args, files)
     return 1 if done.failures else 0
+
+
+def study_of(args: Any) -> Study:
+    """The study that the command line asks for."""
+    from motet.runs import study as studies
+
+    words = list(args.words)
+    seeds, splits = (listed(given, words, is_number) for given in (args.seeds, args.splits))
+    methods = listed(args.methods, words, names_a_method)
+    path, settings = split_words(words)
+    numbers = (",".join(some) if some else None for some in (seeds, splits))
+    asked = studies.Asked(methods, studies.grid_words(args.grid), *numbers)
+    return studies.read(path, settings, asked, consent_of(args))
+
+
+def names_a_method(word: str) -> bool:
+    """Whether a word behind --methods is one of them, and neither a setting nor a recipe's path."""
+    known, there = is_method(word), Path(word).is_file()
+    if known and there:
+        say(f"{word} is a method and a file here: taken as the method; ./{word} is the file")
+    return known or not (there or "=" in word or word.endswith(".toml"))
 
 
 def show(done: StudyOutcome, args: Any, files: Sequence[Path]) -> None:

@@ -70,10 +70,32 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     args, rest = parser().parse_known_args(argv)
     words = [a for a in rest if not a.startswith("-")] if hasattr(args, "words") else []
     if len(words) < len(rest):
-        parser().error(f"unrecognized arguments: {' '.join(a for a in rest if a not in words)}")
+        strange = [a for a in rest if a not in words]
+        hint = (
+            f"\nhint: {without_dashes(strange[0], list(argv or sys.argv[1:]))}"
+            if hasattr(args, "words")
+            else ""
+        )
+        args.parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
     if words:
         args.words = [*args.words, *words]
     return args
+
+
+def without_dashes(option: str, argv: Sequence[str]) -> str:
+    """How a setting is written that was given as an option: `--rounds 5` is `rounds=5`."""
+    from motet.runs.recipe import known_settings, sections_of
+
+    name, equals, value = option.lstrip("-").partition("=")
+    behind = argv[argv.index(option) + 1 :][:1]
+    value = value if equals else "".join(behind) if behind and not behind[0].startswith("-") else "…"
+    section, dot, inner = name.partition(".")
+    known = known_settings({})
+    if dot and inner in known.get(section, {}):
+        return f"{name}={value}"
+    if places := sections_of(name, known):
+        return ", or ".join([f"{name}={value}", *(f"{place}.{name}={value}" for place in places)])
+    return "settings are written without dashes, say rounds=5"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -164,8 +186,6 @@ def do_run(args: Any) -> None:
 
     path, words = split_words(args.words)
     recipe = recipes.read(path, words, trust=consent_of(args))
-    if not args.quiet:
-        say(recipe.digest())
     with Progress(quiet=args.quiet) as progress:
         done = run(recipe, args.out, progress.observer(recipe), fresh=args.fresh)
     folder = done.folder

@@ -52,14 +52,14 @@ class Progress:
                 say(text)
 
     def observer(self, recipe: Any) -> RunProgress:
-        return RunProgress(self)
+        return RunProgress(self, recipe)
 
 
 class RunProgress:
     """Shows the progress of one run."""
 
-    def __init__(self, screen: Progress) -> None:
-        self.screen = screen
+    def __init__(self, screen: Progress, recipe: Any) -> None:
+        self.screen, self.recipe = screen, recipe
         self.bar: Any = None
         self.began_at = time.monotonic()
         self.first = 0
@@ -67,6 +67,8 @@ class RunProgress:
 
     def on_start(self, trainer: Trainer) -> None:
         self.first = max(trainer.number + 1, 0)
+        if self.recipe is not None:
+            self.screen.say_once(self.recipe.digest())
         for note in trainer.federated.notes:
             self.screen.say_once(f"data: {note}")
         for remark in trainer.store.facts().get("remarks", []):

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from motet.cli.command import Add, add_trust, consent_of, say
+from motet.cli.command import Add, add_trust, consent_of, is_number, listed, say
 from motet.cli.compare_command import jobs_word
+from motet.errors import RunError
 
 
 def reproduce_command(add: Add) -> None:
@@ -35,7 +36,7 @@ def reproduce_command(add: Add) -> None:
         metavar="A,B,…",
         help="only these rows, separated by commas or in several --rows (default: all of the scale)",
     )
-    p.add_argument("--seeds", metavar="0-4", help="seeds (default: those of the scale)")
+    p.add_argument("--seeds", nargs="+", metavar="0-4", help="seeds (default: those of the scale)")
     p.add_argument(
         "--jobs", type=jobs_word, default=0, metavar="N | ray",
         help="runs at a time (default: as many as use all cores); ray: on a Ray cluster",
@@ -54,14 +55,22 @@ def reproduce_command(add: Add) -> None:
 def do_reproduce(args: Any) -> None:
     from motet.report import paper_numbers
     from motet.runs import experiment as experiments
+    from motet.runs.parallel import FOLLOWS
     from motet.runs.recipe_text import check_given_once
 
+    args.seeds = ",".join(listed(args.seeds, args.words, is_number))
+    if args.name is None and args.words and "=" not in args.words[0]:
+        args.name = args.words.pop(0)  # it stood behind --seeds
     if args.list or args.name is None:
         return show_list(args)
     check_given_once(args.words)
     found = experiments.find(args.name, consent_of(args))
     base = Path(args.out) / args.name / args.scale
     table, done = (follow if found.is_procedure else run)(found, base, args)
+    rows = table["rows"].values()
+    reasons = {why for row in rows for why in row["failures"] if not why.startswith(FOLLOWS)}
+    if len(reasons) == 1 and not any(values for row in rows for values in row["values"].values()):
+        raise RunError(reasons.pop())  # there is nothing to show: data are missing, say
     table["scale"] = args.scale
     print(json.dumps(table) if args.json else paper_numbers.as_text(table))
     if drawing := experiments.module_of(found, "show"):

@@ -342,7 +342,7 @@ def check_net(net: nn.Module) -> None:
             raise UsageError(
                 f"layer {name!r} of the network is a {type(module).__name__}, and the network's attribute "
                 f"statistics, which says whose statistics it uses, {given}.\n"
-                f"hint: set it to one of {', '.join(POLICIES)} (docs/architecture.md), or use GroupNorm or LayerNorm"
+                f"hint: set it to one of {', '.join(POLICIES)} (docs/guides/networks.md), or use GroupNorm or LayerNorm"
             )
         if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
             raise UsageError(

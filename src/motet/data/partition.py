@@ -305,7 +305,15 @@ def remarks(pool: Pool, partition: Partition, rows: int) -> list[str]:
     if pool.kind == "survival":
         events = np.bincount(who, pool.y[partition.row] > 0, clients)
         found.append(("without any event", some & (events == 0)))
-    notes = [_note(what, partition.clients, which) for what, which in found if which.any()]
+    nobody = {
+        "without validation rows": "no client has validation rows: the last round is reported, and no method is chosen",
+        "without test rows": "no client has test rows: nothing says how good the models are",
+    }
+    notes = [
+        nobody[what] if what in nobody and (which == some).all() else _note(what, partition.clients, which)
+        for what, which in found
+        if which.any()
+    ]
     unused = rows - len(np.unique(partition.row))
     return [*notes, f"{unused:,} of {rows:,} rows are with no client"] if unused > 0 else notes
 

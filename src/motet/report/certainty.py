@@ -42,7 +42,7 @@ class Interval:
 
     @property
     def below(self) -> bool:
-        return self.high < 0 or (self.low == self.high == 0)
+        return self.high < 0
 
 
 def interval(
@@ -57,7 +57,9 @@ def interval(
     x, (u, many) = np.asarray(gains, dtype=float), _numbered(units)
     each = _means(x, u, many)
     mean = float(each.mean()) if many else float("nan")
-    if many < 2 or (many < FEWEST_EQUAL and mean != 0 and np.ptp(each) <= ROUNDING * abs(mean)):
+    same = many > 0 and np.ptp(each) <= ROUNDING * abs(mean)
+    # gains of 0 throughout are the interval 0 to 0; gains of a client that cancel over trainings are not
+    if many < 2 or (same and x.any() and (many < FEWEST_EQUAL or mean == 0)):
         return Interval(mean, float("nan"), float("nan"), many)
     variance, freedom = _variance(x, u, each, *_numbered(trainings))
     quantile = float(special.stdtrit(freedom, (1 + level) / 2))

@@ -103,5 +103,5 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """The verdict and the table, for a notebook."""
-        lines = "".join(f"<p>{escaping.escape(line)}</p>" for line in self.verdict)
+        lines = "".join(f"<p>{escaping.escape(export_table.typeset(line))}</p>" for line in self.verdict)
         return f"<div>{lines}{export_table.as_html(self.table)}</div>"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.atomic import write_atomically
 from motet.errors import UsageError
-from motet.report.terminal import ABSENT, SCORES, Cell, score, unit
+from motet.report.terminal import ABSENT, SCORES, Cell, score, star_note, unit
 from motet.text import in_cell, in_markdown
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _cells(table: pd.DataFrame) -> list[list[str]]:
     return [["method", *columns], *rows]
 
 
-def _typeset(cell: str) -> str:
+def typeset(cell: str) -> str:
     """A dash for what is absent, a minus for a minus."""
     return "–" if cell == ABSENT else re.sub(r"(?<![\w.])-(?=\d)", "−", cell)
 
@@ -97,8 +97,15 @@ def safe_cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def as_markdown(table: pd.DataFrame) -> str:
-    head, *rows = [[in_markdown(_typeset(c)) for c in row] for row in _cells(table)]
-    return "\n".join("| " + " | ".join(r) + " |" for r in (head, ["---"] * len(head), *rows)) + "\n"
+    head, *rows = [[in_markdown(typeset(c)) for c in row] for row in _cells(table)]
+    lines = ["| " + " | ".join(r) + " |" for r in (head, ["---"] * len(head), *rows)]
+    notes = " ".join(in_markdown(note) for note in _notes(table))
+    return "\n".join([*lines, *(["", notes] if notes else [])]) + "\n"
+
+
+def _notes(table: pd.DataFrame) -> list[str]:
+    """What must be known of the intervals, where no verdict stands beside the table."""
+    return [note for note in (star_note(table), table.attrs["one_training"]) if note]
 
 
 # ---- HTML ----
@@ -107,7 +114,7 @@ def as_markdown(table: pd.DataFrame) -> str:
 def as_html(table: pd.DataFrame) -> str:
     """A plain table for a notebook, all text escaped."""
     left, right = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
-    head, *rows = [[html.escape(_typeset(c)) for c in row] for row in _cells(table)]
+    head, *rows = [[html.escape(typeset(c)) for c in row] for row in _cells(table)]
     lines = [
         "<tr>"
         + "".join(f'<{tag} style="{right if i else left}">{c}</{tag}>' for i, c in enumerate(row))
@@ -115,7 +122,8 @@ def as_html(table: pd.DataFrame) -> str:
         for tag, row in [("th", head), *(("td", row) for row in rows)]
     ]
     caption = html.escape(f"test {unit(table.attrs['metric'])}")
-    return f'<table><caption style="{left}">{caption}</caption>{"".join(lines)}</table>'
+    note = f"<p>{html.escape(star_note(table))}</p>" if star_note(table) else ""
+    return f'<table><caption style="{left}">{caption}</caption>{"".join(lines)}</table>{note}'
 
 
 # ---- LaTeX ----
@@ -123,7 +131,7 @@ def as_html(table: pd.DataFrame) -> str:
 
 def as_latex(table: pd.DataFrame) -> str:
     """A `tabular` with booktabs' lines; what cannot be told apart from the best is not set bold."""
-    head, *rows = [[in_latex(_typeset(c)) for c in row] for row in _cells(table)]
+    head, *rows = [[in_latex(typeset(c)) for c in row] for row in _cells(table)]
     for place in _bold(table):
         rows[place] = [rf"\textbf{{{cell}}}" if i < 2 else cell for i, cell in enumerate(rows[place])]
     return "\n".join([
@@ -131,6 +139,7 @@ def as_latex(table: pd.DataFrame) -> str:
         *_engine(head, rows),
         rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
         *_line(head), r"\midrule", *(text for row in rows for text in _line(row)), r"\bottomrule", r"\end{tabular}",
+        *(f"% {note}" for note in _notes(table)),
     ]) + "\n"  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report import figure_data, figures, terminal
 from motet.report.audit_report import audits
 from motet.report.downloads import SAVING, file_name, numbers
-from motet.report.export_table import columns_of, name_of
+from motet.report.export_table import columns_of, name_of, typeset
 from motet.report.figures import Picture
 from motet.report.gains import NO_NETWORK
 from motet.report.pictures import pictures
@@ -27,7 +28,7 @@ from motet.report.read import ALONE, ReportedRun
 from motet.report.stack_variants import stacks
 from motet.report.tables import client_scores, comparison, summary
 from motet.report.unscored import WEIGHTED, remark, with_unscored
-from motet.report.verdict import verdict
+from motet.report.verdict import CLAIMS, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,9 +77,12 @@ def render(
     """The whole page as text. `tuned` says of methods, by their labels, which settings were searched; `table` is
     the comparison of these runs, if it is there already."""
     table = comparison(runs) if table is None else table
+    lines = verdict(runs, table)
     text: str = template("report.html").render(
         title=title or _title(runs), metric=table.attrs["metric"], unit=terminal.unit(table.attrs["metric"]),
-        better=table.attrs["better"], script=SCRIPT, policy=policy(), verdict=verdict(runs, table),
+        better=table.attrs["better"], script=SCRIPT, policy=policy(), verdict=lines,
+        claim=next((word for word, start in CLAIMS.items() if lines[0].startswith(start)), ""),
+        star_note=terminal.star_note(table), by_chance=terminal.BY_CHANCE,
         remarks=table.attrs["warnings"], varied=table.attrs["what_varies"],
         rows=table.to_dict("records"), troubles=_troubles(runs),
         columns=columns_of(table), tuned=dict(tuned or {}), alone=any(run.method == ALONE for run in runs),
@@ -111,13 +115,24 @@ def template(name: str) -> Any:
     environment.filters |= {
         "score": lambda v, m: _typeset(terminal.score(v, m)), "gain": lambda v, m: _typeset(terminal.gain(v, m)),
         "number": lambda v: _typeset(terminal.number(v)), "known": lambda v: v is not None and not math.isnan(v),
-        "typeset": _typeset, "name": name_of,
+        "typeset": _typeset, "name": name_of, "sentence": _sentence,
     }  # fmt: skip
     return environment.get_template(name)
 
 
 def _typeset(text: str) -> str:
     return "–" if text == terminal.ABSENT else text.replace("-", "−")
+
+
+def _sentence(text: str) -> Any:
+    """A sentence with proper minus signs; options of the command line stay whole and as they are typed."""
+    from markupsafe import Markup, escape
+
+    parts = re.split(r"(--[a-z]+ [\d-]+)", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(typeset(part))
+        for i, part in enumerate(parts)
+    )
 
 
 def policy() -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from motet.report.certainty import holm, together
 from motet.report.client_outcomes import OUTCOMES, outcomes
 from motet.report.convergence import needs
-from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, unit_of, with_side
+from motet.report.gains import Groups, alone, chance, gain_frame, mean_gain, pairs, with_side
 from motet.report.read import (
     ALONE,
     CONSTANT,
@@ -33,7 +33,7 @@ from motet.report.row_intervals import gain_of_these
 from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
 from motet.report.terminal import plain, said_score
-from motet.report.unscored import remark, scored, unscored, with_unscored
+from motet.report.unscored import remark, scored_units, unscored, with_unscored
 from motet.settings import AUTO
 
 if TYPE_CHECKING:
@@ -159,7 +159,8 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     kind trained alone (`alone_is`), positive is better, with a 95 % interval; `clients_better`, … count clients
     by their own test rows. `best` is chosen by validation scores among the federated methods; `p_best` is the
     chance of a difference to it as large as the test scores have, corrected for the number of methods.
-    attrs["outcomes"] has better, same or worse of every unit, by the row's label.
+    `starred`: the gain is clear also with the intervals of all federated methods at once. attrs["outcomes"] has better,
+    same or worse of every unit, by the row's label.
     """
     import pandas as pd
 
@@ -167,8 +168,18 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
     groups = _groups([*runs, *_constants(runs)])
     sound = {label: _sound(group) for label, group in groups.items()}
     each = {label: outcomes(alone(group, sound)[0]) for label, group in sound.items()}
-    level = together(sum(bool(_sound(g)) and g[0].method not in ROLES for g in groups.values()))
+    many = sum(bool(_sound(g)) and g[0].method not in ROLES for g in groups.values())  # federated methods
+    level = together(many)
     rows = [_row(group) | _gains(sound[label], sound, each[label], level) for label, group in groups.items()]
+    rows = [row | {"starred": many > 1 and row["federated"] and row["clear_gain"]} for row in rows]
+    once = ""  # what the intervals of the mean gain leave out, where every method was trained once
+    known = any(
+        r["gain_local_low"] or r["gain_local_high"] for r in rows if not math.isnan(r["gain_local_low"])
+    )
+    if known and len({(run.split, run.seed) for run in _sound(runs)}) < 2:
+        fixed = all(run.fixed_tests for run in runs)
+        what, advice = ("seed", "") if fixed else ("split or seed", ", or --splits 0-2")
+        once = f"One training: what another {what} would change is not in the interval; --seeds 0-2{advice}."
     better = runs[0].better
     rows.sort(key=lambda row: _rank(row, better))
     frame = pd.DataFrame(_with_best(rows, sound))
@@ -179,7 +190,7 @@ def comparison(runs: Sequence[ReportedRun]) -> pd.DataFrame:
         "seeds": sorted({run.seed for run in runs}), "splits": sorted({run.split for run in runs}),
         "natural": all(run.natural for run in runs), "what_varies": what_varies(runs),
         "warnings": _warnings(runs) + _below(rows, sound),
-        "outcomes": each,
+        "outcomes": each, "corrected_for": many, "one_training": once,
     }  # fmt: skip
     return frame
 
@@ -248,7 +259,7 @@ def _row(group: Sequence[ReportedRun]) -> dict[str, Any]:
     return {
         "method": group[0].label, "name": _name(group[0]), "role": role, "federated": not role,
         "runs": len(group), "failed": sum(run.failed for run in group), "trouble": _trouble(group),
-        "clients": group[0].sites or len({unit_of(run, str(c)) for run in group for c in scored(run)}),
+        "clients": group[0].sites or len(scored_units(group)[0]), "unscored": len(scored_units(_sound(group))[1]),
         **numbers, "seed_sd": float(found["personal"].astype(float).std(ddof=1)), **kib, "needs": needs(group),
     }  # fmt: skip
 
@@ -280,7 +291,9 @@ def _gains(
     constant = gain_of_these(with_side(group, CONSTANT))
     return {
         "alone_is": what if gain.units else "", "gain_local": gain.mean, "gain_local_low": gain.low,
-        "gain_local_high": gain.high, "pairs_local": gain.units, "clear_gain": mean_gain(frame, level).above,
+        "gain_local_high": gain.high, "pairs_local": gain.units,
+        "rows_local": int(frame.drop_duplicates(["split", "unit"])["n"].sum()),
+        "clear_gain": mean_gain(frame, level).above,
         **{f"clients_{name.replace(' ', '_')}": called.count(name) for name in OUTCOMES},
         "gain_constant": constant.mean, "gain_constant_low": constant.low, "gain_constant_high": constant.high,
     }  # fmt: skip

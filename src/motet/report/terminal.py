@@ -25,6 +25,8 @@ WIDTH = 100  # columns of a terminal
 NARROWEST, WIDEST = 13, 28  # of the column of names, which wrap
 ABSENT = "-"  # what does not apply or is not known
 MISSING = "–"  # a score that a client has not
+STAR = "*"  # at a gain that holds for all methods at once
+BY_CHANCE = "each at 95 %: of 20 clients up to about one is called better or worse by chance"
 PERCENT = ("accuracy", "balanced", "auc", "f1", "cindex")
 NAMES = {
     "balanced": "balanced accuracy", "auc": "AUC", "f1": "F1", "brier": "Brier score", "rmse": "RMSE",
@@ -138,8 +140,8 @@ SCORES: dict[str, Cell] = {
     "runs sd": lambda r, m: score(r.get("seed_sd"), m),
     "worst 10 %": lambda r, m: score(r["worst"], m),
     "global": lambda r, m: score(r["global"], m),
-    "over alone (95 %)": lambda r, m: with_interval(
-        r["gain_local"], r["gain_local_low"], r["gain_local_high"], m
+    "over alone (95 %)": lambda r, m: (
+        with_interval(r["gain_local"], r["gain_local_low"], r["gain_local_high"], m) + STAR * r["starred"]
     ),
     "better, same, worse": lambda r, m: _counted(r),
     "rounds (needed)": lambda r, m: _rounds(r),
@@ -220,7 +222,9 @@ def _layout(
     longest = min(max(map(len, names)), WIDEST)
     for gone in range(len(FIRST_TO_GO) + 1):
         kept = {k: cell for k, cell in columns.items() if k not in FIRST_TO_GO[:gone]}
-        cells = [_longest([cell(row, metric) for row in rows]) for cell in kept.values()]
+        texts = [[cell(row, metric) for row in rows] for cell in kept.values()]
+        cells = [_longest([text.rstrip(STAR) for text in column]) for column in texts[:-1]]
+        cells += [_longest(column) for column in texts[-1:]]
         heads = [_wrapped(k, max(size, 8)) for k, size in zip(kept, cells, strict=True)]
         sizes = [max(size, _longest(head)) for size, head in zip(cells, heads, strict=True)]
         found = TableLayout(
@@ -263,13 +267,18 @@ def failed(row: Any) -> str:
 
 
 def _lines(name: Sequence[str], cells: Sequence[Sequence[str]], layout: TableLayout) -> list[str]:
-    """A row of the table: the name flush left, numbers flush right, as many lines as it needs."""
+    """A row of the table: the name flush left, numbers flush right, as many lines as it needs. A star stands in the
+    space behind its column, so that digits stay below digits."""
     columns = [[text.ljust(layout.first) for text in name]]
-    columns += [[text.rjust(size) for text in cell] for cell, size in zip(cells, layout.sizes, strict=True)]
-    blank = [" " * layout.first, *(" " * size for size in layout.sizes)]
+    columns += [
+        [text.rjust(size + text.endswith(STAR)).ljust(size + 1) for text in cell]
+        for cell, size in zip(cells, layout.sizes, strict=True)
+    ]
+    columns[0] = [text + " " for text in columns[0]]
+    blank = [" " * (size + 1) for size in (layout.first, *layout.sizes)]
     tall = max(map(len, columns))
     full = [column + [space] * (tall - len(column)) for column, space in zip(columns, blank, strict=True)]
-    return ["  ".join(parts).rstrip() for parts in zip(*full, strict=True)]
+    return [" ".join(parts).rstrip() for parts in zip(*full, strict=True)]
 
 
 def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
@@ -285,7 +294,8 @@ def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
         lines.append(
             f"over alone: mean gain of a client in {points} over its own kind trained alone ({what}); positive "
             "is better."
-            + " better, same, worse: clients, each by its own test rows at 95 %."
+            + f" {star_note(comparison)}".rstrip()
+            + f" better, same, worse: clients by their own test rows, {BY_CHANCE}."
             * any(_counted(row) != ABSENT for row in rows)
         )
     if any(row["needs"] for row in rows):
@@ -298,6 +308,13 @@ def footnotes(comparison: pd.DataFrame, *, wide: bool = True) -> list[str]:
     lines += ["KiB: per client and round."] if wide else []
     lines += comparison.attrs.get("warnings", [])
     return lines + [f"{r['method']}: {r['trouble']}" for r in rows if r["trouble"]]
+
+
+def star_note(comparison: pd.DataFrame) -> str:
+    """How the intervals of several methods are to be read; nothing of one method."""
+    if (many := comparison.attrs["corrected_for"]) < 2 or not comparison["gain_local_low"].notna().any():
+        return ""
+    return f"Each interval by itself at 95 %; {STAR} a gain also when corrected for the {many} federated methods."
 
 
 def _kinds(rows: Sequence[Any]) -> str:

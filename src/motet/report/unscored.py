@@ -7,8 +7,9 @@ Knows runs as they are read. Does not know how tables are shown.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from motet.report.gains import unit_of
 from motet.report.read import ReportedRun, may_lack, natural
 from motet.report.terminal import over_clients
 
@@ -30,14 +31,28 @@ def scored(run: ReportedRun) -> set[str]:
     return set(map(str, run.of("personal").index)) - set(unscored(run))
 
 
+def scored_units(group: Sequence[ReportedRun]) -> tuple[set[Any], set[Any]]:
+    """The clients that have a score in some of a method's runs, and those that have none in any."""
+    there = {unit_of(run, str(c)) for run in group for c in run.of("personal").index}
+    found = {unit_of(run, c) for run in group for c in scored(run)}
+    return found, there - found
+
+
 def remark(runs: Sequence[ReportedRun]) -> list[str]:
     """What a table of these runs must say of clients without a score, and of weights."""
-    sound = [run for run in runs if not run.trouble]
+    groups: dict[str, list[ReportedRun]] = {}
+    for run in (run for run in runs if not run.trouble):
+        groups.setdefault(run.label, []).append(run)
     found = [WEIGHTED] if any(run.weighted for run in runs) else []
-    most = max(sound, key=lambda run: len(unscored(run)), default=None)
-    if most is None or not (without := unscored(most)):
+    most = max(groups.values(), key=lambda group: len(scored_units(group)[1]), default=[])
+    having, without = scored_units(most)
+    if not without:
         return found
-    who = over_clients(len(most.of("personal")), len(without), most.metric)
+    who = over_clients(len(having) + len(without), len(without), most[0].metric)
+    if (splits := len({run.split for run in most})) > 1 and not most[0].natural:
+        who += f", counted in {splits} splits"
+    elif (fewest := min(len(scored(run)) for run in most)) < len(having):
+        who += f"; in a single run over {fewest:,} or more"
     return [*found, f"Means are over {who}."]
 
 

@@ -10,14 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from motet.report.read import ReportedRun
-from motet.report.tables import SIGNIFICANT, comparison
+from motet.report.read import ALONE, ReportedRun
+from motet.report.tables import ROLES, SIGNIFICANT, comparison
 from motet.report.terminal import PERCENT, gain, named, number, said_score, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever told apart
+CLAIMS = {"helps": "Federating helps here", "harms": "Federating harms here"}
 EXPECTED = ("accuracy", "rmse", "cindex")  # metrics that need no reason
 EQUAL_RISKS = "equal risks"  # the constant of survival
 MOST_NAMED = 3  # methods in a line
@@ -41,13 +42,13 @@ def verdict(runs: Sequence[ReportedRun], table: pd.DataFrame | None = None) -> l
 def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
     """A single method, or none that federates: its score, and no comparison."""
     row, metric = rows[0], table.attrs["metric"]
-    who = _clients(row["clients"], table)
+    who = _scored(row["clients"], row, table)
     said = f"{row['name']}: {said_score(row['personal'], metric)} {named(metric)} on average over {who}"
     beaten = _constant(row, rows)
     if any(r["federated"] for r in rows[1:]):
         return [f"{said}{beaten}.", "No method is chosen: none has validation scores of all its runs."]
     if row["federated"] and not math.isnan(row["gain_local"]):
-        return [_helps(row, table), f"{said}{beaten}."]
+        return [_helps(row, rows, table), f"{said}{beaten}."]
     need = "a federated method" if row["role"] else "a run of local"
     return [f"{said}{beaten}.", f"Whether federating helps needs {need} to compare with."]
 
@@ -56,7 +57,7 @@ def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
 
 
 def _two(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
-    return [_helps(best, table), _others_help(best, rows, table), _best(best, rows)]
+    return [_helps(best, rows, table), _others_help(best, rows, table), _best(best, rows)]
 
 
 def _others_help(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
@@ -83,20 +84,30 @@ def _change(value: float, table: pd.DataFrame) -> str:
     return f"({gain(value, metric)}{' points' if metric in PERCENT else ''})"
 
 
-def _helps(row: Any, table: pd.DataFrame) -> str:
+def _helps(row: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
     """Whether the method chosen beats its own kind alone; no claim where the interval holds zero."""
     mean, low, high = row["gain_local"], row["gain_local_low"], row["gain_local_high"]
-    unsure = "Whether federating helps cannot be told here: "
+    unsure = "Whether federating helps cannot be told here"
     if math.isnan(mean):
-        return f"{unsure}no run of local has the same network, data, training and seed."
+        return f"{unsure}: no run of local has the same network, data, training and seed."
+    if low == high == 0:
+        who, metric = _clients(row["pairs_local"], table), named(table.attrs["metric"])
+        return f"No difference in {metric} on these {row['rows_local']:,} test rows, at any of {who}."
+    kind = row["alone_is"]
+    alone = [r for r in rows if r["role"] == ROLES[ALONE] and kind.startswith(f"{r['method']}, ")]
+    when = ""
+    if late := [r for r in (row, *alone) if r["needs"]]:
+        names = _listed([r["name"] for r in late])
+        when = f" after {number(late[0]['rounds'])} rounds ({names} not yet converged)"
     if math.isnan(low):
-        return f"{unsure}{difference(mean, table)}, of too few clients."
-    claim = unsure
-    if low > 0:
-        claim = "Federating helps here: "
-    elif high < 0 or low == high == 0:
-        claim = "Federating does not help here: "
-    return f"{claim}{difference(mean, table)} on average ({_ends(low, high, table)}){_counts(row, table)}."
+        where = "from one pair of scores"
+        if row["pairs_local"] > 1:
+            where = f"at each of {_clients(row['pairs_local'], table)}"
+        return f"{unsure}{when}: {difference(mean, table)} {where}, too few for an interval."
+    claim = CLAIMS["helps"] if low > 0 else CLAIMS["harms"] if high < 0 else unsure
+    over = f" over {_scored(row['pairs_local'], row, table)}" if row["unscored"] else ""
+    ends = _ends(low, high, table)
+    return f"{claim}{when}: {difference(mean, table)} on average{over} ({ends}){_counts(row, table)}."
 
 
 def difference(value: float, table: pd.DataFrame) -> str:
@@ -134,6 +145,11 @@ def _drawn(table: pd.DataFrame) -> bool:
 def _clients(many: int, table: pd.DataFrame) -> str:
     where = f" in {len(table.attrs['splits'])} splits" if _drawn(table) else ""
     return f"{many:,} client{'s' * (many != 1)}{where}"
+
+
+def _scored(many: int, row: Any, table: pd.DataFrame) -> str:
+    """`14 of 20 clients`, where some have no score."""
+    return f"{many:,} of " * bool(row["unscored"]) + _clients(many + row["unscored"], table)
 
 
 def _best(best: Any, rows: Sequence[Any]) -> str:
@@ -186,12 +202,14 @@ def _unconverged(rows: Sequence[Any]) -> str:
 
 
 def _caution(runs: Sequence[ReportedRun], table: pd.DataFrame) -> str:
-    """Why this metric, what repeated runs differ in, and how few test rows there are."""
+    """Why this metric, what repeated runs differ in, what one training leaves out, and how few test rows there are."""
     metric = runs[0].metric
     whys = dict.fromkeys(str(run.facts.get("metric_why") or "") for run in runs)
     said = [_sentence(why, metric) for why in whys if why and metric not in EXPECTED][:1]
     if varied := table.attrs["what_varies"]:
         said.append(f"The data fix the test rows: runs of a method differ in {varied}, not in test rows.")
+    if once := table.attrs["one_training"]:
+        said.append(once)
     rows = [n for run in runs if not run.trouble for n in run.test.loc[run.test["side"] == "personal", "n"]]
     middle = sorted(rows)[len(rows) // 2] if rows else FEW_ROWS
     if middle < FEW_ROWS:

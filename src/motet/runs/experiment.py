@@ -162,8 +162,10 @@ class Experiment:
         own, after = deepcopy(self.settings["rows"][row]), self.settings["rows"][row].get("after", [])
         settings = fitting(self.settings.get("recipe", {}), own)
         of_scale = fitting(self.settings["scales"][scale], own)
-        for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {}), *said(words)):
+        for part in (own, of_scale, of_scale.get("by_row", {}).get(row, {})):
             recipes.merge(settings, part)
+        typed = recipes.merged(*said(words))
+        recipes.merge(settings, recipes.with_sections(typed, recipes.merged(settings, typed)))
         for key in ("after", "seeds", "rows", "by_row"):
             settings.pop(key, None)
         places = {name: str(base / before[name].folder) for name in after}
@@ -270,6 +272,8 @@ def find(name: str, trust: Consent = False) -> Experiment:
 def read(name: str) -> Experiment:
     """An experiment as it is written down; nothing of it runs."""
     if name not in names():
+        if near := [n for n in names() if n.startswith(name)]:
+            raise RecipeError(f"unknown experiment {name}\nhint: did you mean {' or '.join(near)}?")
         raise RecipeError(unknown("experiment", name, names()))
     folder = experiments_folder() / name
     settings = recipes.parse_file(folder / "recipe.toml")

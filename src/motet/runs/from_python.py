@@ -17,40 +17,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from motet import nets
 from motet.core import Method
 from motet.data import in_memory, own_code
-from motet.data.federated import DataError
 from motet.nets.given import copies_of
 from motet.runs import recipe as recipes
 from motet.runs import study as studies
-from motet.runs.recipe import SECTIONS, RecipeError, Settings
-from motet.runs.sections import PLAIN
+from motet.runs.recipe import SECTIONS, Known, RecipeError, Settings
 from motet.runs.study import Study
-from motet.settings import Field, fields_of
-from motet.text import unknown
+from motet.settings import Field
 from motet.trusted_code import Consent, names_in, trust_names
 
-Known = dict[str, dict[str, Field]]  # what can be set, by section
-_SHORT = ("train", "method", "data", "net")  # sections whose settings may be given by their name alone
+# what motet.run takes beside settings; `out` is `base` in motet.compare
+KEYWORDS = (*SECTIONS, "seed", "out", "base", "on_round", "progress", "fresh", "trust")
 _SCALARS = (str, int, float, bool, type(None))
-# Words of other libraries that are not near enough to ours to be guessed.
-_ELSEWHERE = {
-    "algorithm": "method",
-    "batch_size": "batch",
-    "dataset": "data",
-    "label": "target",
-    "learning_rate": "lr",
-    "local_epochs": "epochs",
-    "model": "net",
-    "network": "net",
-    "num_clients": "clients",
-    "num_rounds": "rounds",
-    "n_clients": "clients",
-    "n_rounds": "rounds",
-    "random_state": "seed",
-    "weight_decay": "decay",
-}
 
 
 def sections(
@@ -65,7 +44,7 @@ def sections(
     given = {k: section_of(k, v, settings) for k, v in settings.items() if k in whole}
     trust_names(names_in([v for k, v in settings.items() if k not in whole]))
     found = recipes.gathered(recipe, more=given, trust=trust)
-    known = known_settings(found, methods)
+    known = recipes.known_settings(found, methods)
     wrong = [w for section in given for w in unfit(section, found[section], known)]
     for key, value in settings.items():
         if key not in whole:
@@ -195,44 +174,18 @@ def method_name(method: Any) -> str:
 # ---- settings by their name alone ----
 
 
-def known_settings(found: Settings, methods: Sequence[str]) -> Known:
-    """What can be set in each section, for the data, network and methods that were chosen."""
-    known = {section: fields_of(kind) for section, kind in PLAIN.items()}
-    for section in ("data", "net", "method"):
-        part = found.get(section, {})
-        parts = [{"name": m} for m in methods] if section == "method" and methods else [part]
-        try:
-            fields = [recipes.known_fields(section, p)[1] for p in parts]
-        except (DataError, nets.NetError) as e:
-            raise RecipeError(str(e)) from None
-        known[section] = {k: f for one in fields for k, f in one.items()}
-    return known
-
-
 def place(found: Settings, key: str, value: Any, known: Known) -> list[str]:
     """Put a keyword into the one section that has a setting of this name; what is wrong with it."""
-    places = [section for section in _SHORT if key in known[section]]
-    if len(places) > 1 and key in recipes.OF_ANY_NET:
-        places.remove("net")  # a method's own setting of this name, say swarm's loss, is meant first
+    places = recipes.sections_of(key, known)
     if len(places) > 1:
         named = {s: found[s]["name"] for s in places if isinstance(found.get(s), dict) and "name" in found[s]}
         say = " or ".join(f"{s}={{'name': {named.get(s, '…')!r}, {key!r}: …}}" for s in places)
         return [f"{key} is a setting of {' and of '.join(places)}\nhint: say {say}"]
     if not places:
-        words = [
-            *SECTIONS,
-            "seed",
-            "out",
-            "base",
-            "on_round",
-            "progress",
-            "fresh",
-            "trust",
-            *(k for s in _SHORT for k in known[s]),
-        ]
-        near = {"out": "base", "base": "out"}.get(key) or _ELSEWHERE.get(key)  # of compare, of run
-        guess = f"unknown keyword {key}\nhint: did you mean {near!r}?"
-        return [guess if near in words else unknown("keyword", key, words)]
+        near = {"out": "base", "base": "out"}.get(key)  # of compare, of run
+        if near:
+            return [f"unknown keyword {key}\nhint: did you mean {near!r}?"]
+        return [recipes.unknown_short("keyword", key, known, KEYWORDS)]
     part = found.setdefault(places[0], {})
     part[key] = _plain(str(value) if isinstance(value, Path) else value, key)
     return unfit(places[0], {key: part[key]}, known)
@@ -256,7 +209,10 @@ def _unfit_value(key: str, value: Any, field: Field) -> str:
     if isinstance(value, _SCALARS) or (field.inner and isinstance(value, dict)):
         return ""
     _, problem = field.check(value if isinstance(value, list | tuple) else object())
-    return f"{key} is {_type(value)}; {problem.partition('; ')[2]}" if problem else ""
+    must = "it must be text or a function" if key in ("metric", "loss") else problem.partition("; ")[2]
+    of_torch = key == "loss" and isinstance(value, nn.Module)  # torch's give one number for a batch
+    hint = "\nhint: net.loss names motet's own; a function of yours takes (outputs, targets) and gives each row's loss"
+    return f"{key} is {_type(value)}; {must}{hint * of_torch}" if problem else ""
 
 
 def _type(thing: Any) -> str:

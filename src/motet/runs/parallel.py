@@ -26,6 +26,7 @@ from motet.runs.run import NoProgress, interruptible
 from motet.runs.worker_process import WorkerProcess
 from motet.trusted_code import trusted_names
 
+FOLLOWS = "it comes after"  # how the failure of a run begins that another's failure prevented
 AtOnce = (
     int | str
 )  # so many runs at a time, or "ray": as many as a Ray cluster has CPUs; "ray:ADDRESS" names it
@@ -103,7 +104,7 @@ def count(ended: dict[str, Outcome]) -> int:
 def blocked(job: Job, ended: dict[str, Outcome]) -> Outcome | None:
     """A failure, if a run that this one comes after has failed."""
     failed = [name for name in job.after if ended[name].failure]
-    return Outcome(job, job.folder, f"it comes after {', '.join(failed)}, which failed") if failed else None
+    return Outcome(job, job.folder, f"{FOLLOWS} {', '.join(failed)}, which failed") if failed else None
 
 
 def default_jobs(recipe: Recipe) -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -155,16 +156,26 @@ class Recipe:
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def digest(self) -> str:
-        """All values, a line for each section."""
+        """The names, and the values that are not the defaults, a line for each section that has some."""
+        named = {s: {"name": self[s]["name"]} for s in ("data", "net", "method")}
+        usual = check(
+            named | {"data": {k: self["data"][k] for k in ("name", "split") if k in self["data"]}}
+        ).settings
+        usual |= {s: usual[s] | {"name": None} for s in named}  # names are always shown
+        if split := known_fields("data", named["data"])[1].get("split"):
+            usual["data"]["split"] = split.default
 
-        def line(part: Settings, prefix: str = "") -> str:
-            values = {prefix + k: v for k, v in part.items()}
-            return "  ".join(
-                line(v, f"{k}.") if isinstance(v, dict) else f"{k}={toml_value(v)}" for k, v in values.items()
-            )
+        def chosen(part: Settings, default: Settings, prefix: str = "") -> list[str]:
+            found = []
+            for key, value in part.items():
+                if isinstance(value, dict):
+                    found += chosen(value, default.get(key, {}), f"{prefix}{key}.")
+                elif value != default.get(key):
+                    found.append(f"{prefix}{key}={toml_value(value)}")
+            return found
 
-        lines = [f"{section:<7} {line(self[section])}" for section in SECTIONS]
-        return "\n".join([f"seed    {self.seed}", *lines])
+        lines = {section: "  ".join(chosen(self[section], usual[section])) for section in SECTIONS}
+        return "\n".join([f"seed    {self.seed}", *(f"{s:<7} {line}" for s, line in lines.items() if line)])
 
     def toml(self, command: str = "motet run recipe.toml") -> str:
         return to_toml(self.settings, command)
@@ -193,11 +204,12 @@ def gathered(
 
     Code that words and the dict name may run, because the caller says so; code of the file needs `trust`.
     """
-    said = [*map(parse_word, words), more or {}]
-    trust_names(names_in(said))
-    settings = merged(parsed(source), *said)
+    own = merged(*map(parse_word, words))
+    trust_names(names_in([own, more or {}]))
+    file = parsed(source)
+    settings = merged(file, own, more or {})
     require_trust(settings, source, trust)
-    return settings
+    return merged(file, with_sections(own, settings), more or {})
 
 
 def parsed(source: str | Path | None) -> Settings:
@@ -211,6 +223,89 @@ def merged(*parts: Mapping[str, Any]) -> Settings:
     for part in parts:
         merge(settings, part)
     return settings
+
+
+# ---- settings by their name alone ----
+
+Known = dict[str, dict[str, Field]]  # what can be set, by section
+_SHORT = ("train", "method", "data", "net")  # sections whose settings may be given by their name alone
+# Words of other libraries that are not near enough to ours to be guessed.
+_ELSEWHERE = {
+    "algorithm": "method",
+    "batch_size": "batch",
+    "dataset": "data",
+    "label": "target",
+    "learning_rate": "lr",
+    "local_epochs": "epochs",
+    "model": "net",
+    "network": "net",
+    "num_clients": "clients",
+    "num_rounds": "rounds",
+    "n_clients": "clients",
+    "n_rounds": "rounds",
+    "random_state": "seed",
+    "weight_decay": "decay",
+}
+
+
+def known_settings(found: Settings, methods: Sequence[str] = ()) -> Known:
+    """What can be set in each section, for the data, network and method, or methods, that were chosen."""
+    known = {section: fields_of(kind) for section, kind in PLAIN.items()}
+    for section in ("data", "net", "method"):
+        part = found[section] if isinstance(found.get(section), dict) else {}
+        parts = [{"name": m} for m in methods] if section == "method" and methods else [part]
+        try:
+            fields = [known_fields(section, p)[1] for p in parts]
+        except (DataError, nets.NetError) as e:
+            raise RecipeError(str(e)) from None
+        known[section] = {k: f for one in fields for k, f in one.items()}
+    return known
+
+
+def sections_of(key: str, known: Known) -> list[str]:
+    """The sections that a setting may belong to which is given by its name alone: one, if all is well."""
+    places = [section for section in _SHORT if key in known[section]]
+    if len(places) > 1 and key in OF_ANY_NET:
+        places.remove("net")  # a method's own setting of this name, say swarm's loss, is meant first
+    return places
+
+
+def unknown_short(what: str, key: str, known: Known, others: Sequence[str]) -> str:
+    """That no section has such a setting: the nearest one, or what there is, section by section."""
+    words = [*others, *(k for section in _SHORT for k in known[section])]
+    near = _ELSEWHERE.get(key)
+    close = [near] if near in words else get_close_matches(key, words, 1, cutoff=0.5)
+    if close:
+        return f"unknown {what} {key}\nhint: did you mean {close[0]!r}?"
+    there = {s: ", ".join(k for k in known[s] if k not in others) for s in _SHORT}
+    rest = [f"of {section}: {names}" for section, names in there.items() if names]
+    return f"unknown {what} {key}\nhint: there are: {', '.join(others)}; {'; '.join(rest)}"
+
+
+def with_sections(own: Settings, whole: Settings, methods: Sequence[str] = ()) -> Settings:
+    """What somebody typed, with settings that were given by their name alone (`rounds=5`) in their sections. `whole`
+    are these and all others, which say whose settings there are."""
+    given = (*SECTIONS, "seed", *methods, *(method_names() if methods else ()))
+    short = {k: v for k, v in own.items() if k not in given and not isinstance(v, dict)}
+    if not short:
+        return own
+    known, wrong = known_settings(whole, methods), list[str]()
+    found = {k: deepcopy(v) for k, v in own.items() if k not in short}
+    for key, value in short.items():
+        places = sections_of(key, known)
+        if not places:
+            wrong.append(unknown_short("setting", key, known, (*SECTIONS, "seed")))
+        elif len(places) > 1:
+            say = " or ".join(f"{s}.{key}={toml_value(value)}" for s in places)
+            wrong.append(f"{key} is a setting of {' and of '.join(places)}\nhint: {say}")
+        elif isinstance(part := found.get(places[0], {}), dict) and part.get(key, value) != value:
+            both = f"{key} is {value!r}, and {places[0]}.{key} is {part[key]!r}"
+            wrong.append(f"{both}\nhint: leave one out")
+        else:
+            merge(found, {places[0]: {key: value}})
+    if wrong:
+        raise RecipeError("\n".join(wrong))
+    return found
 
 
 # ---- checking ----

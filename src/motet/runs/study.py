@@ -95,11 +95,14 @@ class Asked:
 
 def read(source: str | Path | None, words: Iterable[str], asked: Asked, trust: Consent = False) -> Study:
     """A study from a TOML file and from the command line; code that the file alone names needs `trust`."""
-    own, file = recipes.gathered(None, words), recipes.parsed(source)
-    trust_names(names_in([list(asked.methods), asked.grid]))
+    own, file = recipes.merged(*map(recipes.parse_word, words)), recipes.parsed(source)
+    trust_names(names_in([own, list(asked.methods), asked.grid]))
     used = {k: v for k, v in file.items() if k != "methods" or not asked.methods}
     require_trust(recipes.merged(used, own), source, trust)
-    return plan(file, own, asked)
+    entries = [entry_of(m) for m in asked.methods or file.get("methods") or STANDARD]
+    said = {k: v for k, v in own.items() if k not in KEYS}
+    placed = recipes.with_sections(said, recipes.merged(file, said), [*(e["name"] for e in entries), ALONE])
+    return plan(file, placed | {k: v for k, v in own.items() if k in KEYS}, asked)
 
 
 def plan(file: Settings, own: Settings, asked: Asked) -> Study:

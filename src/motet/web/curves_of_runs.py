@@ -26,8 +26,9 @@ def validation(run: RunReading) -> Chart:
         band = [b for r, s in curve if (b := middle(r, s))] if side == "personal" else []
         lines.append(Line(NAMES.get(side, side), [(r + 1, s.mean) for r, s in curve], band))
     reported = run.facts.get("reported")
+    name = named(run.metric) or "score"
     return Chart(
-        f"Validation {named(run.metric)} by round", lines, "round", named(run.metric), percent_metric(run.metric),
+        f"Validation {name} by round", lines, "round", name, percent_metric(run.metric),
         mark=reported + 1 if isinstance(reported, int) else None, mark_name="reported",
     )  # fmt: skip
 
@@ -42,10 +43,11 @@ def middle(number: int, scored: ScoredRound) -> tuple[int, float, float] | None:
 
 def several(runs: Sequence[tuple[str, RunReading]], side: str = "personal") -> Chart:
     """One line for each run, on the same axes."""
-    metric = runs[0][1].metric if runs else "accuracy"
-    lines = [Line(name, [(r + 1, v) for r, v in run.mean_curve(side)]) for name, run in runs]
-    title = f"Validation {named(metric)} of {side} models by round"
-    return Chart(title, lines, "round", named(metric), percent_metric(metric))
+    metric = next((run.metric for _, run in runs if run.metric), "")
+    name = named(metric) or "score"
+    lines = [Line(label, [(r + 1, v) for r, v in run.mean_curve(side)]) for label, run in runs]
+    title = f"Validation {name} of {side} models by round"
+    return Chart(title, lines, "round", name, percent_metric(metric))
 
 
 def of_client(run: RunReading, client: str) -> Chart:

@@ -37,7 +37,8 @@ class RunEntry:
     folder: Path
     facts: dict[str, Any]
     latest: int = 0  # rounds that are saved
-    score: float | None = None  # the best validation score so far
+    score: float | None = None  # the validation score of the best round so far, as it is
+    scored_by: str = ""  # the metric that it is of: the run's, or the loss where no client has that
     weights: str = ""  # the file that its initial weights came from
     trouble: str = ""  # why it cannot be read
     writer: int | None = None  # the process that writes it now
@@ -168,11 +169,15 @@ def read_entry(name: str, folder: Path) -> RunEntry:
             facts, saved = store.facts(), store.saved()
     except (MotetError, OSError, ValueError, TypeError) as e:
         return RunEntry(name, folder, dict.fromkeys(_LISTED), trouble=first_line(e))
-    latest, _, score = saved or (-1, None, None)
+    latest, _, kept = saved or (-1, None, None)
+    metric = str(facts.get("metric") or "")
+    by = str(facts.get("round_by") or metric)
+    sign = int(facts.get("better") or 1) if by == metric else -1  # what is kept is larger where it is better
+    score = None if kept is None else sign * kept
     settings = facts.get("settings")
     net = settings.get("net") if isinstance(settings, dict) else None
     weights = str(net.get("weights") or "") if isinstance(net, dict) else ""
-    return RunEntry(name, folder, {k: facts.get(k) for k in _LISTED}, latest + 1, score, weights)
+    return RunEntry(name, folder, {k: facts.get(k) for k in _LISTED}, latest + 1, score, by, weights)
 
 
 def kit_entry(kit: Path) -> FederationEntry:

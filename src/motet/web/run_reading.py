@@ -83,7 +83,8 @@ class RunReading:
 
     @property
     def metric(self) -> str:
-        return str(self.facts.get("metric", "accuracy"))
+        """Nothing before the run has written down what it is."""
+        return str(self.facts.get("metric", "accuracy" if self.facts else ""))
 
     @property
     def better(self) -> int:

@@ -112,7 +112,7 @@ def make_order(
     trust: Consent = False,
 ) -> RunOrder:
     """The order of a recipe; its data are at the sites, and its engine is flare."""
-    if any(word.startswith("data.weight=") for word in words):
+    if any(word.startswith(("data.weight=", "weight=")) for word in words):
         raise FederationError(
             "data.weight: rows cannot have weights between organisations yet; every row of a site counts alike\n"
             "hint: motet run … data.weight=COLUMN, where all rows are in one place"
