@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import messy
 from motet.client import Column
-from motet.data import table_files, user_table
+from motet.data import in_memory, table_files, targets, user_table
 from motet.data.federated import DataError, FederatedData, Pool
 from motet.data.learned_columns import with_others
 from motet.runs.build import federated_data
@@ -332,6 +332,94 @@ def test_truth_values_of_several_files_are_one_column(tmp_path: Path, other: str
     pool = user_table.load(str(tmp_path), target="y")
     assert [c.name for c in pool.columns] == ["smoker"]
     assert pool.x[:, 0].tolist() == [1.0, 0.0] * 8
+
+
+# ---- yes and no in the languages of Europe ----
+
+LANGUAGES = ["0 1", "no yes", "nein ja", "non oui", "no sí", "NO SÌ", "não sim", "Nao Sim", "nee ja", "nie tak",
+             "nej ja", "nei ja", "ne ano", "nu da", "nem igen", "ei kyllä", "Όχι Ναι", "нет да", "FALSCH WAHR",
+             "Faux Vrai", "falso vero", "n j", "N Y", "hayır evet", "FAŁSZ PRAWDA"]  # fmt: skip
+
+
+def hospitals_in(folder: Path, *words: str, rows: int = 12) -> Path:
+    """A file for each pair of words, in which the target and the column `smoker` say no and yes in them."""
+    folder.mkdir()
+    for k, pair in enumerate(words):
+        no, yes = pair.split()
+        cells = [f"{k + i / 7:.3f},{yes if i % 3 else no},{yes if i % 2 else no}" for i in range(rows)]
+        (folder / f"h{k:02}.csv").write_text("\n".join(["age,smoker,outcome", *cells]) + "\n")
+    return folder
+
+
+def test_yes_and_no_of_every_language_are_one_target_and_one_column(tmp_path: Path) -> None:
+    pool = user_table.load(str(hospitals_in(tmp_path / "f", *LANGUAGES)), target="outcome")
+    assert pool.classes == ("no", "yes") and pool.y.tolist() == [0, 1] * 6 * len(LANGUAGES)
+    assert [c.name for c in pool.columns] == ["age", "smoker"]
+    assert pool.x[:, 1].tolist() == [0.0, 1.0, 1.0] * 4 * len(LANGUAGES)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_0_and_1_beside_words_are_truth_whoever_has_the_majority(tmp_path: Path, many: int) -> None:
+    folder = hospitals_in(tmp_path / "f", *["0 1"] * many, "nein ja")
+    pool = user_table.load(str(folder), target="outcome")
+    assert pool.classes == ("no", "yes") and pool.y.tolist() == [0, 1] * 6 * (many + 1)
+    assert pool.x[:, 1].tolist() == [0.0, 1.0, 1.0] * 4 * (many + 1)
+
+
+def test_one_pair_of_words_names_the_classes_as_its_owner_does(tmp_path: Path) -> None:
+    pool = user_table.load(str(hospitals_in(tmp_path / "f", "nein ja", "nein ja")), target="outcome")
+    assert pool.classes == ("ja", "nein")
+    assert not any("in several ways" in note for note in pool.notes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "no yes perhaps",
+        "nie nein ja",
+        "NO DA",
+        "NE SE NO",
+        "ano mes",
+        "N O S",
+        "o n",
+        "no two",
+        "si",
+        "da",
+        "f m",
+    ],
+)
+def test_words_that_mean_something_else_stay_text(tmp_path: Path, cells: str) -> None:
+    words = cells.split()
+    rows = [f"{words[i % len(words)]},{i % 3 % 2}" for i in range(12)]
+    (tmp_path / "a.csv").write_text("\n".join(["said,y", *rows]) + "\n")
+    columns = [c.name for c in user_table.load(str(tmp_path / "a.csv"), target="y").columns]
+    assert columns == [f"said={word}" for word in sorted(words)]
+
+
+def test_a_column_of_which_one_file_has_other_words_stays_text(tmp_path: Path) -> None:
+    folder = hospitals_in(tmp_path / "f", "no yes", "nein ja")
+    (folder / "z.csv").write_text("age,smoker,outcome\n1.5,formerly,yes\n2.5,no,no\n")
+    names = [c.name for c in user_table.load(str(folder), target="outcome").columns]
+    assert names == ["age", "smoker=formerly", "smoker=ja", "smoker=nein", "smoker=no", "smoker=yes"]
+
+
+def test_arrays_and_frames_of_several_languages_have_two_classes() -> None:
+    x = np.arange(40, dtype=np.float32)[:, None] / 7
+    ys = {"a": np.array(["ja", "nein"] * 20), "b": np.arange(40) % 2, "c": np.array([True, False] * 20)}
+    given = {c: (x, y) for c, y in ys.items()}
+    frames = {c: pd.DataFrame({"x": x[:, 0], "outcome": y}) for c, y in ys.items()}
+    for data, words in ((given, []), (frames, ["data.target=outcome"])):
+        kept = in_memory.keep(data)
+        named = [f"data.{key}={value}" for key, value in kept.items()]
+        federated = federated_data(read(None, [*named, *words]))
+        assert federated.classes == ("no", "yes") and set(federated.clients_data) == {"a", "b", "c"}
+        assert [int(federated.clients_data[c].train.y.sum()) for c in "abc"] == [12, 12, 12]
+
+
+def test_events_are_seen_in_any_language() -> None:
+    seen, bad = targets.seen_events(np.array(["Ja", "nein", "oui", 1, 0.0, True, "perhaps"], object))
+    assert seen.tolist() == [True, False, True, True, False, True, False]
+    assert bad.tolist() == [False] * 6 + [True]
 
 
 # ---- properties ----

@@ -11,11 +11,10 @@ import numpy as np
 
 from motet.client.losses import Kind
 from motet.data.federated import DataError
-from motet.text import TRUTHS
+from motet.text import one_spelling, truth
 
 FEW = 20  # at most this many different whole numbers are taken for classes
 KINDS = ("auto", "classes", "numbers", "survival")
-SEEN = {word: value == 1 for word, value in {**TRUTHS, "0": 0, "1": 1}.items()}
 
 
 def kind_of(values: np.ndarray) -> Kind:
@@ -31,12 +30,21 @@ def kind_of(values: np.ndarray) -> Kind:
 
 
 def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, ...]]:
-    """Targets as int64 classes or float numbers, their kind, and the classes' names in order."""
+    """Targets as int64 classes or float numbers, their kind, and the classes' names in order. Yes and no that are
+    written in several ways are two classes.
+
+    >>> encode(np.array(["ja", "no", "1", "nein"]), "auto")
+    (array([1, 0, 1, 0]), 'classes', ('no', 'yes'))
+    """
     found = kind_of(values) if kind == "auto" else kind
     if found == "classes":
         values = values.astype(str) if values.dtype.kind in "OS" else values
         unique, y = np.unique(values, return_inverse=True)
-        return y.reshape(-1).astype(np.int64), "classes", tuple(map(name_of, unique.tolist()))
+        names = list(map(name_of, unique.tolist()))
+        if spelled := one_spelling(names):
+            names, place = np.unique([spelled[n] for n in names], return_inverse=True)
+            y = place[y]
+        return y.reshape(-1).astype(np.int64), "classes", tuple(map(str, names))
     if found != "numbers":
         raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers' for a single target")
     if values.dtype.kind in "OUS":
@@ -59,13 +67,14 @@ def is_whole(text: str) -> bool:
 
 
 def seen_events(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows had their event, and which rows say neither yes nor no: 0 and 1, true and false, yes and no, y and n.
+    """Which rows had their event, and which rows say neither yes nor no, in words of some language or as 1 and 0.
 
     >>> [v.tolist() for v in seen_events(np.array(["Yes", "n", "perhaps"], object))]
     [[True, False, False], [False, False, True]]
     """
-    said = [SEEN.get(name_of(v).strip().lower()) for v in values.tolist()]
-    return np.array([v is True for v in said]), np.array([v is None for v in said])
+    known = {v: truth(name_of(v)) for v in set(values.tolist())}
+    said = [known[v] for v in values.tolist()]
+    return np.array([v == 1 for v in said]), np.array([v is None for v in said])
 
 
 def survival_target(time: np.ndarray, event: np.ndarray) -> np.ndarray:

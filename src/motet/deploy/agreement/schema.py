@@ -22,6 +22,7 @@ from motet.data.table_features import indicator
 from motet.data.table_files import bare_name
 from motet.data.targets import FEW
 from motet.deploy.agreement.layout import Layout, Split
+from motet.text import one_spelling
 from motet.wire import WireError, record
 
 Features = Literal["same", "common", "any"]
@@ -226,6 +227,9 @@ class Agreement:
         """What is predicted; numbers that few sites take for classes are numbers."""
         targets = {s: tables[s].target for s in self.sites}
         self.seen = {s: tuple(t.classes) for s, t in targets.items()}
+        if spelled := one_spelling(sorted({c for v in self.seen.values() for c in v})):
+            self.seen = {s: tuple(spelled[c] for c in v) for s, v in self.seen.items()}
+            self.notes.append("sites write yes and no of the target in several ways: read as two classes")
         union = sorted({c for v in self.seen.values() for c in v}, key=_by_value)
         kinds = _sites_by({s: t.kind for s, t in targets.items()}, ("classes", "numbers"))
         guessed = all(tables[s].auto for s in kinds.get("classes", ()))
