@@ -42,7 +42,11 @@ _TRUTHS = {word: float(value) for pairs in _PAIRS for pair in pairs for value, w
 # These words mean nothing else. Others do elsewhere: da and si are countries, nie is never, ano is a year.
 _PLAIN_WORDS = "no yes false true nein ja nee nej nei oui non sim nao igen kylla hayir evet οχι ναι нет"
 _PLAIN = set(_PLAIN_WORDS.split())
-_BESIDE = {"o": ({"oui", "non"}, 1.0)}  # a letter that says other or zero, unless these words stand beside it
+_OUI_NON, _O_N = (
+    {"oui", "non"},
+    {"o", "n"},
+)  # the letter o says other, or zero, unless one of these words is there
+_TRUTHS["o"] = 1.0
 _DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
 _LETTERS = str.maketrans("łı", "li")  # accents that are no signs of their own
 
@@ -65,7 +69,7 @@ def truth(text: str) -> float | None:
     (1.0, 0.0, 0.0, None)
     """
     word = _plain(text)
-    return _BESIDE[word][1] if word in _BESIDE else (_TRUTHS | _DIGITS).get(word)
+    return _TRUTHS.get(word, _DIGITS.get(word))
 
 
 def truths(texts: Iterable[str]) -> list[float] | None:
@@ -81,17 +85,17 @@ def truths(texts: Iterable[str]) -> list[float] | None:
     said = []
     for text in texts:
         said.append(_plain(text))
-        if said[-1] not in _TRUTHS and said[-1] not in _DIGITS and said[-1] not in _BESIDE:
+        if said[-1] not in _TRUTHS and said[-1] not in _DIGITS:
             return None
     words = {w for w in said if w not in _DIGITS}
-    clear = {w for w, (beside, _) in _BESIDE.items() if words & beside}
+    clear = set(_O_N) if words & _OUI_NON else set()
     for pairs in _PAIRS:
         own = {w for pair in pairs for w in pair}
         if words & own & _PLAIN or any(words >= {*pair} for pair in pairs):
             clear |= own
     if not words or not words <= clear:
         return None
-    return [float(truth(w) or 0) for w in said]
+    return [_TRUTHS.get(w, _DIGITS.get(w, 0.0)) for w in said]
 
 
 def one_spelling(texts: Collection[str]) -> dict[str, str]:

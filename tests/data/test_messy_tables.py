@@ -338,7 +338,7 @@ def test_truth_values_of_several_files_are_one_column(tmp_path: Path, other: str
 
 LANGUAGES = ["0 1", "no yes", "nein ja", "non oui", "no sí", "NO SÌ", "não sim", "Nao Sim", "nee ja", "nie tak",
              "nej ja", "nei ja", "ne ano", "nu da", "nem igen", "ei kyllä", "Όχι Ναι", "нет да", "FALSCH WAHR",
-             "Faux Vrai", "falso vero", "n j", "N Y", "hayır evet", "FAŁSZ PRAWDA"]  # fmt: skip
+             "Faux Vrai", "falso vero", "n j", "N Y", "hayır evet", "FAŁSZ PRAWDA", "N O"]  # fmt: skip
 
 
 def hospitals_in(folder: Path, *words: str, rows: int = 12) -> Path:
