@@ -422,6 +422,68 @@ def test_events_are_seen_in_any_language() -> None:
     assert bad.tolist() == [False] * 6 + [True]
 
 
+# ---- classes that one client alone has ----
+
+
+def clients_with(path: Path, **classes: str) -> Path:
+    """One table whose client names its classes so, each in twelve rows."""
+    rows = [
+        f"{client},{i + len(client) / 7:.3f},{name}"
+        for client, names in classes.items()
+        for name in names.split()
+        for i in range(12)
+    ]
+    path.write_text("\n".join(["site,x,outcome", *rows]) + "\n")
+    return path
+
+
+def test_a_client_that_names_classes_otherwise_is_refused_as_between_organisations(tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="dead alive", b="dead alive", west="tot lebt")
+    with pytest.raises(DataError, match="no class of west is a class of any other client") as e:
+        loaded(table, "data.client=site")
+    assert "client west has lebt, tot; the other clients have alive, dead.\nhint: name classes alike" in str(
+        e.value
+    )
+    assert loaded(table, "data.client=site", "data.split=iid", "data.clients=3").classes
+    tables = {s: pd.read_csv(table).query("site == @s") for s in ("a", "b", "west")}
+    (tmp_path / "files").mkdir()
+    for site, frame in tables.items():
+        frame.drop(columns="site").to_csv(tmp_path / "files" / f"{site}.csv", index=False)
+    with pytest.raises(DataError, match="no class of west is a class of any other client"):
+        loaded(tmp_path / "files")
+
+
+@pytest.mark.parametrize("west", ["dead lives", "dead alive rare"])
+def test_a_class_that_one_client_alone_has_is_refused_with_what_to_do(west: str, tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="dead alive", b="dead alive", west=west)
+    own = west.split()[-1]
+    with pytest.raises(DataError, match=f"the class '{own}' is one client's alone: west, in 12 rows") as e:
+        loaded(table, "data.client=site")
+    assert all(
+        word in str(e.value) for word in ("name classes alike", "data.without=west", "data.split=dirichlet")
+    )
+    assert set(loaded(table, "data.client=site", "data.without=west").classes) == {"alive", "dead"}
+    drawn = loaded(table, "data.client=site", "data.split=dirichlet", "data.clients=3")
+    assert own in drawn.classes
+
+
+def test_codes_of_another_kind_are_refused_and_few_numbers_may_be_numbers(tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="0 1", b="1 2")
+    with pytest.raises(DataError, match="the class '0' is one client's alone: a") as e:
+        loaded(table, "data.client=site")
+    assert "the class '2' is one client's alone: b" in str(e.value) and "data.kind=numbers" in str(e.value)
+    assert loaded(table, "data.client=site", "data.kind=numbers").kind == "numbers"
+
+
+def test_of_two_clients_one_may_lack_a_class_and_a_client_that_is_left_out_takes_none_away(
+    tmp_path: Path,
+) -> None:
+    two = clients_with(tmp_path / "two.csv", a="mild severe", b="mild")
+    assert loaded(two, "data.client=site").classes == ("mild", "severe")
+    three = clients_with(tmp_path / "three.csv", a="mild severe", b="mild severe", c="mild", d="mild")
+    assert loaded(three, "data.client=site", "data.without=a").classes == ("mild", "severe")
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")

@@ -15,7 +15,7 @@ import torch
 
 from motet.client import seed_of
 from motet.client.data import hashes
-from motet.data import left_out, splits
+from motet.data import left_out, splits, targets
 from motet.data.build_clients import Partition, lay_out
 from motet.data.feature_shifts import shifted
 from motet.data.federated import (
@@ -72,6 +72,7 @@ class DataSettings:
 def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any]) -> FederatedData:
     """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
+    refuse(classes_alone(pool, common))
     seed = common.seed
     part = left_out.marked(pool, part_numbers(pool), common.split, common.without)
     part = with_server_rows(part, common, seed)
@@ -109,6 +110,18 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     if common.without:
         federated.notes.append(f"left out (data.without): {', '.join(common.without)}")
     return federated
+
+
+def classes_alone(pool: Pool, common: DataSettings) -> list[str]:
+    """What is wrong with the classes of a person's table whose clients it names. Scripts that divide images or arrays
+    among clients often give one a class of its own; and where a client is left out, all clients were looked at."""
+    named = pool.own_table and pool.kind == "classes" and is_natural(common, pool) and not common.without
+    if not named or pool.owner is None:
+        return []
+    who, clients = ranked(pool.owner, pool.names)
+    rows = np.zeros((len(clients), len(pool.classes)), np.int64)
+    np.add.at(rows, (who, pool.y), 1)
+    return targets.classes_of_one(rows, pool.classes, clients)
 
 
 def part_numbers(pool: Pool) -> np.ndarray:

@@ -6,6 +6,9 @@ Knows the values of one target. Does not know features, files or clients.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +16,7 @@ from motet.client.losses import Kind
 from motet.data.federated import DataError
 from motet.text import one_spelling, truth
 
+_SHOWN = 12  # names of classes or clients that are listed
 FEW = 20  # at most this many different whole numbers are taken for classes
 KINDS = ("auto", "classes", "numbers", "survival")
 
@@ -55,6 +59,58 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
 def name_of(value: object) -> str:
     """The name of a class or a client; whole numbers have no decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def by_value(name: str) -> tuple[int, float, str]:
+    """Orders names of classes: whole numbers in their own order, other names as text."""
+    return (0, float(name), "") if name.lstrip("-").isdecimal() else (1, 0.0, name)
+
+
+def foreign_classes(seen: Mapping[str, Collection[str]], who: str) -> str:
+    """What is wrong where some have classes none of which anybody else has: they name the same things otherwise, and
+    would train for themselves. `who` is what they are, sites or clients.
+
+    >>> foreign_classes({"a": ["0", "1"], "b": ["0", "1"], "c": ["ill", "well"]}, "site")
+    'no class of c is a class of any other site: site c has ill, well; the other sites have 0, 1'
+    """
+    many = Counter(c for classes in seen.values() for c in set(classes))
+    alone = [s for s, classes in seen.items() if classes and all(many[c] == 1 for c in classes)]
+    if not alone or sum(map(bool, seen.values())) == 1:
+        return ""
+    said = "; ".join(f"{who} {s} has {_some(seen[s])}" for s in alone[:_SHOWN])
+    rest = {c for s in seen if s not in alone for c in seen[s]}
+    said += f"; the other {who}s have {_some(rest)}" if rest else ""
+    return f"no class of {_some(alone, str)} is a class of any other {who}: {said}"
+
+
+def _some(names: Collection[str], order: Callable[[str], Any] = by_value) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(sorted(names, key=order)[:_SHOWN]) + more
+
+
+def classes_of_one(rows: np.ndarray, classes: Sequence[str], clients: Sequence[str]) -> list[str]:
+    """What is wrong with classes, given the rows of each client and class (clients, classes): those of one client
+    alone are another spelling, or cannot be learned from anybody. Of two clients, one may lack classes of the other.
+    """
+    seen = {c: [classes[j] for j in np.flatnonzero(some)] for c, some in zip(clients, rows, strict=True)}
+    seen = {c: names for c, names in seen.items() if names}
+    drawn = "clients that a split draws may have classes of their own: data.split=dirichlet"
+    counts = all(map(is_whole, classes)) and len(classes) > 2
+    alike = "name classes alike in all rows of the table" + "; or data.kind=numbers, if they count" * counts
+    if foreign := foreign_classes(seen, "client"):
+        return [f"{foreign}.\nhint: {alike}; {drawn}"]
+    alone = np.flatnonzero((rows > 0).sum(0) == 1)
+    whose = {j: clients[int(np.argmax(rows[:, j] > 0))] for j in alone.tolist()}
+    if not whose or (len(seen) == 2 and len(set(whose.values())) == 1):
+        return []
+    hint = (
+        f"{alike}; or put it together with another class, or leave its rows or its client out: data.without="
+    )
+    found = [
+        f"the class {classes[j]!r} is one client's alone: {c}, in {rows[:, j].sum()} rows.\nhint: {hint}{c}; {drawn}"
+        for j, c in whose.items()
+    ]
+    return found[:_SHOWN] + [f"and {len(found) - _SHOWN} more such classes"] * (len(found) > _SHOWN)
 
 
 def is_whole(text: str) -> bool:

@@ -91,7 +91,8 @@ def as_pool(
     owner, names = reader.owner(folder)
     part = reader.part()
     if texts:
-        return pool_of_texts(reader, texts, Pool(np.zeros((0, 0)), y, kind, classes, (), owner, names, part))
+        empty = Pool(np.zeros((0, 0)), y, kind, classes, (), owner, names, part, own_table=True)
+        return pool_of_texts(reader, texts, empty)
     features = FeatureReader(reader.table, how, owner, names, reader.problems, reader.notes)
     found = features.features(reader.used)
     if not found and not reader.problems:
@@ -104,7 +105,7 @@ def as_pool(
         reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
         | ({"likely_sign": table.sign} if table.sign else {})
         | ({"missing": how.missing} if how.fills else {}),
-        weight=weight,
+        weight=weight, own_table=True,
     )  # fmt: skip
     pool.fill = bool(pool.gaps().any())
     return pool
