@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from unicodedata import combining, normalize
 
+LISTED = 12  # classes that are always named, where people read of data
 _MANY = 20  # more names than these are not listed beside the nearest one
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Sequences that a terminal obeys: CSI (colours, cursor), OSC (titles, links) up to its end, and two-letter ones.
