@@ -484,6 +484,43 @@ def test_of_two_clients_one_may_lack_a_class_and_a_client_that_is_left_out_takes
     assert loaded(three, "data.client=site", "data.without=a").classes == ("mild", "severe")
 
 
+# ---- clients of one row ----
+
+
+def test_a_client_column_with_one_row_a_client_is_refused_by_name(tmp_path: Path) -> None:
+    rows = [f"{i},{i % 7 + 0.5},{i % 2}" for i in range(190)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,x,outcome", *rows]) + "\n")
+    with pytest.raises(DataError, match="190 clients for 190 rows: every client has one row") as e:
+        loaded(tmp_path / "t.csv", "data.client=age", "data.kind=numbers")
+    assert "is 'age' the client?\nhint: " in str(e.value) and "data.client" in str(e.value)
+    drawn = loaded(tmp_path / "t.csv", "data.client=age", "data.split=iid", "data.clients=5")
+    assert sum(len(d.test) for d in drawn.clients_data.values()) > 0
+
+
+def test_a_folder_of_files_with_one_row_and_drawn_clients_of_one_row_are_refused(tmp_path: Path) -> None:
+    for i in range(6):
+        (tmp_path / f"p{i}.csv").write_text(f"x,outcome\n{i},{i % 2}\n")
+    with pytest.raises(
+        DataError, match="6 clients for 6 rows: every client has one row, and none is left"
+    ) as e:
+        loaded(tmp_path)
+    assert "data.client" in str(e.value)
+    with pytest.raises(DataError, match="6 clients for 6 rows.*\nhint: .*data.clients"):
+        loaded(tmp_path, "data.split=iid", "data.clients=6")
+
+
+def test_one_client_with_rows_to_test_on_is_enough_and_so_is_a_server(tmp_path: Path) -> None:
+    rows = [f"c{max(i, 3)},{i % 7 + 0.5},{i % 2}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,x,outcome", *rows]) + "\n")
+    assert any("without test rows" in note for note in loaded(tmp_path / "t.csv", "data.client=who").notes)
+    (tmp_path / "u.csv").write_text(
+        "\n".join(["who,x,outcome", *(f"{i},{i},{i % 2}" for i in range(20))]) + "\n"
+    )
+    words = ["data.client=who", "data.kind=numbers"]
+    assert loaded(tmp_path / "u.csv", *words, "data.server_test=0.3").server_test is not None
+    assert loaded(tmp_path / "u.csv", *words, "data.val=0", "data.test=0").clients_data  # as was asked for
+
+
 # ---- properties ----
 
 ENCODINGS = ("utf-8", "utf-8-sig", "utf-16", "cp1252")

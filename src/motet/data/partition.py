@@ -82,6 +82,13 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
         raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
+    tested = (part == SERVER_TEST).any() or pool.server_test is not None
+    if (
+        common.val + common.test > 0
+        and not tested
+        and not np.isin(parts[keep[assignment.who]], (VAL, TEST)).any()
+    ):
+        raise DataError(nothing_to_test_on(pool, assignment, common))
     unseen = share_unseen(common, pool)
     held = hold_out(assignment.clients, keep, unseen, seed)
     staying = left_out.staying(pool, assignment.clients, common.split, common.without)
@@ -122,6 +129,25 @@ def classes_alone(pool: Pool, common: DataSettings) -> list[str]:
     rows = np.zeros((len(clients), len(pool.classes)), np.int64)
     np.add.at(rows, (who, pool.y), 1)
     return targets.classes_of_one(rows, pool.classes, clients)
+
+
+def nothing_to_test_on(pool: Pool, assignment: Assignment, common: DataSettings) -> str:
+    """What to say where no client has a validation or test row, so that nothing could be measured."""
+    sizes = np.bincount(assignment.who, minlength=len(assignment.clients))
+    many, column = f"{len(sizes):,} clients for {len(assignment.row):,} rows", pool.client_column
+    if sizes.max() > 1:
+        return (
+            f"{many}: no client has a row for validation or test.\nhint: data.val is {common.val} and data.test "
+            f"{common.test}, shares of each client's rows; larger ones, or fewer clients"
+        )
+    said = f"{many}: every client has one row, and none is left for validation or test"
+    if not is_natural(common, pool):
+        return f"{said}.\nhint: fewer clients: data.clients"
+    asked = f"; is {column!r} the client?" if column else "."
+    return (
+        f"{said}{asked}\nhint: data.client names the column that says whose each row is; "
+        "data.split=iid data.clients=10 draws clients"
+    )
 
 
 def part_numbers(pool: Pool) -> np.ndarray:

@@ -107,7 +107,7 @@ def as_pool(
         | ({"missing": how.missing} if how.fills else {}),
         weight=weight, own_table=True,
     )  # fmt: skip
-    pool.fill = bool(pool.gaps().any())
+    pool.fill, pool.client_column = bool(pool.gaps().any()), how.client
     return pool
 
 
