@@ -84,8 +84,12 @@ class NewRows:
             wrong = np.isinf(values)
         else:
             text = TextColumn(column)
-            said = [truth(t) for t in text.texts]
-            numbers = numbers_of(text.texts).values if None in said else np.array(said, np.float64)
+            numbers = numbers_of(text.texts).values
+            if np.isin(
+                numbers[~np.isnan(numbers)], (0, 1)
+            ).all():  # beside other numbers, "no" is none of them
+                said = [truth(t) for t in text.texts]
+                numbers = np.array([np.nan if v is None else v for v in said])
             values = np.append(numbers, np.nan)[text.codes]
             wrong = ~np.isfinite(values) & (text.codes >= 0)
         if len(bad := np.flatnonzero(wrong)):

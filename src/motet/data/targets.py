@@ -101,7 +101,7 @@ def classes_of_one(rows: np.ndarray, classes: Sequence[str], clients: Sequence[s
         return [f"{foreign}.\nhint: {alike}; {drawn}"]
     alone = np.flatnonzero((rows > 0).sum(0) == 1)
     whose = {j: clients[int(np.argmax(rows[:, j] > 0))] for j in alone.tolist()}
-    if not whose or (len(seen) == 2 and len(set(whose.values())) == 1):
+    if len(seen) < 2 or not whose or (len(seen) == 2 and len(set(whose.values())) == 1):
         return []
     hint = (
         f"{alike}; or put it together with another class, or leave its rows or its client out: data.without="
