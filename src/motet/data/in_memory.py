@@ -263,7 +263,7 @@ def _dataset_of(client: str, loader: DataLoader[Any]) -> Any:
     whole = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
     whole &= type(drawn) in (SequentialSampler, RandomSampler) or isinstance(loader.dataset, IterableDataset)
     whole &= not isinstance(drawn, RandomSampler) or (
-        not drawn.replacement and drawn.num_samples == len(loader.dataset)
+        not drawn.replacement and drawn.num_samples == len(drawn.data_source)
     )
     if not whole:
         odd = loader.batch_sampler if type(drawn) in (SequentialSampler, RandomSampler) else drawn

@@ -46,8 +46,8 @@ def encode(values: np.ndarray, kind: str) -> tuple[np.ndarray, Kind, tuple[str, 
         unique, y = np.unique(values, return_inverse=True)
         names = list(map(name_of, unique.tolist()))
         if spelled := one_spelling(names):
-            names, place = np.unique([spelled[n] for n in names], return_inverse=True)
-            y = place[y]
+            known, place = np.unique([spelled[n] for n in names], return_inverse=True)
+            names, y = known.tolist(), place[y]
         return y.reshape(-1).astype(np.int64), "classes", tuple(map(str, names))
     if found != "numbers":
         raise DataError(f"kind is {kind!r}; expected 'auto', 'classes' or 'numbers' for a single target")
@@ -92,7 +92,9 @@ def classes_of_one(rows: np.ndarray, classes: Sequence[str], clients: Sequence[s
     """What is wrong with classes, given the rows of each client and class (clients, classes): those of one client
     alone are another spelling, or cannot be learned from anybody. Of two clients, one may lack classes of the other.
     """
-    seen = {c: [classes[j] for j in np.flatnonzero(some)] for c, some in zip(clients, rows, strict=True)}
+    seen = {
+        c: [classes[j] for j in np.flatnonzero(some).tolist()] for c, some in zip(clients, rows, strict=True)
+    }
     seen = {c: names for c, names in seen.items() if names}
     drawn = "clients that a split draws may have classes of their own: data.split=dirichlet"
     counts = all(map(is_whole, classes)) and len(classes) > 2
