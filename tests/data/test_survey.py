@@ -225,7 +225,7 @@ def test_rows_in_training_and_test_are_said_in_one_line():
     ]
     alone = federation({"one": client_data((rows(2), [0]), test=(rows(2, 3), [0, 1]))})
     assert (
-        "1 of 2 test rows equals a row that its client trains on, with the same target"
+        "1 of 2 test rows equals a row that their client trains on, 1 of them with the same target"
         in worth_knowing(alone)[1]
     )
 

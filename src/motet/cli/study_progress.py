@@ -31,7 +31,7 @@ class StudyProgress(Progress, Watch):
         self.began_at = time.monotonic()
         self.whole: Any = None
         self.shown: set[str] = set()  # errors
-        self.noted: set[str] = set()  # notes on data
+        self.data_notes: set[str] = set()  # notes on data
 
     def columns(self) -> list[Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -69,8 +69,8 @@ class StudyProgress(Progress, Watch):
         self.began[job.name] = time.monotonic()
         for note in event["notes"]:
             without_numbers = re.sub(r"\d[\d,]*", "#", note)  # in which splits differ
-            if without_numbers not in self.noted:
-                self.noted.add(without_numbers)
+            if without_numbers not in self.data_notes:
+                self.data_notes.add(without_numbers)
                 self.say_once(f"data: {note}")
         for remark in event["remarks"]:
             self.say_once(f"note: {remark}")

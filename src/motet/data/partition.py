@@ -72,7 +72,11 @@ class DataSettings:
 def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any]) -> FederatedData:
     """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
-    refuse(classes_alone(pool, common))
+    if pool.own_table and pool.kind == "classes" and is_natural(common, pool) and not common.without:
+        # Scripts that divide images or arrays often give a client a class of its own: they are no person's table.
+        who, names = ranked(np.asarray(pool.owner), pool.names)
+        rows = np.bincount(who * len(pool.classes) + pool.y, minlength=len(names) * len(pool.classes))
+        refuse(targets.classes_of_one(rows.reshape(len(names), -1), pool.classes, names))
     seed = common.seed
     part = left_out.marked(pool, part_numbers(pool), common.split, common.without)
     part = with_server_rows(part, common, seed)
@@ -89,7 +93,8 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
         and not np.isin(parts[keep[assignment.who]], (VAL, TEST)).any()
     ):
         raise DataError(nothing_to_test_on(pool, assignment, common))
-    unseen = share_unseen(common, pool)
+    unseen = common.unseen  # auto: a party of somebody's own data is held out only if they say so
+    unseen = (0.0 if is_natural(common, pool) else 0.1) if unseen == "auto" else unseen
     held = hold_out(assignment.clients, keep, unseen, seed)
     staying = left_out.staying(pool, assignment.clients, common.split, common.without)
     some = (keep & staying)[assignment.who]
@@ -117,18 +122,6 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     if common.without:
         federated.notes.append(f"left out (data.without): {', '.join(common.without)}")
     return federated
-
-
-def classes_alone(pool: Pool, common: DataSettings) -> list[str]:
-    """What is wrong with the classes of a person's table whose clients it names. Scripts that divide images or arrays
-    among clients often give one a class of its own; and where a client is left out, all clients were looked at."""
-    named = pool.own_table and pool.kind == "classes" and is_natural(common, pool) and not common.without
-    if not named or pool.owner is None:
-        return []
-    who, clients = ranked(pool.owner, pool.names)
-    rows = np.zeros((len(clients), len(pool.classes)), np.int64)
-    np.add.at(rows, (who, pool.y), 1)
-    return targets.classes_of_one(rows, pool.classes, clients)
 
 
 def nothing_to_test_on(pool: Pool, assignment: Assignment, common: DataSettings) -> str:
@@ -229,13 +222,6 @@ def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int)
     many = max(int(features * len(known)), 1)
     chosen = [sorted(known, key=lambda g: seed_of(seed, "columns", c, g))[:many] for c in clients]
     return np.array([[g in mine for g in group] for mine in map(set, chosen)])
-
-
-def share_unseen(common: DataSettings, pool: Pool) -> float:
-    """The share of the clients to hold out. A party of somebody's own data is held out only if they say so."""
-    if common.unseen != "auto":
-        return common.unseen
-    return 0.0 if is_natural(common, pool) else 0.1
 
 
 def is_natural(common: DataSettings, pool: Pool) -> bool:

@@ -209,11 +209,21 @@ def worth_knowing(federated: FederatedData) -> list[str]:
     lines = [f"{len(names)} classes: {', '.join(names)}"] if 0 < len(names) <= LISTED else []
     clients_data = {**federated.clients_data, **federated.unseen} if not too_large(federated) else {}
     parts = [[d.train.take(), d.val.take(), d.test.take()] for d in clients_data.values()]
-    return [
-        *lines,
-        *leaks([(train, test) for train, _, test in parts]),
-        *columns_like_target(federated, parts),
-    ]
+    some = exact = 0
+    for i, (train, _, test) in enumerate(parts):
+        hashes = [row_hashes(x, y, i, part) for part, b in ((0, train), (2, test)) for x, y in chunks(b)]
+        if len(train) and len(test):
+            mine = RowHashes.join(hashes)
+            some += int(trained_on(mine.x, mine.part).sum())
+            exact += int(trained_on(mine.xy, mine.part).sum())
+    if some:
+        same = f", {exact:,} of them with the same target" if exact else ""
+        are = "equals a row" if some == 1 else "equal rows"
+        lines.append(
+            f"{some:,} of {sum(len(test) for *_, test in parts):,} test rows {are} that their client trains on{same} "
+            "(motet data show names the clients)"
+        )
+    return [*lines, *columns_like_target(federated, parts)]
 
 
 def too_large(federated: FederatedData) -> bool:
@@ -223,23 +233,6 @@ def too_large(federated: FederatedData) -> bool:
     rows = sum(len(d.train) + len(d.val) + len(d.test) for some in many for d in some.values())
     wide = 1 if federated.pixels or federated.symbols else 8 if federated.exact else 4
     return rows * int(np.prod(federated.shape)) * wide > _MOST_BYTES
-
-
-def leaks(parts: Sequence[tuple[Batch, Batch]]) -> list[str]:
-    """A line on test rows that equal a training row of their own client."""
-    found = [RowHashes.join([row_hashes(x, y, i, part) for part, b in ((0, train), (2, test)) for x, y in chunks(b)])
-             for i, (train, test) in enumerate(parts) if len(train) and len(test)]  # fmt: skip
-    some, exact = (
-        sum(int(trained_on(key, h.part).sum()) for h in found for key in [getattr(h, k)]) for k in ("x", "xy")
-    )
-    if not some:
-        return []
-    of = f"of {sum(len(test) for _, test in parts):,} test rows"
-    if some == 1:
-        same = ", with the same target" if exact else ""
-        return [f"1 {of} equals a row that its client trains on{same} (motet data show names the client)"]
-    same = f", {exact:,} of them with the same target" if exact else ""
-    return [f"{some:,} {of} equal rows that their client trains on{same} (motet data show names the clients)"]
 
 
 def columns_like_target(federated: FederatedData, parts: Sequence[Sequence[Batch]]) -> list[str]:
@@ -257,21 +250,27 @@ def columns_like_target(federated: FederatedData, parts: Sequence[Sequence[Batch
     groups: dict[str, list[int]] = {}
     for j, column in enumerate(federated.columns):
         groups.setdefault(column.group or column.name, []).append(j)
-    named = federated.kind == "classes"
-    says = names_classes if named else equals_numbers
-    what = ", or names it one to one" if named else " in some unit (correlation 1)"
+    found = {}
+    for name, at in groups.items():
+        there = ~np.isnan(x[:, at]).any(1)
+        mine, target = x[:, at][there], y[there].astype(np.float64)
+        if federated.kind == "classes":
+            if names_classes(mine, target):
+                found[name] = ", or names it one to one"
+        elif len(at) == 1 and len(mine) >= _ENOUGH:
+            a, b = mine[:, 0] - mine.mean(), target - target.mean()
+            size = np.sqrt((a @ a) * (b @ b))
+            if size and abs(a @ b) >= (1 - _NEAR**2) * size:
+                found[name] = " in some unit (correlation 1)"
     return [
         f"column {name!r} equals the target{what}: leave it out if it is not known beforehand (data.drop={name})"
-        for name, at in groups.items()
-        if says(x[:, at], y)
+        for name, what in found.items()
     ]
 
 
 def names_classes(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether rows of one class have one value (rows, columns), and other classes other ones. Rows were standardised
     in single precision, so that equal values differ a little."""
-    there = ~np.isnan(x).any(1)
-    x, y = x[there], y[there]
     if not len(x) or not (spread := np.ptp(x, 0)).any():
         return False
     classes, rows = np.unique(y, return_inverse=True)
@@ -285,16 +284,6 @@ def names_classes(x: np.ndarray, y: np.ndarray) -> bool:
     return len(np.unique(np.round((low - low.min(0)) / np.where(spread, spread, 1), 3), axis=0)) == len(
         classes
     )
-
-
-def equals_numbers(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether a column is the target but for its unit."""
-    there = ~np.isnan(x).any(1)
-    if x.shape[1] != 1 or there.sum() < _ENOUGH:
-        return False
-    a, b = (v - v.mean() for v in (x[there, 0], y[there].astype(np.float64)))
-    size = np.sqrt((a @ a) * (b @ b))
-    return bool(size and abs(a @ b) >= (1 - _NEAR**2) * size)
 
 
 # ---- reading ----
