@@ -20,7 +20,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import motet
 from motet import settings
@@ -211,6 +211,63 @@ def test_what_is_no_data_is_named_by_its_type() -> None:
     assert complaint(data=np.zeros((3, 3))).startswith("data is a ndarray; expected a name or path, a frame")
     assert "target is a Series; it must be text" in complaint(data=frame(), target=frame()["ill"])
     assert "no target is named" in complaint(data=frame())
+
+
+def test_a_loader_stands_for_its_dataset() -> None:
+    pairs = {c: TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for c, (x, y) in arrays().items()}
+    loaders = {c: DataLoader(d, batch_size=5, shuffle=c == "c1", drop_last=True) for c, d in pairs.items()}
+    assert run(data=loaders, net="logistic").facts["data"] == run(data=pairs, net="logistic").facts["data"]
+
+
+def stream() -> IterableDataset[Any]:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return zip(*arrays()["c0"], strict=True)
+
+    return Stream()
+
+
+def test_a_loader_of_a_stream_is_read_once() -> None:
+    given = {c: DataLoader(stream(), batch_size=5) for c in "ab"}
+    assert (
+        run(data=given, net="logistic").facts["data"]
+        == run(data={c: stream() for c in "ab"}, net="logistic").facts["data"]
+    )
+
+
+PAIRS = TensorDataset(torch.zeros(8, 3), torch.arange(8) % 2)
+X, Y = torch.zeros(8, 3), torch.arange(8) % 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "right"),
+    [
+        (DataLoader(PAIRS, sampler=WeightedRandomSampler([1.0] * 8, 4)), "rows by a WeightedRandomSampler", "Subset"),
+        (DataLoader(PAIRS, collate_fn=list), "collate_fn of its own", "loader.dataset"),
+        ({"train": (X, Y), "test": (X, Y)}, "a dict with train, test", "data.part"),
+        ({"x": X, "y": Y}, "a dict with x, y", "(x, y)"),
+        (((x, y) for x, y in PAIRS), "", ""),
+        ([(x, y) for x, y in PAIRS], "a list of 8; expected a pair (x, y)", "torch Dataset"),
+        (None, "a NoneType; expected", "DataLoader"),
+        (X, "a Tensor whose items are no pairs (x, y)", "expected a pair of arrays"),
+        (X.numpy(), "a ndarray whose items are no pairs (x, y)", "expected a pair of arrays"),
+        ([X, Y, Y], "a list of 3; expected a pair (x, y)", "torch Dataset"),
+        (3.5j, "a complex; expected", "DataLoader"),
+    ],
+    ids=lambda v: type(v).__name__,
+)  # fmt: skip
+def test_objects_that_are_no_data_are_refused_with_what_is(given: Any, said: str, right: str) -> None:
+    if not said:
+        assert run(data={"a": given, "b": (X, Y)}, net="logistic").facts["status"] == "done"
+        return
+    found = complaint(data={"a": given, "b": given})
+    assert f"client a has {said}" in found or said in found
+    assert right in found
+
+
+def test_parts_are_no_clients() -> None:
+    found = complaint(data={"train": (X, Y), "test": PAIRS})
+    assert "data has the keys train and test; expected a key for each client" in found and "\nhint: " in found
 
 
 # ---- keywords ----

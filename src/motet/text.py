@@ -8,17 +8,48 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
+from unicodedata import combining, normalize
 
+LISTED = 12  # classes that are always named, where people read of data
 _MANY = 20  # more names than these are not listed beside the nearest one
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 # Sequences that a terminal obeys: CSI (colours, cursor), OSC (titles, links) up to its end, and two-letter ones.
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.?|\x9b[0-?]*[ -/]*[@-~]"
 )
-# Words for no and yes, in pairs; beside them the digits mean the same.
-TRUTH_PAIRS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
-TRUTHS = {word: float(value) for pair in TRUTH_PAIRS for value, word in enumerate(pair)}
+# Words for no and yes, and for false and true, in small letters without accents. 0 and 1 mean the same beside them.
+_LANGUAGES = """
+no/yes false/true n/y f/t
+nein/ja falsch/wahr n/j
+nee/ja onwaar/waar n/j
+nej/ja falsk/sand falskt/sant n/j
+nei/ja usann/sann n/j
+non/oui faux/vrai
+no/si falso/vero falso/verdadero
+nao/sim falso/verdadeiro
+nu/da fals/adevarat
+nie/tak falsz/prawda
+ne/ano nie/ano nepravda/pravda
+ne/da neistina/istina
+ne/taip ne/ja
+nem/igen hamis/igaz
+ei/kylla epatosi/tosi ei/jah
+hayir/evet yanlis/dogru
+οχι/ναι ψευδησ/αληθησ
+нет/да не/да ні/так ложь/истина
+"""
+_PAIRS = [[tuple(pair.split("/")) for pair in line.split()] for line in _LANGUAGES.strip().splitlines()]
+_TRUTHS = {word: float(value) for pairs in _PAIRS for pair in pairs for value, word in enumerate(pair)}
+# These words mean nothing else. Others do elsewhere: da and si are countries, nie is never, ano is a year.
+_PLAIN_WORDS = "no yes false true nein ja nee nej nei oui non sim nao igen kylla hayir evet οχι ναι нет"
+_PLAIN = set(_PLAIN_WORDS.split())
+_OUI_NON, _O_N = (
+    {"oui", "non"},
+    {"o", "n"},
+)  # the letter o says other, or zero, unless one of these words is there
+_TRUTHS["o"] = 1.0
 _DIGITS = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0}
+_LETTERS = str.maketrans("łı", "li")  # accents that are no signs of their own
 
 
 ALL_SITES = (
@@ -26,19 +57,75 @@ ALL_SITES = (
 )
 
 
+def _plain(text: str) -> str:
+    """Small letters without accents."""
+    letters = normalize("NFKD", text.strip().casefold())
+    return "".join(c for c in letters if not combining(c)).translate(_LETTERS)
+
+
+def truth(text: str) -> float | None:
+    """0 or 1 for a word that stands where yes or no is expected; None for any other.
+
+    >>> truth("Sí"), truth("NEIN"), truth("0"), truth("perhaps")
+    (1.0, 0.0, 0.0, None)
+    """
+    word = _plain(text)
+    return _TRUTHS.get(word, _DIGITS.get(word))
+
+
 def truths(texts: Iterable[str]) -> list[float] | None:
-    """0 or 1 for each text if all are truth values, of one pair or of several: files differ. Of single letters alone
-    both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
+    """0 or 1 for each text if all are truth values, in one language or in several: files differ. A word that means
+    something else elsewhere, and a letter, counts beside its partner or a plain word of its language: a lone "f" is
+    more often a sex, "nie" is never, and "NO", "DK", "DA" are no answers. Beside words, 0 and 1 are truth values too.
 
     >>> truths(["Yes", "no"]), truths(["f"]), truths(["f", "T"]), truths(["0", "1"])
     ([1.0, 0.0], None, [0.0, 1.0], None)
+    >>> truths(["ja", "No", "SÍ", "1"]), truths(["nie", "nein", "ja"]), truths(["nie", "tak"])
+    ([1.0, 0.0, 1.0, 1.0], None, [0.0, 1.0])
     """
-    found = [t.casefold() for t in texts]
-    there = set(found)
-    clear = any(len(word) > 1 for word in there & TRUTHS.keys()) or any(there >= set(p) for p in TRUTH_PAIRS)
-    if not clear or not there <= TRUTHS.keys() | _DIGITS.keys():
+    said = []
+    for text in texts:
+        said.append(_plain(text))
+        if said[-1] not in _TRUTHS and said[-1] not in _DIGITS:
+            return None
+    words = {w for w in said if w not in _DIGITS}
+    clear = set(_O_N) if words & _OUI_NON else set()
+    for pairs in _PAIRS:
+        own = {w for pair in pairs for w in pair}
+        if words & own & _PLAIN or any(words >= {*pair} for pair in pairs):
+            clear |= own
+    if not words or not words <= clear:
         return None
-    return [(TRUTHS | _DIGITS)[t] for t in found]
+    return [_TRUTHS.get(w, _DIGITS.get(w, 0.0)) for w in said]
+
+
+def one_spelling(texts: Collection[str]) -> dict[str, str]:
+    """`no` or `yes` for each of several texts that say truth in more than one way; nothing where they are one pair of
+    words, or no truth values.
+
+    >>> one_spelling(["ja", "no", "1"]), one_spelling(["ja", "nein"]), one_spelling(["ja", "perhaps"])
+    ({'ja': 'yes', 'no': 'no', '1': 'yes'}, {}, {})
+    """
+    values = truths(texts)
+    words = {_plain(t) for t in texts}
+    one_pair = len(texts) == len(words) and any(words <= {*pair} for pairs in _PAIRS for pair in pairs)
+    if values is None or one_pair:
+        return {}
+    return {t: "yes" if value else "no" for t, value in zip(texts, values, strict=True)}
+
+
+def respelled(texts: Iterable[str], categories: Sequence[str]) -> dict[str, str]:
+    """Texts that say yes or no in other words than the categories do, where these are yes and no.
+
+    >>> respelled(["1", "N", "maybe", "yes"], ["no", "yes"]), respelled(["1"], ["f", "m"])
+    ({'1': 'yes', 'N': 'no'}, {})
+    """
+    values = truths(categories)
+    if values is None or len(set(values)) < len(values):
+        return {}
+    known = dict(zip(values, categories, strict=True))
+    said = {t: truth(t) for t in texts if t not in categories}
+    return {t: known[v] for t, v in said.items() if v is not None and v in known}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -55,6 +55,32 @@ def test_a_persons_csv_with_a_shared_row_and_a_leak_is_reported(tmp_path: Path, 
     assert "test rows equal one that their own client trains on" in out and "(most: north " in out
 
 
+def test_run_and_compare_say_the_classes_leaks_and_columns_that_are_the_target(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    rows = [f"{i / 7:.2f},{['ja', 'nein'][i % 2]},{i % 2},{'ns'[i // 40]}" for i in range(80)]
+    rows += ["999,ja,0,n"] * 20
+    (tmp_path / "d.csv").write_text("\n".join(["a,leak,y,where", *rows]) + "\n")
+    words = [f"data={tmp_path / 'd.csv'}", "data.target=y", "data.client=where", "train.rounds=1"]
+    said = [
+        "data: 2 classes: 0, 1",
+        "test rows equal rows that their client trains on",
+        "column 'leak' equals the target, or names it one to one",
+    ]
+    assert main(["data", "show", *words]) == 0
+    assert "2 classes: 0 60, 1 40" in capsys.readouterr().out
+    assert main(["run", *words, "method=local", "--out", str(tmp_path / "r")]) == 0
+    err = capsys.readouterr().err
+    assert all(err.count(line) == 1 for line in said), err
+    assert main(
+        ["compare", *words, "--methods", "local,fedavg", "--out", str(tmp_path / "c"), "--fresh"]
+    ) in (0, 1)
+    err = capsys.readouterr().err
+    assert all(err.count(line) == 1 for line in said), err
+    (page,) = [file.read_text() for file in (tmp_path / "c").glob("*.html")]
+    assert said[1] in page and "names it one to one" in page
+
+
 def test_bad_words_and_bad_files_end_with_a_message(tmp_path: Path, capsys: Capture) -> None:
     assert main([*DIGITS, "--to", str(tmp_path / "f.pdf")]) == 2
     assert main(["data", "show", "data=digits", "data.clints=5"]) == 2

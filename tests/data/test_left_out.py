@@ -83,7 +83,8 @@ def test_a_table_without_a_client_is_the_table_that_never_had_its_rows(
         frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
     found = load(str(tmp_path / f"whole.{ending}"), OPTIONS | more | {"without": ["south"]})
     assert same(found, load(str(tmp_path / f"rest.{ending}"), OPTIONS | more))
-    assert not same(found, load(str(tmp_path / f"whole.{ending}"), OPTIONS | more))
+    with pytest.raises(DataError, match="the class 'c' is one client's alone: south"):
+        load(str(tmp_path / f"whole.{ending}"), OPTIONS | more)
 
 
 def test_a_folder_without_a_client_is_the_folder_without_its_file(tmp_path: Path) -> None:

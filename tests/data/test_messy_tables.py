@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import messy
 from motet.client import Column
-from motet.data import table_files, user_table
+from motet.data import in_memory, table_files, targets, user_table
 from motet.data.federated import DataError, FederatedData, Pool
 from motet.data.learned_columns import with_others
 from motet.runs.build import federated_data
@@ -332,6 +332,193 @@ def test_truth_values_of_several_files_are_one_column(tmp_path: Path, other: str
     pool = user_table.load(str(tmp_path), target="y")
     assert [c.name for c in pool.columns] == ["smoker"]
     assert pool.x[:, 0].tolist() == [1.0, 0.0] * 8
+
+
+# ---- yes and no in the languages of Europe ----
+
+LANGUAGES = ["0 1", "no yes", "nein ja", "non oui", "no sí", "NO SÌ", "não sim", "Nao Sim", "nee ja", "nie tak",
+             "nej ja", "nei ja", "ne ano", "nu da", "nem igen", "ei kyllä", "Όχι Ναι", "нет да", "FALSCH WAHR",
+             "Faux Vrai", "falso vero", "n j", "N Y", "hayır evet", "FAŁSZ PRAWDA", "N O"]  # fmt: skip
+
+
+def hospitals_in(folder: Path, *words: str, rows: int = 12) -> Path:
+    """A file for each pair of words, in which the target and the column `smoker` say no and yes in them."""
+    folder.mkdir()
+    for k, pair in enumerate(words):
+        no, yes = pair.split()
+        cells = [f"{k + i / 7:.3f},{yes if i % 3 else no},{yes if i % 2 else no}" for i in range(rows)]
+        (folder / f"h{k:02}.csv").write_text("\n".join(["age,smoker,outcome", *cells]) + "\n")
+    return folder
+
+
+def test_yes_and_no_of_every_language_are_one_target_and_one_column(tmp_path: Path) -> None:
+    pool = user_table.load(str(hospitals_in(tmp_path / "f", *LANGUAGES)), target="outcome")
+    assert pool.classes == ("no", "yes") and pool.y.tolist() == [0, 1] * 6 * len(LANGUAGES)
+    assert [c.name for c in pool.columns] == ["age", "smoker"]
+    assert pool.x[:, 1].tolist() == [0.0, 1.0, 1.0] * 4 * len(LANGUAGES)
+
+
+@pytest.mark.parametrize("many", [1, 3])
+def test_0_and_1_beside_words_are_truth_whoever_has_the_majority(tmp_path: Path, many: int) -> None:
+    folder = hospitals_in(tmp_path / "f", *["0 1"] * many, "nein ja")
+    pool = user_table.load(str(folder), target="outcome")
+    assert pool.classes == ("no", "yes") and pool.y.tolist() == [0, 1] * 6 * (many + 1)
+    assert pool.x[:, 1].tolist() == [0.0, 1.0, 1.0] * 4 * (many + 1)
+
+
+def test_one_pair_of_words_names_the_classes_as_its_owner_does(tmp_path: Path) -> None:
+    pool = user_table.load(str(hospitals_in(tmp_path / "f", "nein ja", "nein ja")), target="outcome")
+    assert pool.classes == ("ja", "nein")
+    assert not any("in several ways" in note for note in pool.notes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        "no yes perhaps",
+        "nie nein ja",
+        "NO DA",
+        "NE SE NO",
+        "ano mes",
+        "N O S",
+        "o n",
+        "no two",
+        "si",
+        "da",
+        "f m",
+    ],
+)
+def test_words_that_mean_something_else_stay_text(tmp_path: Path, cells: str) -> None:
+    words = cells.split()
+    rows = [f"{words[i % len(words)]},{i % 3 % 2}" for i in range(12)]
+    (tmp_path / "a.csv").write_text("\n".join(["said,y", *rows]) + "\n")
+    columns = [c.name for c in user_table.load(str(tmp_path / "a.csv"), target="y").columns]
+    assert columns == [f"said={word}" for word in sorted(words)]
+
+
+def test_a_column_of_which_one_file_has_other_words_stays_text(tmp_path: Path) -> None:
+    folder = hospitals_in(tmp_path / "f", "no yes", "nein ja")
+    (folder / "z.csv").write_text("age,smoker,outcome\n1.5,formerly,yes\n2.5,no,no\n")
+    names = [c.name for c in user_table.load(str(folder), target="outcome").columns]
+    assert names == ["age", "smoker=formerly", "smoker=ja", "smoker=nein", "smoker=no", "smoker=yes"]
+
+
+def test_arrays_and_frames_of_several_languages_have_two_classes() -> None:
+    x = np.arange(40, dtype=np.float32)[:, None] / 7
+    ys = {"a": np.array(["ja", "nein"] * 20), "b": np.arange(40) % 2, "c": np.array([True, False] * 20)}
+    given = {c: (x, y) for c, y in ys.items()}
+    frames = {c: pd.DataFrame({"x": x[:, 0], "outcome": y}) for c, y in ys.items()}
+    for data, words in ((given, []), (frames, ["data.target=outcome"])):
+        kept = in_memory.keep(data)
+        named = [f"data.{key}={value}" for key, value in kept.items()]
+        federated = federated_data(read(None, [*named, *words]))
+        assert federated.classes == ("no", "yes") and set(federated.clients_data) == {"a", "b", "c"}
+        assert [int(federated.clients_data[c].train.y.sum()) for c in "abc"] == [12, 12, 12]
+
+
+def test_events_are_seen_in_any_language() -> None:
+    seen, bad = targets.seen_events(np.array(["Ja", "nein", "oui", 1, 0.0, True, "perhaps"], object))
+    assert seen.tolist() == [True, False, True, True, False, True, False]
+    assert bad.tolist() == [False] * 6 + [True]
+
+
+# ---- classes that one client alone has ----
+
+
+def clients_with(path: Path, **classes: str) -> Path:
+    """One table whose client names its classes so, each in twelve rows."""
+    rows = [
+        f"{client},{i + len(client) / 7:.3f},{name}"
+        for client, names in classes.items()
+        for name in names.split()
+        for i in range(12)
+    ]
+    path.write_text("\n".join(["site,x,outcome", *rows]) + "\n")
+    return path
+
+
+def test_a_client_that_names_classes_otherwise_is_refused_as_between_organisations(tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="dead alive", b="dead alive", west="tot lebt")
+    with pytest.raises(DataError, match="no class of west is a class of any other client") as e:
+        loaded(table, "data.client=site")
+    assert "client west has lebt, tot; the other clients have alive, dead.\nhint: name classes alike" in str(
+        e.value
+    )
+    assert loaded(table, "data.client=site", "data.split=iid", "data.clients=3").classes
+    tables = {s: pd.read_csv(table).query("site == @s") for s in ("a", "b", "west")}
+    (tmp_path / "files").mkdir()
+    for site, frame in tables.items():
+        frame.drop(columns="site").to_csv(tmp_path / "files" / f"{site}.csv", index=False)
+    with pytest.raises(DataError, match="no class of west is a class of any other client"):
+        loaded(tmp_path / "files")
+
+
+@pytest.mark.parametrize("west", ["dead lives", "dead alive rare"])
+def test_a_class_that_one_client_alone_has_is_refused_with_what_to_do(west: str, tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="dead alive", b="dead alive", west=west)
+    own = west.split()[-1]
+    with pytest.raises(DataError, match=f"the class '{own}' is one client's alone: west, in 12 rows") as e:
+        loaded(table, "data.client=site")
+    assert all(
+        word in str(e.value) for word in ("name classes alike", "data.without=west", "data.split=dirichlet")
+    )
+    assert set(loaded(table, "data.client=site", "data.without=west").classes) == {"alive", "dead"}
+    drawn = loaded(table, "data.client=site", "data.split=dirichlet", "data.clients=3")
+    assert own in drawn.classes
+
+
+def test_codes_of_another_kind_are_refused_and_few_numbers_may_be_numbers(tmp_path: Path) -> None:
+    table = clients_with(tmp_path / "t.csv", a="0 1", b="1 2")
+    with pytest.raises(DataError, match="the class '0' is one client's alone: a") as e:
+        loaded(table, "data.client=site")
+    assert "the class '2' is one client's alone: b" in str(e.value) and "data.kind=numbers" in str(e.value)
+    assert loaded(table, "data.client=site", "data.kind=numbers").kind == "numbers"
+
+
+def test_of_two_clients_one_may_lack_a_class_and_a_client_that_is_left_out_takes_none_away(
+    tmp_path: Path,
+) -> None:
+    two = clients_with(tmp_path / "two.csv", a="mild severe", b="mild")
+    assert loaded(two, "data.client=site").classes == ("mild", "severe")
+    three = clients_with(tmp_path / "three.csv", a="mild severe", b="mild severe", c="mild", d="mild")
+    assert loaded(three, "data.client=site", "data.without=a").classes == ("mild", "severe")
+
+
+# ---- clients of one row ----
+
+
+def test_a_client_column_with_one_row_a_client_is_refused_by_name(tmp_path: Path) -> None:
+    rows = [f"{i},{i % 7 + 0.5},{i % 2}" for i in range(190)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,x,outcome", *rows]) + "\n")
+    with pytest.raises(DataError, match="190 clients for 190 rows: every client has one row") as e:
+        loaded(tmp_path / "t.csv", "data.client=age", "data.kind=numbers")
+    assert "is 'age' the client?\nhint: " in str(e.value) and "data.client" in str(e.value)
+    drawn = loaded(tmp_path / "t.csv", "data.client=age", "data.split=iid", "data.clients=5")
+    assert sum(len(d.test) for d in drawn.clients_data.values()) > 0
+
+
+def test_a_folder_of_files_with_one_row_and_drawn_clients_of_one_row_are_refused(tmp_path: Path) -> None:
+    for i in range(6):
+        (tmp_path / f"p{i}.csv").write_text(f"x,outcome\n{i},{i % 2}\n")
+    with pytest.raises(
+        DataError, match="6 clients for 6 rows: every client has one row, and none is left"
+    ) as e:
+        loaded(tmp_path)
+    assert "data.client" in str(e.value)
+    with pytest.raises(DataError, match="6 clients for 6 rows.*\nhint: .*data.clients"):
+        loaded(tmp_path, "data.split=iid", "data.clients=6")
+
+
+def test_one_client_with_rows_to_test_on_is_enough_and_so_is_a_server(tmp_path: Path) -> None:
+    rows = [f"c{max(i, 3)},{i % 7 + 0.5},{i % 2}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["who,x,outcome", *rows]) + "\n")
+    assert any("without test rows" in note for note in loaded(tmp_path / "t.csv", "data.client=who").notes)
+    (tmp_path / "u.csv").write_text(
+        "\n".join(["who,x,outcome", *(f"{i},{i},{i % 2}" for i in range(20))]) + "\n"
+    )
+    words = ["data.client=who", "data.kind=numbers"]
+    assert loaded(tmp_path / "u.csv", *words, "data.server_test=0.3").server_test is not None
+    assert loaded(tmp_path / "u.csv", *words, "data.val=0", "data.test=0").clients_data  # as was asked for
 
 
 # ---- properties ----

@@ -19,7 +19,7 @@ from motet.data.skew import (
     entropy,
     gini,
 )
-from motet.data.survey import survey
+from motet.data.survey import survey, worth_knowing
 
 counts = st.lists(st.integers(0, 50), min_size=2, max_size=8).filter(any).map(np.array)
 pairs = st.integers(2, 8).flatmap(
@@ -157,6 +157,87 @@ def test_clients_with_different_columns_are_not_compared():
 def test_nothing_is_said_of_shared_rows_if_clients_are_scaled_by_themselves():
     found = survey(load("breast_cancer", {"clients": 4, "scale": "client", "unseen": 0.0})).duplicates
     assert found.shared is None and found.shared_with_target is None and found.leaked.rows == 0
+
+
+# ---- what is worth knowing before a run ----
+
+
+def some_clients(leak, y, kind="classes", classes=("a", "b", "c"), scale=None) -> FederatedData:
+    """Two clients, the second of which was standardised otherwise if `scale` says so."""
+    names = ("noise", *(["leak"] if leak.ndim == 1 else [f"leak=v{j}" for j in range(leak.shape[1])]))
+    columns = tuple(Column(n, "number", "leak" if "=" in n else "") for n in names)
+    x = np.column_stack([np.random.default_rng(0).normal(size=len(y)), leak]).astype(np.float32)
+    half = len(y) // 2
+    rulers = {c: Scaler(np.zeros(x.shape[1]), np.ones(x.shape[1])) for c in "pq"}
+    if scale is not None:
+        rulers["q"] = Scaler(np.full(x.shape[1], 3.0), np.full(x.shape[1], scale))
+        x[half:] = rulers["q"].apply(x[half:])
+    held = {
+        c: client_data((x[r], y[r]), columns=columns)
+        for c, r in (("p", slice(half)), ("q", slice(half, None)))
+    }
+    return federation(held, columns=columns, kind=kind, classes=classes, rulers=rulers)
+
+
+LABELS = np.resize([0, 2, 1, 1], 40)
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+@pytest.mark.parametrize("leak", [LABELS, 7 - LABELS**2, np.eye(3)[LABELS]], ids=["itself", "codes", "words"])
+def test_a_column_that_names_the_target_one_to_one_is_said(leak, scale):
+    (said,) = [
+        line for line in worth_knowing(some_clients(leak * 1.0, LABELS, scale=scale)) if "column" in line
+    ]
+    assert (
+        said.startswith("column 'leak' equals the target, or names it one to one")
+        and "data.drop=leak" in said
+    )
+
+
+def test_a_column_that_nearly_names_the_target_or_names_few_rows_is_not_said():
+    nearly = np.where(np.arange(40) == 7, 9, LABELS) * 1.0
+    merged = np.minimum(LABELS, 1) * 1.0  # two classes have one value
+    for leak in (nearly, merged, np.zeros(40)):
+        assert not [line for line in worth_knowing(some_clients(leak, LABELS)) if "column" in line]
+    few = some_clients(LABELS[:6] * 1.0, LABELS[:6])  # any numbers name six rows
+    assert not [line for line in worth_knowing(few) if "column" in line]
+
+
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_a_column_that_is_the_target_in_another_unit_is_said(scale):
+    y = np.random.default_rng(1).normal(size=40).astype(np.float32)
+    numbers = dict(kind="numbers", classes=(), scale=scale)
+    (said,) = worth_knowing(some_clients(70 - 12 * y, y, **numbers))
+    assert said.startswith("column 'leak' equals the target in some unit (correlation 1)")
+    assert (
+        worth_knowing(some_clients(y + 0.01 * np.random.default_rng(2).normal(size=40), y, **numbers)) == []
+    )
+
+
+def test_rows_in_training_and_test_are_said_in_one_line():
+    one = client_data((rows(1, 2), [0, 1]), test=(rows(2, 2, 5), [1, 0, 1]))
+    other = client_data((rows(5), [1]), test=(rows(1), [0]))
+    lines = worth_knowing(federation({"one": one, "other": other}))
+    assert lines == [
+        "2 classes: a, b",
+        "2 of 4 test rows equal rows that their client trains on, 1 of them with the same target "
+        "(motet data show names the clients)",
+    ]
+    alone = federation({"one": client_data((rows(2), [0]), test=(rows(2, 3), [0, 1]))})
+    assert (
+        "1 of 2 test rows equals a row that their client trains on, 1 of them with the same target"
+        in worth_knowing(alone)[1]
+    )
+
+
+def test_more_than_twelve_classes_are_not_listed():
+    names = [f"k{i}" for i in range(13)]
+    held = {"a": client_data((rows(*range(13)), np.arange(13)))}
+    assert worth_knowing(federation(held, classes=tuple(names))) == []
+    twelve = {"a": client_data((rows(*range(12)), np.arange(12)))}
+    assert worth_knowing(federation(twelve, classes=tuple(names[:12]))) == [
+        f"12 classes: {', '.join(names[:12])}"
+    ]
 
 
 # ---- kinds of data ----

@@ -166,6 +166,27 @@ def test_a_site_that_lets_no_sums_leave_is_known_before_anything_trains(tmp_path
     assert layout.means == () and layout.scale == "client"
 
 
+def test_sites_that_write_yes_and_no_in_other_words_have_two_classes(tmp_path: Path) -> None:
+    words = {"a": ["nein", "ja"], "b": [0, 1], "c": ["No", "Sí"], "d": ["no", "yes"]}
+    tables = {
+        s: patients(
+            40, i, y=np.resize(pair, 40), smoker=np.resize(["ne", "ano"] if s == "a" else ["n", "y"], 40)
+        )
+        for i, (s, pair) in enumerate(words.items())
+    }
+    services = services_of(tmp_path, tables, Policy(least_rows=1, least_category=1))
+    agreement, layout = handshake(calls(services), "r")
+    assert layout.classes == ("no", "yes") and "sites write yes and no" in "".join(agreement.notes)
+    assert agreement.class_counts() == {"no": 80, "yes": 80}
+    assert next(f.kind for f in agreement.fields if f.name == "smoker") == "flag"
+    for site, service in services.items():
+        rows = service.rows.of("r").clients_data[site]
+        flag = [c[0] for c in layout.columns].index("smoker")
+        for part in ("train", "val", "test"):
+            batch = getattr(rows, part).take()
+            assert batch.y.tolist() == batch.x[:, flag].tolist()
+
+
 # ---- what does not fit ----
 
 

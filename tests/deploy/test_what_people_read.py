@@ -32,14 +32,17 @@ def described(folder: Path, **classes: str) -> dict[str, object]:
 
 
 def test_a_site_that_names_classes_otherwise_is_refused_with_names_and_a_hint(tmp_path: Path) -> None:
-    found = merge(described(tmp_path, a="0 1", b="0 1", west="no yes"), "fedavg")
+    found = merge(described(tmp_path, a="0 1", b="0 1", west="dead alive"), "fedavg")
     with pytest.raises(DataError, match="no class of west is a class of any other site") as e:
         found.check()
     said = str(e.value)
-    assert "west has no, yes; the other sites have 0, 1" in said and "--new-split" in said
+    assert "west has alive, dead; the other sites have 0, 1" in said and "--new-split" in said
     assert found.problems[0].partition("\n")[0] in found.text()
-    both = merge(described(tmp_path, a="0 1", b="no yes"), "fedavg")
-    assert "no class of a, b is a class of any other site: site a has 0, 1; site b has no, yes" in both.text()
+    both = merge(described(tmp_path, a="0 1", b="dead alive"), "fedavg")
+    assert (
+        "no class of a, b is a class of any other site: site a has 0, 1; site b has alive, dead"
+        in both.text()
+    )
 
 
 def test_a_site_that_shares_some_classes_takes_part_with_a_note(tmp_path: Path) -> None:

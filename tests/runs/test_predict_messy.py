@@ -96,6 +96,28 @@ def test_a_client_that_did_not_hold_a_column_needs_none(trained: Path) -> None:
     assert len(found) == messy.ROWS
 
 
+def test_a_model_of_ja_and_nein_predicts_rows_of_any_language(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.integers(20, 90, 90), "smoker": rng.choice(["ja", "nein"], 90)})
+    frame["site"], frame["y"] = list("abc") * 30, np.where(frame["smoker"] == "ja", "tot", "lebt")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    words = ["data.target=y", "data.client=site", "method=fedavg", "net=logistic", "train.rounds=2"]
+    run(read(None, [f"data={tmp_path / 't.csv'}", *words]), tmp_path / "run")
+    model = tmp_path / "run" / "models" / "a.safetensors"
+    right, _ = predict(model, tmp_path / "t.csv")
+    assert len(right["prediction"].unique()) == 2
+    for yes, no in (("yes", "no"), (1, 0), (True, False), ("SÍ", "No"), ("tak", "nie")):
+        frame.assign(smoker=frame["smoker"].map({"ja": yes, "nein": no})).to_csv(tmp_path / "new.csv")
+        pd.testing.assert_frame_equal(predict(model, tmp_path / "new.csv")[0], right)
+        frames = frame.assign(smoker=frame["smoker"].map({"ja": yes, "nein": no}))
+        pd.testing.assert_frame_equal(open_model(model).predict(frames), right.drop(columns="row"))
+
+
+def test_a_number_is_no_word_of_truth(german: Path) -> None:
+    with pytest.raises(DataError, match="column 'amount' must hold numbers, and 1 values are none"):
+        predicted(german, "amount;dose;code;seen\n1.234;2,5;01;2020-01-13\nno;2,5;01;2020-01-13\n")
+
+
 @pytest.fixture(scope="module")
 def german(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on semicolons, decimal commas, codes with zeros before them, and dates in one order of the year alone."""

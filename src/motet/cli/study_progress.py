@@ -5,6 +5,7 @@ Without a terminal, one line for each run that has ended. An error is shown once
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,7 @@ class StudyProgress(Progress, Watch):
         self.began_at = time.monotonic()
         self.whole: Any = None
         self.shown: set[str] = set()  # errors
+        self.data_notes: set[str] = set()  # notes on data
 
     def columns(self) -> list[Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -68,7 +70,10 @@ class StudyProgress(Progress, Watch):
     def start(self, job: Job, event: Event) -> None:
         self.began[job.name] = time.monotonic()
         for note in event["notes"]:
-            self.say_once(f"data: {note}")
+            without_numbers = re.sub(r"\d[\d,]*", "#", note)  # in which splits differ
+            if without_numbers not in self.data_notes:
+                self.data_notes.add(without_numbers)
+                self.say_once(f"data: {note}")
         for remark in event["remarks"]:
             self.say_once(f"note: {remark}")
         if event["metric_why"] and event["metric"] not in ("accuracy", "rmse"):

@@ -1,4 +1,4 @@
-"""What the text of cells means: missing, a number in some spelling, a truth value, a date.
+"""What the text of cells means: missing, a number in some spelling, a date; truth values are in motet.text.
 
 A column is read by its different values, each of them once. Knows text. Does not know files, targets or clients.
 """
@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from motet.text import truths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,22 +106,6 @@ def _number(text: str, decimal: str) -> float:
         return float("nan" if "_" in text else text)
     except ValueError:
         return float("nan")
-
-
-# ---- truth values ----
-
-
-def truths_of(texts: Sequence[str]) -> np.ndarray | None:
-    """(texts,) 0 or 1 if all texts are truth values, of one pair or of several: files differ. Of single letters alone
-    both of a pair must be there: a lone "f" is more often a sex. Beside words, 0 and 1 are truth values too.
-
-    >>> truths_of(["Yes", "no"]).tolist(), truths_of(["f"]), truths_of(["f", "T"]).tolist()
-    ([1.0, 0.0], None, [0.0, 1.0])
-    >>> truths_of(["yes", "N", "TRUE", "0"]).tolist(), truths_of(["f", "m"]), truths_of(["0", "1"])
-    ([1.0, 0.0, 1.0, 0.0], None, None)
-    """
-    found = truths(texts)
-    return None if found is None else np.array(found, np.float64)
 
 
 # ---- dates ----

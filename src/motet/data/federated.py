@@ -79,6 +79,8 @@ class Pool:
     left_out: tuple[str, ...] = ()  # clients whose rows were left out when the others were read
     weight: np.ndarray | None = None  # (N,) what each row counts, above 0; None: all alike
     codes: int = 0  # x holds codes of words, so many different ones; 0: it does not
+    own_table: bool = False  # a person's table: a class that one of its clients alone has is a fault
+    client_column: str = ""  # of a person's table: what names the clients
     words: tuple[str, ...] = ()  # of which training rows will say which have a code (text_codes.py)
 
     def gaps(self) -> np.ndarray:

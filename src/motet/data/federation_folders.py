@@ -19,10 +19,12 @@ from typing import Any
 import numpy as np
 
 from motet.data.federated import PARTS, DataError, Pool
-from motet.data.files.local_files import reading
+from motet.data.files.local_files import reading, regular
 
 _TYPE = re.compile(r"[a-zA-Z]\d+")  # what numpy calls types
 _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
+MOST_UNPACKED = 1 << 30  # bytes of one client's file of PFLlib
+MOST_CLASSES = 100_000  # of data that number their classes
 _SQUARE = 784  # numbers of an image of 28 x 28, as LEAF writes them
 Rows = tuple[str, int, np.ndarray, np.ndarray]  # client, part, x and y
 
@@ -46,15 +48,25 @@ def load(
     part = np.repeat([rows[1] for rows in found], many)
     if not classes:
         return Pool(x, y.astype(np.float64), "numbers", (), (), owner, names, part, scaling="none")
-    if y.dtype.kind == "f" and (y != np.rint(y)).any():
+    if y.dtype.kind == "f" and (~np.isfinite(y) | (y != np.rint(y))).any():
         raise DataError(f"the targets in {path} are no whole numbers.\nhint: data.classes=false")
     if y.min() < 0:
         raise DataError(
             f"the targets in {path} run from {y.min():g}, and classes count from 0.\n"
             "hint: data.classes=false if they are numbers; else write classes as 0, 1, 2, ..."
         )
-    known = tuple(str(k) for k in range(int(y.max()) + 1))
+    known = numbered_classes(path, y)
     return Pool(x, y.astype(np.int64), "classes", known, (), owner, names, part, scaling="none")
+
+
+def numbered_classes(path: object, y: Any) -> tuple[str, ...]:
+    """The names 0, 1, 2, ... of classes up to the largest target."""
+    if (most := int(y.max())) >= MOST_CLASSES:
+        raise DataError(
+            f"the targets in {path} run to {most:,}, and classes count from 0; expected at most {MOST_CLASSES:,} "
+            "classes.\nhint: data.classes=false if they are numbers; else number classes 0, 1, 2, ..."
+        )
+    return tuple(map(str, range(most + 1)))
 
 
 def check_rows(path: str, found: list[Rows]) -> None:
@@ -78,7 +90,13 @@ def holds_federation(path: Path) -> bool:
 
 def holds_leaf(path: Path) -> bool:
     files = [*path.glob("*.json"), *path.glob("train/*.json")]
-    return any(b'"user_data"' in f.read_bytes()[: 1 << 24] for f in files[:2])
+    return any(b'"user_data"' in beginning(f) for f in [f for f in files if f.is_file()][:2])
+
+
+def beginning(file: Path) -> bytes:
+    """The first 16 MiB."""
+    with file.open("rb") as opened:
+        return opened.read(1 << 24)
 
 
 # ---- LEAF ----
@@ -89,7 +107,9 @@ def leaf_rows(folder: Path) -> Iterator[Rows]:
     for below, part in (("train", PARTS.index("train")), ("test", PARTS.index("test")), (".", -1)):
         for file in sorted((folder / below).glob("*.json")):
             with reading(file, "no JSON file"):
-                content = json.loads(file.read_text("utf8"))
+                content = json.loads(
+                    regular(file, share=4).read_text("utf8")
+                )  # numbers take more room than their text
             if not isinstance(content, dict) or "user_data" not in content:
                 continue
             for user, rows in leaf_users(content["user_data"], file):
@@ -115,7 +135,7 @@ def leaf_features(x: list[Any], file: Path, user: str) -> np.ndarray:
 def leaf_numbers(given: list[Any], file: Path, user: str, what: str, kind: Any) -> np.ndarray:
     try:
         return np.asarray(given, kind)
-    except (TypeError, ValueError) as e:
+    except (TypeError, ValueError, OverflowError) as e:
         rows = "rows of numbers of one length" if what == "x" else "numbers"
         raise DataError(
             f"{file}, user {user}: {what} holds no {rows}.\n"
@@ -137,8 +157,14 @@ def pfllib_rows(folder: Path) -> Iterator[Rows]:
 
 def two_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """x and y of a file that holds {"x": array, "y": array} as a pickle."""
-    with reading(path, "no .npz file"), zipfile.ZipFile(path) as archive:
-        raw = archive.read("data.npy")
+    with reading(path, "no .npz file"), zipfile.ZipFile(regular(path)) as archive:
+        with archive.open("data.npy") as packed:
+            raw = packed.read(MOST_UNPACKED + 1)
+        if len(raw) > MOST_UNPACKED:
+            raise DataError(
+                f"{path} unpacks to more than {MOST_UNPACKED:,} bytes, the most for one client.\n"
+                "hint: divide its rows among more clients"
+            )
         found = arrays_in(raw[10 + int.from_bytes(raw[8:10], "little") :])
     # The empty bytes of two arrays without rows are in a pickle once.
     if found and not any(a.size for a in found.values()):

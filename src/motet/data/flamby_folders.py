@@ -16,9 +16,10 @@ import numpy as np
 from motet.client import Column
 from motet.data import cached_images
 from motet.data.federated import PARTS, DataError, Pool
+from motet.data.federation_folders import numbered_classes
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import opened
-from motet.data.files.local_files import reading
+from motet.data.files.local_files import reading, regular
 from motet.data.image_folders import VERSION, neutral, shaped, stack
 from motet.data.targets import survival_target
 
@@ -61,7 +62,7 @@ def split_table(folder: Path) -> pd.DataFrame | None:
     for file in (folder / place / name for place in _PLACES for name in _NAMES):
         if file.is_file():
             with reading(file, "no table"):
-                found = pd.read_csv(file)
+                found = pd.read_csv(regular(file))
             if "fold2" in found and {"pid", "image"} & set(found):
                 return found
     return None
@@ -71,7 +72,7 @@ def patients(folder: Path, split: pd.DataFrame) -> Pool:
     """Times and events of patients; those whom the table of centres does not name are left out, as in FLamby."""
     import pandas as pd
 
-    tables = [pd.read_csv(f) for f in sorted(folder.glob("*.csv")) if f.name not in _NAMES]
+    tables = [pd.read_csv(regular(f)) for f in sorted(folder.glob("*.csv")) if f.name not in _NAMES]
     found = next((t for t in tables if set(t) >= _COLUMNS), None)
     if found is None:
         raise DataError(
@@ -128,7 +129,7 @@ def images(folder: Path, split: pd.DataFrame, size: int, grey: bool) -> Pool:
             f"{folder} has no image {lacking[0]}.jpg, which its table names; {len(lacking)} of {len(split)} lack\n"
             "hint: FLamby's resize_images.py writes them into a folder *_preprocessed: put it beside the table"
         )
-    known = [f for f in files if f is not None]
+    known = [regular(f) for f in files if f is not None]
     facts = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in known]
     text = split.to_csv(index=False)
 
@@ -141,5 +142,5 @@ def images(folder: Path, split: pd.DataFrame, size: int, grey: bool) -> Pool:
         return {"x": stack(read, list(map(str, known))), "y": y, "names": names, "owner": owner, "part": part}
 
     found = keep("flamby", key([VERSION, facts, text, size, grey]), decode)
-    classes = tuple(str(k) for k in range(int(split["target"].max()) + 1))
+    classes = numbered_classes(folder, split["target"])
     return cached_images.pool(found, classes, neutral(grey))

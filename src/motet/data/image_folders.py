@@ -18,6 +18,7 @@ from motet.data import cached_images
 from motet.data.federated import DataError, Pixels, Pool, refuse
 from motet.data.files.array_cache import keep, key
 from motet.data.files.image_formats import SERVER_TEST, in_threads, opened
+from motet.data.files.local_files import memory, regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -42,7 +43,8 @@ def load(
     files = sorted(_walk(root))
     rows = [ImageFile.of(f) for f in files]
     refuse(_problems(rows, path))
-    facts = [(f, (root / f).stat().st_size, (root / f).stat().st_mtime_ns) for f in files]
+    stats = [regular(root / f).stat() for f in files]
+    facts = [(f, fact.st_size, fact.st_mtime_ns) for f, fact in zip(files, stats, strict=True)]
     arrays_key = key([VERSION, str(root), size, grey, facts])
     slug = re.sub(r"\W", "_", root.name)
     found = keep(f"folder_{slug}", arrays_key, lambda: decode(root, rows, size, grey))
@@ -133,6 +135,12 @@ def decode(root: Path, rows: list[ImageFile], size: int, grey: bool) -> dict[str
 def stack(read: Callable[[int], np.ndarray], names: list[str]) -> np.ndarray:
     """read(i) of every image in one array (N, height, width, channels); refuses images of other sizes."""
     first = read(0)
+    if (take := len(names) * first.size) > memory() // 2:
+        high, wide, _ = first.shape
+        raise DataError(
+            f"{len(names):,} images of {wide} x {high} pixels take {take:,} bytes, more than half of this machine's "
+            f"memory ({memory():,}).\nhint: data.size=64 makes them smaller"
+        )
     x = np.empty((len(names), *first.shape), np.uint8)
     wrong: dict[int, str] = {}
 

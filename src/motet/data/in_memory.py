@@ -18,6 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from filelock import FileLock
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+    default_convert,
+)
 
 from motet.atomic import write_atomically
 from motet.data import user_table
@@ -29,6 +38,12 @@ if TYPE_CHECKING:
 
 GIVEN = "given:"
 _CELLS = (str, int, float, bool, np.generic)
+_RIGHT = "expected a pair of arrays (x, y), a frame, a torch Dataset, or a DataLoader of one"
+_PART_KEYS = ("train", "val", "valid", "test")
+_PARTS = (
+    "motet draws the rows for validation and test (data.val, data.test); rows that have a part already: "
+    "a frame with a column that says train, val or test, and data.part"
+)
 
 
 def keep(data: Any, client: str = "") -> dict[str, Any]:
@@ -45,6 +60,11 @@ def keep(data: Any, client: str = "") -> dict[str, Any]:
             f"data is {a_type(data)}; expected a name or path, a frame, a dict of frames, (x, y) arrays or torch "
             "Datasets by client, a partitioner of flwr-datasets, or a function\n"
             "hint: data={'east': (x, y), 'west': (x, y)}"
+        )
+    if len(parts := [k for k in data if k in _PART_KEYS]) == len(data) > 1:
+        raise DataError(
+            f"data has the keys {' and '.join(parts)}; expected a key for each client\n"
+            f"hint: data={{'east': (x, y), 'west': (x, y)}}; {_PARTS}"
         )
     if twice := len(data) - len(set(map(str, data))):
         raise DataError(f"{twice} clients have the same name as another one")
@@ -200,7 +220,10 @@ def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(given, tuple | list):
         given = _examples(client, given)
     if len(given) != 2:
-        raise DataError(f"client {client} has {a_type(given)} of {len(given)}; expected a pair (x, y)")
+        raise DataError(
+            f"client {client} has {a_type(given)} of {len(given)}; expected a pair (x, y)\n"
+            "hint: (np.stack(xs), np.array(ys)) of many pairs, or a torch Dataset"
+        )
     x, y = (_array(client, part, values) for part, values in zip("xy", given, strict=True))
     if isinstance(given[1], tuple) and y.ndim == 2 and y.shape[0] == 2 and len(x) == y.shape[1]:
         y = y.T  # (times, events)
@@ -213,19 +236,47 @@ def _pair(client: str, given: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _examples(client: str, dataset: Any) -> tuple[list[Any], list[Any]]:
     """All examples of a torch Dataset, read once."""
-    readable = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
-    if not readable or isinstance(dataset, str | Mapping):
-        raise DataError(
-            f"client {client} has {a_type(dataset)}; expected (x, y) arrays, a frame or a torch Dataset"
-        )
+    if isinstance(dataset, DataLoader):
+        dataset = _dataset_of(client, dataset)
+    if isinstance(dataset, Mapping):
+        known = ", ".join(k for k in dataset if k in ("x", "y", *_PART_KEYS))
+        raise DataError(f"client {client} has a dict{known and f' with {known}'}; {_RIGHT}\nhint: {_PARTS}")
+    if not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")) or isinstance(
+        dataset, str | bytes
+    ):
+        raise DataError(f"client {client} has {a_type(dataset)}; {_RIGHT}")
     if _is_frame(dataset):
         raise DataError(
             f"client {client} has a frame, and other clients have something else; expected frames for all"
         )
-    items = [dataset[i] for i in range(len(dataset))] if hasattr(dataset, "__len__") else list(dataset)
+    by_index = hasattr(dataset, "__len__") and not isinstance(dataset, IterableDataset)
+    items = [dataset[i] for i in range(len(dataset))] if by_index else list(dataset)
     if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
-        raise DataError(f"the Dataset of client {client} must give pairs (x, y)")
+        raise DataError(f"client {client} has {a_type(dataset)} whose items are no pairs (x, y); {_RIGHT}")
     return [_array(client, "x", x) for x, _ in items], [_array(client, "y", y) for _, y in items]
+
+
+def _dataset_of(client: str, loader: DataLoader[Any]) -> Any:
+    """What a loader reads. Batches and their order are motet's own; a loader that reads other rows, or makes something
+    else of them, does not stand for its dataset."""
+    drawn = getattr(loader, "sampler", None)
+    whole = loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+    whole &= type(drawn) in (SequentialSampler, RandomSampler) or isinstance(loader.dataset, IterableDataset)
+    whole &= not isinstance(drawn, RandomSampler) or (
+        not drawn.replacement and drawn.num_samples == len(drawn.data_source)
+    )
+    if not whole:
+        odd = loader.batch_sampler if type(drawn) in (SequentialSampler, RandomSampler) else drawn
+        raise DataError(
+            f"client {client} has a DataLoader that draws rows by {a_type(odd)}; {_RIGHT}\n"
+            "hint: loader.dataset for all rows, or torch.utils.data.Subset(loader.dataset, rows) for some"
+        )
+    if loader.collate_fn not in (default_collate, default_convert):
+        raise DataError(
+            f"client {client} has a DataLoader with a collate_fn of its own; {_RIGHT}\n"
+            "hint: loader.dataset, if its items are pairs (x, y)"
+        )
+    return loader.dataset
 
 
 def _array(client: str, part: str, values: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ from motet.data.learned_columns import OTHER
 from motet.data.table_features import date_features, dates_in, indicator
 from motet.data.table_files import SourceTable, bare_name
 from motet.data.tidy_cells import TextColumn, is_text
-from motet.text import TRUTHS, nearest
+from motet.text import nearest, respelled, truth
 
 
 @dataclass
@@ -84,9 +84,13 @@ class NewRows:
             wrong = np.isinf(values)
         else:
             text = TextColumn(column)
-            truths = [TRUTHS.get(t.casefold(), np.nan) for t in text.texts]
             numbers = numbers_of(text.texts).values
-            values = np.append(np.where(np.isnan(numbers), truths, numbers), np.nan)[text.codes]
+            if np.isin(
+                numbers[~np.isnan(numbers)], (0, 1)
+            ).all():  # beside other numbers, "no" is none of them
+                said = [truth(t) for t in text.texts]
+                numbers = np.array([np.nan if v is None else v for v in said])
+            values = np.append(numbers, np.nan)[text.codes]
             wrong = ~np.isfinite(values) & (text.codes >= 0)
         if len(bad := np.flatnonzero(wrong)):
             where = self.table.where(bad)
@@ -115,7 +119,8 @@ class NewRows:
     def flag(self, name: str, value: str) -> np.ndarray:
         column = self.table.frame[name]
         empty = column.isna().to_numpy()
-        texts = column.astype(object).map(str, na_action="ignore").to_numpy()
+        texts = column.astype(object).map(str, na_action="ignore")
+        texts = texts.replace(respelled(texts[~empty].unique(), sorted(self.known(name)))).to_numpy()
         if f"{name}={value}" == next(c for c in self.columns if c.startswith(f"{name}=")):
             self.strangers(name, texts, empty)
         here = texts == value

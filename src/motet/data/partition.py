@@ -15,7 +15,7 @@ import torch
 
 from motet.client import seed_of
 from motet.client.data import hashes
-from motet.data import left_out, splits
+from motet.data import left_out, splits, targets
 from motet.data.build_clients import Partition, lay_out
 from motet.data.feature_shifts import shifted
 from motet.data.federated import (
@@ -72,6 +72,11 @@ class DataSettings:
 def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any]) -> FederatedData:
     """The data of every client, made from a pool of rows; `how` are the options of the split."""
     refuse(pool.problems() + common.problems())
+    if pool.own_table and pool.kind == "classes" and is_natural(common, pool) and not common.without:
+        # Scripts that divide images or arrays often give a client a class of its own: they are no person's table.
+        who, names = ranked(np.asarray(pool.owner), pool.names)
+        rows = np.bincount(who * len(pool.classes) + pool.y, minlength=len(names) * len(pool.classes))
+        refuse(targets.classes_of_one(rows.reshape(len(names), -1), pool.classes, names))
     seed = common.seed
     part = left_out.marked(pool, part_numbers(pool), common.split, common.without)
     part = with_server_rows(part, common, seed)
@@ -81,7 +86,15 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     keep = np.bincount(assignment.who[parts == TRAIN], minlength=len(assignment.clients)) > 0
     if not keep.any():
         raise DataError("no client has a training row.\nhint: the data fix each row's part; none is 'train'")
-    unseen = share_unseen(common, pool)
+    tested = (part == SERVER_TEST).any() or pool.server_test is not None
+    if (
+        common.val + common.test > 0
+        and not tested
+        and not np.isin(parts[keep[assignment.who]], (VAL, TEST)).any()
+    ):
+        raise DataError(nothing_to_test_on(pool, assignment, common))
+    unseen = common.unseen  # auto: a party of somebody's own data is held out only if they say so
+    unseen = (0.0 if is_natural(common, pool) else 0.1) if unseen == "auto" else unseen
     held = hold_out(assignment.clients, keep, unseen, seed)
     staying = left_out.staying(pool, assignment.clients, common.split, common.without)
     some = (keep & staying)[assignment.who]
@@ -109,6 +122,25 @@ def partition(name: str, pool: Pool, common: DataSettings, how: Mapping[str, Any
     if common.without:
         federated.notes.append(f"left out (data.without): {', '.join(common.without)}")
     return federated
+
+
+def nothing_to_test_on(pool: Pool, assignment: Assignment, common: DataSettings) -> str:
+    """What to say where no client has a validation or test row, so that nothing could be measured."""
+    sizes = np.bincount(assignment.who, minlength=len(assignment.clients))
+    many, column = f"{len(sizes):,} clients for {len(assignment.row):,} rows", pool.client_column
+    if sizes.max() > 1:
+        return (
+            f"{many}: no client has a row for validation or test.\nhint: data.val is {common.val} and data.test "
+            f"{common.test}, shares of each client's rows; larger ones, or fewer clients"
+        )
+    said = f"{many}: every client has one row, and none is left for validation or test"
+    if not is_natural(common, pool):
+        return f"{said}.\nhint: fewer clients: data.clients"
+    asked = f"; is {column!r} the client?" if column else "."
+    return (
+        f"{said}{asked}\nhint: data.client names the column that says whose each row is; "
+        "data.split=iid data.clients=10 draws clients"
+    )
 
 
 def part_numbers(pool: Pool) -> np.ndarray:
@@ -190,13 +222,6 @@ def columns_of(pool: Pool, clients: tuple[str, ...], features: float, seed: int)
     many = max(int(features * len(known)), 1)
     chosen = [sorted(known, key=lambda g: seed_of(seed, "columns", c, g))[:many] for c in clients]
     return np.array([[g in mine for g in group] for mine in map(set, chosen)])
-
-
-def share_unseen(common: DataSettings, pool: Pool) -> float:
-    """The share of the clients to hold out. A party of somebody's own data is held out only if they say so."""
-    if common.unseen != "auto":
-        return common.unseen
-    return 0.0 if is_natural(common, pool) else 0.1
 
 
 def is_natural(common: DataSettings, pool: Pool) -> bool:

@@ -18,7 +18,7 @@ import torch
 
 from motet.client import Batch, ClientData
 from motet.client.population import Population, some_of
-from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, row_hashes
+from motet.data.duplicate_rows import DuplicateRows, RowHashes, find, row_hashes, trained_on
 from motet.data.federated import FederatedData
 from motet.data.skew import (
     Moments,
@@ -29,8 +29,12 @@ from motet.data.skew import (
     gini,
 )
 from motet.survival import survival_curve
+from motet.text import LISTED
 
 MOST = 3  # columns that are listed for a client
+_MOST_BYTES = 1 << 28  # of features that are looked at before a run
+_ENOUGH = 10  # rows beyond one for each class: fewer fit a target by chance
+_NEAR = 1e-5  # of a column's range
 _POINTS = 201  # of a curve of survival
 _STEP = 1 << 20  # bytes of features in a block: they fit into the processor's cache
 _QUANTILES = {"min": 0, "q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95, "max": 1}
@@ -192,6 +196,94 @@ def kind_of_features(federated: FederatedData) -> str:
 
 def size(batch: Any) -> int | None:
     return None if batch is None else len(batch)
+
+
+# ---- before a run ----
+
+
+def worth_knowing(federated: FederatedData) -> list[str]:
+    """What a person should know before they believe scores: few classes by name, test rows that are trained on,
+    columns that are the target. Rows are looked at where all features have at most 256 MiB, and clients are no
+    population; `survey` has no such limit."""
+    names = federated.classes
+    lines = [f"{len(names)} classes: {', '.join(names)}"] if 0 < len(names) <= LISTED else []
+    clients_data = {**federated.clients_data, **federated.unseen} if not too_large(federated) else {}
+    parts = [[d.train.take(), d.val.take(), d.test.take()] for d in clients_data.values()]
+    some = exact = 0
+    for i, (train, _, test) in enumerate(parts):
+        hashes = [row_hashes(x, y, i, part) for part, b in ((0, train), (2, test)) for x, y in chunks(b)]
+        if len(train) and len(test):
+            mine = RowHashes.join(hashes)
+            some += int(trained_on(mine.x, mine.part).sum())
+            exact += int(trained_on(mine.xy, mine.part).sum())
+    if some:
+        same = f", {exact:,} of them with the same target" if exact else ""
+        are = "equals a row" if some == 1 else "equal rows"
+        lines.append(
+            f"{some:,} of {sum(len(test) for *_, test in parts):,} test rows {are} that their client trains on{same} "
+            "(motet data show names the clients)"
+        )
+    return [*lines, *columns_like_target(federated, parts)]
+
+
+def too_large(federated: FederatedData) -> bool:
+    many = [federated.clients_data, federated.unseen]
+    if any(isinstance(some, Population) for some in many):
+        return True
+    rows = sum(len(d.train) + len(d.val) + len(d.test) for some in many for d in some.values())
+    wide = 1 if federated.pixels or federated.symbols else 8 if federated.exact else 4
+    return rows * int(np.prod(federated.shape)) * wide > _MOST_BYTES
+
+
+def columns_like_target(federated: FederatedData, parts: Sequence[Sequence[Batch]]) -> list[str]:
+    """A line on each column of a table that says the target: one value for each class, or correlation 1."""
+    if len(federated.shape) != 1 or not federated.columns or not parts or federated.kind == "survival":
+        return []
+    clients = [*federated.clients_data.items(), *federated.unseen.items()]
+    xs = []
+    for (client, client_data), batches in zip(clients, parts, strict=True):
+        x = np.concatenate([b.x.numpy() for b in batches]).astype(np.float64)
+        if scaler := federated.rulers.get(client):
+            x = x * scaler.spread + scaler.middle
+        xs.append(np.where(held(federated, client_data), x, np.nan))
+    x, y = np.concatenate(xs), np.concatenate([b.y.numpy() for batches in parts for b in batches])
+    groups: dict[str, list[int]] = {}
+    for j, column in enumerate(federated.columns):
+        groups.setdefault(column.group or column.name, []).append(j)
+    found = {}
+    for name, at in groups.items():
+        there = ~np.isnan(x[:, at]).any(1)
+        mine, target = x[:, at][there], y[there].astype(np.float64)
+        if federated.kind == "classes":
+            if names_classes(mine, target):
+                found[name] = ", or names it one to one"
+        elif len(at) == 1 and len(mine) >= _ENOUGH:
+            a, b = mine[:, 0] - mine.mean(), target - target.mean()
+            size = np.sqrt((a @ a) * (b @ b))
+            if size and abs(a @ b) >= (1 - _NEAR**2) * size:
+                found[name] = " in some unit (correlation 1)"
+    return [
+        f"column {name!r} equals the target{what}: leave it out if it is not known beforehand (data.drop={name})"
+        for name, what in found.items()
+    ]
+
+
+def names_classes(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether rows of one class have one value (rows, columns), and other classes other ones. Rows were standardised
+    in single precision, so that equal values differ a little."""
+    if not len(x) or not (spread := np.ptp(x, 0)).any():
+        return False
+    classes, rows = np.unique(y, return_inverse=True)
+    if len(classes) < 2 or len(x) - len(classes) < _ENOUGH:
+        return False
+    order = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[order], np.arange(len(classes)))
+    low, high = (f.reduceat(x[order], starts) for f in (np.minimum, np.maximum))
+    if ((high - low) > _NEAR * spread).any():
+        return False
+    return len(np.unique(np.round((low - low.min(0)) / np.where(spread, spread, 1), 3), axis=0)) == len(
+        classes
+    )
 
 
 # ---- reading ----

@@ -21,12 +21,12 @@ from motet.data.cell_values import (
     days_of,
     has_short_year,
     numbers_of,
-    truths_of,
 )
 from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
 from motet.data.targets import name_of
 from motet.data.tidy_cells import TextColumn, is_text
+from motet.text import truths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,8 +182,8 @@ class FeatureReader:
 
     def _text(self, name: str, column: pd.Series) -> dict[str, TableFeature]:
         text = TextColumn(column)
-        if (truths := truths_of(text.texts)) is not None:
-            values = np.append(truths, np.nan)[text.codes]
+        if (said := truths(text.texts)) is not None:
+            values = np.append(said, np.nan)[text.codes]
             if len(text.texts) == 1:
                 self.notes.append(f"column {name!r} is the same in every row: it says nothing")
             return {name: TableFeature(values[:, None], [Column(name, "flag")])}

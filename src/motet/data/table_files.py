@@ -17,6 +17,7 @@ import numpy as np
 
 from motet.data.csv_text import EmptyFile, line_numbers, read_csv, row_numbers
 from motet.data.federated import DataError, refuse
+from motet.data.files.local_files import memory, regular
 from motet.data.tidy_cells import HowWritten, tidy
 from motet.text import nearest
 
@@ -126,7 +127,7 @@ def read(
     problems, empty = [], []
     for file in find(path):
         try:
-            read_files[file] = _read_one(file, how)
+            read_files[file] = _read_one(regular(file), how)
         except EmptyFile as e:
             empty.append(str(e))
         except DataError as e:
@@ -157,7 +158,7 @@ def _unclear(files: Mapping[Path, FileRows]) -> dict[str, list[str]]:
 
 
 def find(path: Path) -> list[Path]:
-    if path.is_file():
+    if not path.is_dir() and (path.exists() or path.is_symlink()):
         if path.suffix.lower() not in (".csv", ".parquet"):
             raise DataError(f"{path} is not a .csv or .parquet file")
         return [path]
@@ -266,9 +267,18 @@ def is_csv(path: Path) -> bool:
 
 def _read_parquet(path: Path) -> pd.DataFrame:
     import pandas as pd
+    import pyarrow.parquet as pq
 
     try:
+        facts = pq.read_metadata(path.absolute())
+        if facts.num_rows * facts.num_columns > memory():
+            raise DataError(
+                f"{path.name} has {facts.num_rows:,} rows of {facts.num_columns} columns, more than this machine's "
+                f"memory ({memory():,} bytes) can hold.\nhint: take fewer rows"
+            )
         return pd.read_parquet(path.absolute())  # x:y/z would be taken for an address
+    except DataError:
+        raise
     except (ValueError, OSError):  # pyarrow's errors are among these; they may show a part of the file
         raise DataError(f"{path.name} cannot be read as Parquet") from None
 

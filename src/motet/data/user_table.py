@@ -14,7 +14,7 @@ import numpy as np
 
 from motet.client.losses import Kind
 from motet.data import targets
-from motet.data.cell_values import numbers_of, truths_of
+from motet.data.cell_values import numbers_of
 from motet.data.federated import PARTS, DataError, Pool, refuse
 from motet.data.left_out import smaller_files
 from motet.data.row_weights import WeightReader
@@ -23,7 +23,7 @@ from motet.data.table_files import SourceTable, read
 from motet.data.table_settings import Auto, DateForm, Decimal, Missing, MissingBy, Names, TableSettings
 from motet.data.text_codes import TextSettings, text_pool
 from motet.data.tidy_cells import TextColumn, is_text
-from motet.text import nearest
+from motet.text import nearest, one_spelling, truths
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,8 @@ def as_pool(
     owner, names = reader.owner(folder)
     part = reader.part()
     if texts:
-        return pool_of_texts(reader, texts, Pool(np.zeros((0, 0)), y, kind, classes, (), owner, names, part))
+        empty = Pool(np.zeros((0, 0)), y, kind, classes, (), owner, names, part, own_table=True)
+        return pool_of_texts(reader, texts, empty)
     features = FeatureReader(reader.table, how, owner, names, reader.problems, reader.notes)
     found = features.features(reader.used)
     if not found and not reader.problems:
@@ -104,9 +105,9 @@ def as_pool(
         reading={"missing_values": list(how.missing_values), "decimal": how.decimal, "day_first": features.day_first}
         | ({"likely_sign": table.sign} if table.sign else {})
         | ({"missing": how.missing} if how.fills else {}),
-        weight=weight,
+        weight=weight, own_table=True,
     )  # fmt: skip
-    pool.fill = bool(pool.gaps().any())
+    pool.fill, pool.client_column = bool(pool.gaps().any()), how.client
     return pool
 
 
@@ -311,6 +312,12 @@ class Reader:
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
         if self.how.kind == "classes" and all(map(targets.is_whole, text.texts)):
             return np.asarray(np.append(numbers.values, np.nan)[text.codes])
+        if self.how.kind != "numbers" and truths(text.texts) is not None:
+            if one_spelling(text.texts):
+                self.notes.append(
+                    f"the target {name!r} writes yes and no in several ways: read as two classes"
+                )
+            return np.asarray(np.array([*text.texts, ""], object)[text.codes])
         if self.how.kind != "classes" and text.mostly_numbers(numbers):
             wrong = np.isnan(numbers.values)
             if len(rows := np.flatnonzero(np.append(wrong, False)[text.codes])):
@@ -324,15 +331,7 @@ class Reader:
             self.problems.append(
                 f"the target {name!r} holds text, and kind is 'numbers'.\nhint: {self.how.say('kind', 'classes')}"
             )
-        return np.asarray(np.array([*self._class_words(name, text.texts), ""], object)[text.codes])
-
-    def _class_words(self, name: str, texts: list[str]) -> list[str]:
-        """The classes that texts name; truth that is written in several ways, yes and y say, is two classes."""
-        truths = truths_of(texts) if len(texts) > 2 else None
-        if truths is None:
-            return texts
-        self.notes.append(f"the target {name!r} writes yes and no in several ways: read as two classes")
-        return ["yes" if t else "no" for t in truths]
+        return np.asarray(np.array([*text.texts, ""], object)[text.codes])
 
     def owner(self, folder: bool, quiet: bool = False) -> tuple[np.ndarray | None, tuple[str, ...]]:
         """Each row's client as an index, and the clients' names; `quiet`: what is wrong is said elsewhere."""

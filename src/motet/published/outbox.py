@@ -20,6 +20,7 @@ from motet.published.graph import rescaled
 from motet.published.manifest import Feature, Manifest, ModelRefused, Published
 from motet.published.model_check import refuse
 from motet.published.yes_no import EMPTY, reading
+from motet.text import respelled
 
 _HINT = "hint: motet.publish(model, …) where it was trained, then motet.save_published(made, 'outbox')"
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pt", ".pth", ".sav", ".ckpt", ".dill")
@@ -133,9 +134,10 @@ def _places(said: Manifest, terms: Terms) -> tuple[str, ...]:
     if bool(said.classes) != bool(place):
         ours = "classes" if place else "numbers"
         raise UsageError(f"the model in the outbox predicts {said.task}, and this federation {ours}\n{_HINT}")
-    if strange := [c for c in said.classes if c not in place]:
+    ours_for = respelled(said.classes, list(place))
+    if strange := [c for c in said.classes if ours_for.get(c, c) not in place]:
         raise UsageError(
             f"the model in the outbox knows the class {strange[0]!r}, and this federation's are {list(place)[:5]}\n"
             "hint: motet.publish(…, classes=…) names the classes as the federation's table has them"
         )
-    return tuple(place[c] for c in said.classes)
+    return tuple(place[ours_for.get(c, c)] for c in said.classes)

@@ -17,7 +17,8 @@ import numpy as np
 
 from motet.errors import UsageError
 from motet.published.manifest import Feature, Kind
-from motet.published.yes_no import EMPTY, respelled
+from motet.published.yes_no import EMPTY
+from motet.text import respelled
 
 Declared = Kind | Literal["category"] | Sequence[str]  # what a column holds; a sequence names its categories
 MOST = 100  # categories of one column
@@ -117,7 +118,9 @@ def _texts(column: Any, source: str, names: Sequence[str]) -> Any:
     texts = column.astype(object).map(text_of, na_action="ignore")
     if f"{source}={EMPTY}" in names:
         texts = texts.where(column.notna(), EMPTY)
-    categories = [n[len(source) + 1 :] for n in names if n.startswith(f"{source}=")]
+    categories = [
+        n[len(source) + 1 :] for n in names if n.startswith(f"{source}=") and n != f"{source}={EMPTY}"
+    ]
     other = respelled(map(str, texts.dropna().unique()), categories)
     return texts.replace(other) if other else texts
 

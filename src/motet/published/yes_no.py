@@ -16,10 +16,9 @@ import numpy as np
 
 from motet.published.graph import gathered
 from motet.published.manifest import Feature, Published
-from motet.text import TRUTHS, truths
+from motet.text import truths
 
 EMPTY = "(empty)"  # the category of empty cells, where a model answers them otherwise than unknown categories
-_TRUTHS = TRUTHS | {"0": 0.0, "1": 1.0}
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,6 @@ def yes_no(names: Iterable[str]) -> dict[str, dict[float, str]]:
         for source, (some, values) in found.items()
         if values is not None and len(set(values)) == len(values)
     }
-
-
-def respelled(texts: Iterable[str], categories: Sequence[str]) -> dict[str, str]:
-    """Texts that say yes or no in other words than the categories do, where these are yes and no.
-
-    >>> respelled(["1", "N", "maybe", "yes"], ["no", "yes"]), respelled(["1"], ["f", "m"])
-    ({'1': 'yes', 'N': 'no'}, {})
-    """
-    categories = [c for c in categories if c != EMPTY]
-    values = truths(categories)
-    if values is None or len(set(values)) < len(values):
-        return {}
-    known = dict(zip(values, categories, strict=True))
-    said = {t: _TRUTHS.get(t.casefold()) for t in texts if t not in categories}
-    return {t: known[v] for t, v in said.items() if v is not None and v in known}
 
 
 def links(features: Iterable[Feature], names: Collection[str], flags: Collection[str]) -> dict[str, FlagLink]:

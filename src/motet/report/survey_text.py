@@ -10,6 +10,7 @@ from typing import Any
 
 from motet.report.read import natural
 from motet.report.terminal import WIDTH, printed, short, three_digits
+from motet.text import LISTED
 
 Plain = dict[str, Any]
 Cell = Callable[[Plain], str]
@@ -143,7 +144,11 @@ def of_features(survey: Plain) -> str:
     if survey["kind"] == "survival":
         censored, seen = survey["counts"]
         return f"{what}; the target is a time: {seen:,} rows had their event, {censored:,} are censored"
-    return f"{what}; {len(survey['labels']):,} classes"
+    classes = f"{len(survey['labels']):,} classes"
+    if len(survey["labels"]) <= LISTED:
+        counts = zip(survey["labels"], survey["counts"], strict=True)
+        classes += ": " + ", ".join(f"{name} {many:,}" for name, many in counts)
+    return f"{what}; {classes}"
 
 
 def of_entropy(survey: Plain) -> str:

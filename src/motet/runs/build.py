@@ -26,6 +26,7 @@ from motet.client.visit import single_threaded
 from motet.core import AT_HOME, Client, Method, NoReply
 from motet.data.federated import FederatedData
 from motet.data.load import load
+from motet.data.survey import worth_knowing
 from motet.engines.choose import Choice, choose
 from motet.engines.mean import ReplyMean, RunningMean
 from motet.guard.gather import GatheredMean, robust_mean
@@ -83,6 +84,7 @@ class Resolved:
 def resolve(recipe: Recipe) -> Resolved:
     """Fill in what the recipe leaves open, and build what it describes."""
     federated, rows = _read(recipe)
+    federated = replace(federated, notes=[*federated.notes, *_worth_knowing(_key_of(recipe))])
     with single_threaded():  # as in training, so that initial weights are the same bits everywhere
         found = build(*completed_with_task(recipe, federated))
         choice = choose_engine(found)
@@ -208,10 +210,15 @@ def fingerprint_of(recipe: Recipe, data: str) -> str:
 def forget_data() -> None:
     """Read data again when they are next needed: files may have changed."""
     _federated.cache_clear()
+    _worth_knowing.cache_clear()
 
 
 def _read(recipe: Recipe) -> tuple[FederatedData, str]:
-    return _federated(json.dumps(recipe["data"], sort_keys=True))
+    return _federated(_key_of(recipe))
+
+
+def _key_of(recipe: Recipe) -> str:
+    return json.dumps(recipe["data"], sort_keys=True)
 
 
 @lru_cache(maxsize=1)
@@ -219,6 +226,11 @@ def _federated(data: str) -> tuple[FederatedData, str]:
     options = json.loads(data)
     federated = load(options.pop("name"), options)
     return federated, federated.fingerprint()
+
+
+@lru_cache(maxsize=1)
+def _worth_knowing(data: str) -> list[str]:
+    return worth_knowing(_federated(data)[0])
 
 
 # ---- network and method ----

@@ -6,7 +6,6 @@ Knows sizes of trees and the machine's memory. Does not know how trees are store
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -15,6 +14,7 @@ from motet.client import ClientData
 from motet.client.population import MANY
 from motet.client.visit import examples
 from motet.core import Client, Method
+from motet.data.files.local_files import memory
 from motet.runs.store_file import PAGE
 from motet.vec import leaves
 
@@ -54,11 +54,3 @@ def kept_bytes(method: Method, clients_data: Mapping[Client, ClientData], compre
     first = next(iter(clients_data))
     kept = method.join(examples(clients_data[first], 0, first, 0))
     return left_out + sum(t.numel() * t.element_size() for t in leaves(kept) if isinstance(t, Tensor))
-
-
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not known here
-        return 8 << 30

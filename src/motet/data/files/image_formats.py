@@ -12,6 +12,7 @@ import io
 import os
 import struct
 import tarfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 SERVER_TEST = 4  # the part of official test images; the others are -1: not decided
 _ROW = 50  # images in a row of a sheet, and rows in a sheet
 SHEET = _ROW * _ROW
+_MOST_PIXELS = 1 << 26  # of one image: it takes four bytes a pixel while it is read, in several threads
 
 
 # ---- idx, the format of MNIST ----
@@ -171,7 +173,15 @@ def opened(raw: bytes, path: object) -> Image:
     from PIL import Image
 
     try:
-        return Image.open(io.BytesIO(raw))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            image = Image.open(io.BytesIO(raw))
+        if image.width * image.height > _MOST_PIXELS:
+            raise DataError(
+                f"{path} is {image.width} x {image.height} pixels; at most {_MOST_PIXELS:,} are read.\n"
+                "hint: cut it into tiles, or make it smaller"
+            )
+        return image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as e:
         raise DataError(f"{path} is damaged or no picture: {e}") from e
 

@@ -1,4 +1,4 @@
-"""Files on this machine: found by one of their names, read whole, and checked by checksum.
+"""Files on this machine: found by one of their names, regular and no larger than memory, and checked by checksum.
 
 Knows names, gzip and checksums. Does not know what is in a file.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -27,6 +29,35 @@ def find(folder: Path, *names: str) -> Path:
     return there[0]
 
 
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known here
+        return 8 << 30
+
+
+def regular(path: Path, share: int = 1) -> Path:
+    """The path, if it is that of a file that can be read to its end: no pipe, no device, and none that is larger than
+    this machine's memory divided by `share`."""
+    try:
+        facts = path.stat()
+    except OSError as e:
+        why = "it leads nowhere" if path.is_symlink() else e.strerror
+        raise DataError(f"{path} cannot be read: {why}.\nhint: remove it, or put the file there") from e
+    if not stat.S_ISREG(facts.st_mode):
+        raise DataError(
+            f"{path} is no regular file: it is a pipe, a device or a folder, or a link to one.\n"
+            "hint: remove it, or copy what it gives into a file"
+        )
+    if facts.st_size > memory() // share:
+        raise DataError(
+            f"{path} has {facts.st_size:,} bytes, more than this machine's memory can take of such a file "
+            f"({memory() // share:,}).\nhint: take fewer rows, or a machine with more memory"
+        )
+    return path
+
+
 @contextmanager
 def reading(path: Path, what: str = "another file") -> Iterator[None]:
     """Any error while reading means that the file is damaged, or is `what`."""
@@ -34,6 +65,8 @@ def reading(path: Path, what: str = "another file") -> Iterator[None]:
         yield
     except DataError:
         raise
+    except RecursionError:
+        raise DataError(f"{path} is nested too deeply, or {what}.\nhint: get it again") from None
     except (EOFError, KeyError, OSError, ValueError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as e:
         raise DataError(f"{path} is truncated or {what}: {e}.\nhint: get it again") from e
 

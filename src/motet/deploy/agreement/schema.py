@@ -20,8 +20,9 @@ from motet.core import Tree
 from motet.data.federated import DataError, refuse
 from motet.data.table_features import indicator
 from motet.data.table_files import bare_name
-from motet.data.targets import FEW
+from motet.data.targets import FEW, by_value, foreign_classes
 from motet.deploy.agreement.layout import Layout, Split
+from motet.text import one_spelling
 from motet.wire import WireError, record
 
 Features = Literal["same", "common", "any"]
@@ -226,7 +227,10 @@ class Agreement:
         """What is predicted; numbers that few sites take for classes are numbers."""
         targets = {s: tables[s].target for s in self.sites}
         self.seen = {s: tuple(t.classes) for s, t in targets.items()}
-        union = sorted({c for v in self.seen.values() for c in v}, key=_by_value)
+        if spelled := one_spelling(sorted({c for v in self.seen.values() for c in v})):
+            self.seen = {s: tuple(spelled[c] for c in v) for s, v in self.seen.items()}
+            self.notes.append("sites write yes and no of the target in several ways: read as two classes")
+        union = sorted({c for v in self.seen.values() for c in v}, key=by_value)
         kinds = _sites_by({s: t.kind for s, t in targets.items()}, ("classes", "numbers"))
         guessed = all(tables[s].auto for s in kinds.get("classes", ()))
         if guessed and ("numbers" in kinds or len(union) > FEW):
@@ -240,22 +244,12 @@ class Agreement:
             )
         elif len(union) == 1:
             self.problems.append(f"the target is {union[0]!r} in every row of every site: nothing to learn")
-        self._refuse_foreign_classes()
-        self._note_absent_classes()
-
-    def _refuse_foreign_classes(self) -> None:
-        """A site whose classes nobody else has names the same things otherwise: it would train for itself."""
-        others = {s: {c for t in self.sites if t != s for c in self.seen[t]} for s in self.sites}
-        alone = [s for s in self.sites if self.seen[s] and others[s] and not others[s] & {*self.seen[s]}]
-        if alone:
-            said = "; ".join(f"site {s} has {', '.join(self.seen[s])}" for s in alone)
-            rest = sorted({c for s in self.sites if s not in alone for c in self.seen[s]}, key=_by_value)
-            said += f"; the other sites have {', '.join(rest)}" if rest else ""
+        if foreign := foreign_classes(self.seen, "site"):
             self.problems.append(
-                f"no class of {', '.join(alone)} is a class of any other site: {said}.\n"
-                "hint: name classes alike: change the target's values in the site's table, then join with "
+                f"{foreign}.\nhint: name classes alike: change the target's values in the site's table, then join with "
                 "--data … --target … --new-split"
             )
+        self._note_absent_classes()
 
     def _note_absent_classes(self) -> None:
         for site, seen in self.seen.items():
@@ -323,11 +317,6 @@ def _sites_by(kinds: Mapping[str, str], order: tuple[str, ...]) -> dict[str, lis
 
 def _where(kinds: Mapping[str, list[str]]) -> str:
     return "; ".join(f"{kind} at {', '.join(sites)}" for kind, sites in kinds.items())
-
-
-def _by_value(name: str) -> tuple[int, float, str]:
-    """Whole numbers in their own order, other names as text."""
-    return (0, float(name), "") if name.lstrip("-").isdecimal() else (1, 0.0, name)
 
 
 def _columns(name: str, kind: str, values: Sequence[str]) -> list[LayoutColumn]:

@@ -34,6 +34,7 @@ from motet.deploy.site.disclosure import class_counts, column_sums
 from motet.deploy.site.layout_checks import FAR, check_scaling
 from motet.deploy.site.policy import Policy, RefusedByPolicy
 from motet.deploy.site.table_reading import TableReading
+from motet.text import respelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,7 +220,7 @@ class SiteTable:
                 raise RefusedByPolicy(
                     f"a layout has a column {name!r:.80} that is another one here", "layout"
                 )
-        if layout.kind == "classes" and set(self.labels(layout.kind)[2]) - set(layout.classes):
+        if layout.kind == "classes" and set(self.named_as(layout)) - set(layout.classes):
             raise RefusedByPolicy(f"a layout lacks classes of the target {self.target!r}", "layout")
         check_scaling(
             layout, None if said is None else said.aligned(self.own_layout(layout.kind).columns, layout)
@@ -342,6 +343,7 @@ class SiteTable:
     def pool(self, layout: Layout) -> Pool:
         y, _, classes = self.labels(layout.kind)
         if layout.kind == "classes":
+            classes = self.named_as(layout)
             place = {c: i for i, c in enumerate(layout.classes)}
             if strange := len(set(classes) - set(place)):
                 raise DataError(f"the target {self.target!r} has {strange} classes that nobody agreed on")
@@ -349,6 +351,12 @@ class SiteTable:
         named = {name for name, _, _ in layout.columns}
         x = np.column_stack([self.cells(c, named) for c in layout.table])
         return Pool(x, y, layout.kind, layout.classes, layout.table)
+
+    def named_as(self, layout: Layout) -> tuple[str, ...]:
+        """This site's classes, in the layout's words where both are yes and no."""
+        classes = self.labels(layout.kind)[2]
+        spelled = respelled(classes, layout.classes)
+        return tuple(spelled.get(c, c) for c in classes)
 
     def cells(self, column: Column, named: set[str]) -> np.ndarray:
         """(rows,) one column. A category that is not among this site's is 0, or unknown where the cell is empty;
