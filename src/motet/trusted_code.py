@@ -151,6 +151,12 @@ def current_folder_importable() -> Iterator[None]:
             sys.path.remove(here)
 
 
+def own_command(module: str, *words: str) -> list[str]:
+    """The command line of a process that runs a module of motet's. Without -P, a file torch.py of the current folder,
+    which may be a stranger's, would be imported instead of torch."""
+    return [sys.executable, "-P", "-m", module, *words]
+
+
 def _top(name: str) -> str:
     return name.partition(":")[0].partition(".")[0]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from motet.published.limits import Limits
 from motet.published.pipe import Ended, Late, Pipe
+from motet.trusted_code import own_command
 
 _START = 120.0  # seconds that a child may take to load its libraries
 
@@ -31,7 +32,7 @@ class Child:
             )
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "motet.published.child"],
+            own_command("motet.published.child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from motet.errors import UsageError
+from motet.trusted_code import own_command
 
 LOCKS = Path("/proc/locks")  # Linux
 _FRESH = 0.2  # seconds for which a reading of all locks is good
@@ -82,7 +82,7 @@ def has_open(pid: int, file: Path) -> bool:
 def start(words: Sequence[str], log: Path, folder: Path) -> int:
     """Start `motet …` in a session of its own, in `folder`; what it prints goes to a file. Returns its number."""
     reap()
-    command = [sys.executable, "-m", "motet.cli.main", *words]
+    command = own_command("motet.cli.main", *words)
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder, start_new_session=True

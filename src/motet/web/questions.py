@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import sys
 import threading
 from typing import Any
 
 from motet.errors import UsageError
+from motet.trusted_code import own_command
 
 
 class Questions:
@@ -54,7 +54,7 @@ class Questions:
     def _started(self) -> subprocess.Popen[str]:
         if self.process is not None and self.process.poll() is None:
             return self.process
-        command = [sys.executable, "-m", "motet.cli.answers"]
+        command = own_command("motet.cli.answers")
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines = queue.SimpleQueue()
         threading.Thread(target=self._read, args=(self.process, self.lines), daemon=True).start()
