@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -199,21 +205,182 @@ def test_a_run_that_is_written_is_not_started_a_second_time(
     monkeypatch.setattr(processes, "_read", (-1.0, {}))
 
 
-def test_a_run_in_a_folder_of_its_own_does_not_go_on_with_the_words_of_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for base in (tmp_path, tmp_path / "older"):
-        base.mkdir(exist_ok=True)
-        made(base, "local", {"a": 0.5}, status="running")
-    (tmp_path / "started").mkdir()
-    (tmp_path / "started" / "local-0.json").write_text('{"words": ["run", "the", "other"]}')
-    board = Dashboard(RunIndex(tmp_path), Access(frozenset({"localhost"}), token=WORD))
+# ---- a folder of somebody else's runs ----
+
+PROGRAM = {"Authorization": f"Bearer {WORD}"}
+EVIL_WORDS = '{"words": ["run", "/tmp/evil.toml", "--trust"], "pid": 1}'
+HARMLESS = '[data]\nname = "wine"\n[method]\nname = "local"\n'
+
+
+@dataclass
+class Strangers:
+    """A folder of runs that somebody else made, and what was started from it."""
+
+    base: Path
+    page: TestClient
+    begun: list[list[str]]
+
+    def go_on(self, address: str) -> tuple[int, str]:
+        answer = self.page.post(f"{address}/resume", headers=PROGRAM)
+        return answer.status_code, answer.text
+
+
+@pytest.fixture
+def strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Strangers]:
+    base = tmp_path / "runs"
+    for place in (base, base / "older"):
+        place.mkdir()
+        (made(place, "local", {"a": 0.5}, status="running") / "recipe.toml").write_text(HARMLESS)
+    (base / "started").mkdir()
+    for name in ("local-0", "wine-1"):
+        (base / "started" / f"{name}.json").write_text(EVIL_WORDS)
+    board = Dashboard(RunIndex(base), Access(frozenset({"localhost"}), token=WORD))
     begun: list[list[str]] = []
-    monkeypatch.setattr(board.started, "start", lambda name, words: begun.append(list(words)))
-    page = TestClient(application(board, warm=False), base_url="http://localhost", follow_redirects=False)
-    headers = {"Authorization": f"Bearer {WORD}"}
-    assert page.post("/runs/older~local-0/resume", headers=headers).status_code == 303
-    assert begun[0][1] == str(tmp_path / "older" / "local-0" / "recipe.toml")
+    monkeypatch.setattr(processes, "start", lambda words, log, folder: begun.append(list(words)) or 1)
+    yield Strangers(
+        base,
+        TestClient(application(board, warm=False), base_url="http://localhost", follow_redirects=False),
+        begun,
+    )
+    board.close()
+
+
+@pytest.mark.parametrize("name", ["local-0", "older~local-0"])
+def test_a_run_goes_on_with_its_own_recipe_and_never_with_words_of_a_file(
+    strangers: Strangers, name: str
+) -> None:
+    assert strangers.go_on(f"/runs/{name}")[0] == 303
+    folder = strangers.base.joinpath(*name.split("~"))
+    assert strangers.begun == [["run", str(folder / "recipe.toml"), "--out", str(folder), "--quiet"]]
+    assert "words" not in (strangers.base / "started" / "local-0.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        '[data]\nname = "timeit:main"\n',
+        '[method]\nname = "mine:Mine"\n',
+        'net = "os:system"\n',
+        '[method]\nname = "ditto"\n[method.agent]\nname = "mine:Agent"\n',
+        '[engine]\nname = "ray"\naddress = "10.0.0.1:6379"\n',
+    ],
+)
+def test_a_run_whose_recipe_names_code_goes_on_at_the_command_line_only(
+    strangers: Strangers, recipe: str
+) -> None:
+    (strangers.base / "local-0" / "recipe.toml").write_text(recipe)
+    status, text = strangers.go_on("/runs/local-0")
+    assert status == 422 and "names code" in text and "motet run" in text
+    assert strangers.begun == []
+
+
+def test_a_recipe_that_is_a_link_a_pipe_or_very_long_is_not_read(
+    strangers: Strangers, tmp_path: Path
+) -> None:
+    recipe, outside = strangers.base / "local-0" / "recipe.toml", tmp_path / "mine.toml"
+    outside.write_text(HARMLESS)
+    for spoil in (
+        lambda: recipe.symlink_to(outside),
+        lambda: recipe.symlink_to("/dev/zero"),
+        lambda: os.mkfifo(recipe),
+        lambda: (recipe.touch(), os.truncate(recipe, 10**9)),
+        lambda: recipe.write_text("a = ["),
+    ):
+        recipe.unlink()
+        spoil()
+        status, text = strangers.go_on("/runs/local-0")
+        assert status in (409, 422) and "Traceback" not in text
+    assert strangers.begun == []
+
+
+def test_a_study_goes_on_with_what_its_record_says_and_never_with_words_of_a_file(
+    strangers: Strangers,
+) -> None:
+    asked = {
+        "data": {"name": "wine"},
+        "methods": [{"name": "ditto", "lam": 0.5}],
+        "seeds": [0, 1],
+        "splits": [0],
+    }
+    StudyRecord("wine-1", status="stopped", asked=asked).write(strangers.base)
+    assert strangers.go_on("/studies/wine-1")[0] == 303
+    (command,) = strangers.begun
+    assert (command[0], command[2:]) == ("compare", ["--out", str(strangers.base), "--quiet"])
+    assert tomllib.loads(Path(command[1]).read_text()) == asked
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"data": {"name": "timeit:main"}},
+        {"methods": ["local", "mine:Mine"]},
+        {"methods": [{"name": "mine:Mine"}]},
+        {"grid": {"net.name": ["mlp", "os:system"]}},
+        {"engine": {"name": "ray", "address": "10.0.0.1:6379"}},
+    ],
+)
+def test_a_study_that_names_code_or_says_too_little_goes_on_at_the_command_line_only(
+    strangers: Strangers, asked: dict[str, object]
+) -> None:
+    StudyRecord("wine-1", status="stopped", asked=asked).write(strangers.base)
+    status, text = strangers.go_on("/studies/wine-1")
+    assert status in (409, 422) and ("names code" in text or "its command" in text)
+    assert strangers.begun == []
+
+
+def test_what_is_started_writes_through_no_link(strangers: Strangers, tmp_path: Path) -> None:
+    mine, folder = tmp_path / "mine", strangers.base / "started"
+    mine.write_text("precious")
+    for name in ("local-0.log", "local-0.json.part", "local-0.json"):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(mine)
+    assert strangers.go_on("/runs/local-0")[0] == 303
+    assert mine.read_text() == "precious" and (folder / "local-0.log").read_text() == ""
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert strangers.go_on("/runs/local-0")[0] == 422
+    (tmp_path / "elsewhere" / "local-0.log").write_text("SECRET")
+    assert "SECRET" not in strangers.page.get("/runs/local-0/log").text
+
+
+def test_a_pipe_or_an_endless_file_among_what_was_started_is_not_read(strangers: Strangers) -> None:
+    os.mkfifo(strangers.base / "started" / "pipe.json")
+    (strangers.base / "started" / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        assert strangers.page.get(f"/runs/{name}").status_code == 404
+
+
+HOLDER = """
+import fcntl, signal, sys
+signal.signal(signal.SIGINT, lambda *_: print("stopped", flush=True))
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("holds", flush=True)
+for line in sys.stdin:
+    print("alive", flush=True)
+"""
+
+
+@pytest.mark.skipif(not processes.can_see_processes(), reason="needs /proc/locks")
+@pytest.mark.parametrize("link", ["", "symbolic", "hard"])
+def test_only_a_process_that_holds_the_lock_of_the_run_itself_is_stopped(
+    strangers: Strangers, tmp_path: Path, link: str
+) -> None:
+    lock = strangers.base / "local-0" / "lock"
+    held = tmp_path / "of-another-program" if link else lock
+    command = [sys.executable, "-P", "-c", HOLDER, str(held)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin and process.stdout and process.stdout.readline() == "holds\n"
+        if link == "symbolic":
+            lock.symlink_to(held)
+        if link == "hard":
+            lock.hardlink_to(held)
+        answer = strangers.page.post("/runs/local-0/stop", headers=PROGRAM)
+        assert answer.headers["location"].endswith("stopping=0" if link else "stopping=1")
+        process.stdin.write("still there?\n")
+        process.stdin.close()
+        assert process.stdout.read() == ("alive\n" if link else "stopped\nalive\n")
 
 
 def test_a_second_process_leaves_the_record_of_a_study_as_it_is(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ asked trains or changes a run.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from motet.errors import MotetError
 
 Answer = dict[str, Any]
+_LARGEST = 1_000_000  # bytes of a recipe that lies in a folder
 
 
 def main() -> None:
@@ -90,6 +92,40 @@ def check_study(words: Sequence[str], methods: Sequence[str], seeds: str, splits
     study = studies.read(None, words, asked)
     record = record_of(study, Path(base), tuning=False)
     return {"jobs": record.jobs, "name": record.name, "why": study.why}
+
+
+def check_recipe(file: str) -> Answer:
+    """The settings of a recipe that lies in a run's folder, and names no code."""
+    from motet.runs.recipe_text import parse
+
+    with open(file, "rb") as opened:
+        text = opened.read(_LARGEST + 1)
+    try:
+        if len(text) > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST:,} bytes")
+        settings = parse(text.decode())
+    except ValueError as e:
+        raise MotetError(f"{file} is no recipe: {e}") from None
+    refuse_code_of_file(settings, shlex.join(["motet", "run", file, "--out", str(Path(file).parent)]))
+    return settings
+
+
+def study_file(asked: Answer) -> str:
+    """The file of a study that its record describes, and that names no code."""
+    from motet.runs.study import as_file
+
+    refuse_code_of_file(asked, "its command")
+    return as_file(asked)
+
+
+def refuse_code_of_file(settings: Answer, command: str) -> None:
+    from motet.trusted_code import code_in
+
+    if named := code_in(settings):
+        raise MotetError(
+            f"it names code, {', '.join(named)}, which the dashboard does not start\n"
+            f"hint: on the command line it goes on: {command}"
+        )
 
 
 def refuse_code(words: Sequence[str]) -> None:
@@ -168,6 +204,8 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "recipe_fields": recipe_fields,
     "check_run": check_run,
     "check_study": check_study,
+    "check_recipe": check_recipe,
+    "study_file": study_file,
     "export_model": export_model,
     "export_file": export_file,
     "federation_runs": federation_runs,

@@ -16,10 +16,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
 from motet.errors import MotetError, UsageError
-from motet.runs.study_record import lock_of_study
+from motet.runs.study_record import StudyRecord, lock_of_study
 from motet.web import processes
 from motet.web.dashboard import Dashboard
 from motet.web.run_index import RunEntry
+from motet.web.run_reading import plain_file
 from motet.web.security import allowed_form, check_origin, cookie_name, owned_form, read_form, signed_in
 from motet.web.start_form import NAMED, StartForm, first_fields, hidden
 
@@ -105,7 +106,7 @@ class Changes:
 
     async def stop_study(self, request: Request) -> Response:
         await allowed_form(request, self.dashboard.access)
-        name = self.study_name(request)
+        name = self.study(request).name
         return self.stop(lock_of_study(self.index.base, name), f"/studies/{quote(name)}")
 
     def stop(self, lock: Path, address: str) -> Response:
@@ -123,31 +124,36 @@ class Changes:
             raise HTTPException(
                 409, f"this run is {entry.state}; only one that was stopped goes on from here"
             )
-        here = entry.folder.parent == self.index.base  # a run in a folder of its own may have the same name
-        words = self.started.words_of(entry.folder.name) if here else []
-        if not words:
-            words = ["run", str(entry.folder / "recipe.toml"), "--out", str(entry.folder), "--quiet"]
-        self.started.start(entry.folder.name, words)
+        recipe = entry.folder / "recipe.toml"
+        if not plain_file(recipe, entry.folder):
+            raise HTTPException(409, "the folder of this run has no recipe.toml")
+        # the folder may be a stranger's: code that a file names runs only where a person gives --trust
+        await run_in_threadpool(lambda: self.dashboard.quick.ask("check_recipe", file=str(recipe)))
+        self.started.start(entry.folder.name, ["run", str(recipe), "--out", str(entry.folder), "--quiet"])
         return to(f"/runs/{quote(entry.name)}?started=1")
 
     async def resume_study(self, request: Request) -> Response:
         await allowed_form(request, self.dashboard.access)
-        name = self.study_name(request)
-        words = self.started.words_of(name)
-        if not words:
+        study = self.study(request)
+        if not study.asked:
             raise HTTPException(
-                409, "this study was not started here: give its command again where it was started"
+                409,
+                "the record of this study does not say what it is: give its command again where it was started",
             )
-        if self.is_running(name, "study"):
-            raise HTTPException(409, f"{name} is running already")
-        self.started.start(name, words)
-        return to(f"/studies/{quote(name)}?started=1")
+        if self.is_running(study.name, "study"):
+            raise HTTPException(409, f"{study.name} is running already")
+        text = await run_in_threadpool(lambda: self.dashboard.quick.ask("study_file", asked=study.asked))
+        file, tune = self.started.write_study(study.name, text), ["--tune"] * study.tune
+        self.started.start(
+            study.name, ["compare", str(file), *tune, "--out", str(self.index.base), "--quiet"]
+        )
+        return to(f"/studies/{quote(study.name)}?started=1")
 
-    def study_name(self, request: Request) -> str:
+    def study(self, request: Request) -> StudyRecord:
         found = self.index.study(request.path_params["study"])
         if found is None:
             raise HTTPException(404, "there is no such study")
-        return found.name
+        return found
 
     # ---- models ----
 

@@ -58,14 +58,24 @@ def writer_of(lock: Path) -> int | None:
 
 
 def ask_to_stop(lock: Path) -> bool:
-    """Ask the process that holds a lock to stop after its round, as Ctrl-C does; False if nobody holds it."""
+    """Ask the process that holds a lock to stop after its round, as Ctrl-C does; False if nobody holds it.
+
+    A link to a file that another program holds, in a folder of somebody else's runs, stops nothing.
+    """
     global _read
     _read = (-1.0, {})  # a process that ended may have left its number to another
     pid = writer_of(lock)
-    if pid is None or not has_open(pid, lock):
+    if pid is None or lock.is_symlink() or lock.stat().st_nlink > 1:
         return False
-    os.kill(pid, signal.SIGINT)
-    return True
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)  # stays this process's, whoever gets its number later
+        try:
+            if has_open(pid, lock):
+                signal.pidfd_send_signal(process, signal.SIGINT)
+                return True
+        finally:
+            os.close(process)
+    return False
 
 
 def has_open(pid: int, file: Path) -> bool:

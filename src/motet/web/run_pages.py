@@ -23,6 +23,7 @@ from motet.web.live import mark_of
 from motet.web.processes import writer_of
 from motet.web.run_index import RunEntry, lineage
 from motet.web.run_reading import RunReading, plain_file, stamp_of
+from motet.web.starting import last_of
 
 _SHOWN = 50  # clients on a page
 _EVENTS = 30
@@ -93,11 +94,9 @@ class RunPages:
     def log(self, request: Request) -> Response:
         """What the process of a run printed, its end."""
         path = self.started.log_of(self.dashboard.run(request).folder.name)
-        if not plain_file(path, self.started.folder):
+        if not plain_file(path, self.dashboard.index.base):
             raise HTTPException(404, "this run was not started here: there is no log")
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG))
-            return PlainTextResponse(file.read().decode(errors="replace"))
+        return PlainTextResponse(last_of(path, _LOG))
 
 
 def latest_scores(run: RunReading) -> dict[str, float]:
