@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from motet.cli.ui_command import do_ui
@@ -20,8 +23,9 @@ from motet.runs.model_registry import ModelRegistry
 from motet.runs.run_folder import Busy, locked
 from motet.runs.study_record import StudyRecord, read_studies, recorded
 from motet.web import processes
-from motet.web.app import application
+from motet.web.app import addresses, application
 from motet.web.dashboard import Dashboard
+from motet.web.questions import Questions
 from motet.web.run_index import RunIndex
 from motet.web.security import Access
 from stored_runs import made
@@ -203,6 +207,114 @@ def test_a_run_that_is_written_is_not_started_a_second_time(
     assert answer.status_code == 409 and "running" in answer.text
     assert not (base / "started").exists()
     monkeypatch.setattr(processes, "_read", (-1.0, {}))
+
+
+# ---- who may look at what ----
+
+# every address, and who may ask for it: everybody, everybody while no kit is shown, who has the token, or a form of
+# who has it
+ADDRESSES = {
+    "/": "look", "/live": "look", "/runs/{run}": "look", "/runs/{run}/live": "look", "/runs/{run}/client": "look",
+    "/runs/{run}/log": "look", "/runs/{run}/stop": "form", "/runs/{run}/resume": "form",
+    "/runs/{run}/promote": "form", "/studies": "look", "/studies/{study}": "look", "/studies/{study}/live": "look",
+    "/studies/{study}/report": "look", "/studies/{study}/stop": "form", "/studies/{study}/resume": "form",
+    "/compare": "look", "/federations": "look", "/federations/{federation}": "look",
+    "/federations/{federation}/live": "look", "/federations/{federation}/who": "look", "/models": "look",
+    "/models/{model}/{version:int}/file": "token", "/start": "look, form", "/sign-in": "everybody",
+    "/sign-out": "form", "/static": "everybody",
+}  # fmt: skip
+NOBODY = {
+    "run": "nothing",
+    "study": "nothing",
+    "federation": "nothing",
+    "model": "nothing",
+    "version:int": "1",
+}
+
+
+def test_every_address_says_who_may_ask(base: Path, tmp_path: Path) -> None:
+    """A new address must be put into the table, and does what that says."""
+    shut = Access(frozenset({"localhost"}), private=True, token=WORD)
+    boards = [Dashboard(RunIndex(base), a) for a in (Access(frozenset({"localhost"}), token=WORD), shut)]
+    looks, private = (
+        TestClient(application(b, warm=False), base_url="http://localhost", follow_redirects=False)
+        for b in boards
+    )
+    found: dict[str, str] = {}
+    for route in addresses(boards[0]):
+        address = re.sub(r"{(.*?)}", lambda m: NOBODY[m[1]], route.path)
+        if isinstance(route, Mount):
+            address += "/dashboard.js"
+        methods = getattr(route, "methods", None) or {"GET"}
+        who = (
+            {"form"} if "POST" in methods and looks.post(address, headers=HERE).status_code == 403 else set()
+        )
+        if "GET" in methods and not address.endswith("live"):
+            open_, shut_ = looks.get(address).status_code, private.get(address).status_code
+            who |= {"token" if open_ == 403 else "look" if shut_ == 403 else "everybody"}
+        elif "GET" in methods:
+            who |= {"look"} if private.get(address).status_code == 403 else {"everybody"}
+        found[route.path] = ", ".join(
+            sorted(who | set(found.get(route.path, "").split(", ")) - {""}, reverse=True)
+        )
+    wanted = {k: ", ".join(sorted(v.split(", "), reverse=True)) for k, v in ADDRESSES.items()}
+    # the page to sign in takes a form of everybody, who then must know the token
+    assert found | {"/sign-in": "everybody"} == wanted
+    [b.close() for b in boards]
+
+
+GIVEN = ("data", "net", "method", "data.split")
+
+
+@pytest.mark.parametrize("section", GIVEN)
+def test_the_form_reads_no_path_and_imports_no_name_for_who_has_no_token(
+    page: TestClient, tmp_path: Path, section: str
+) -> None:
+    (table := tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    answers = set()
+    for name in (str(table), str(tmp_path / "nothing.csv"), "timeit:main", "hf:stranger/rows"):
+        answer = page.get("/start", params={"kind": "run", section: name})
+        assert answer.status_code == 200 and "needs the token" in answer.text
+        answers.add(answer.text.replace(html.escape(name), "NAME"))
+    assert len(answers) == 1  # whether something is there cannot be told
+    assert "data.clients" in page.get("/start", params={"kind": "run", "data": "wine"}).text
+
+
+def test_who_has_signed_in_gets_a_form_for_a_table_of_ones_own(owner: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+    assert "data.target" in owner.get("/start", params={"data": str(tmp_path / "rows.csv")}).text
+
+
+def test_a_question_that_takes_long_keeps_no_other_waiting(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "model.safetensors")
+    asked, ended = Questions(), threading.Event()
+
+    def slow() -> None:
+        with pytest.raises(UsageError):
+            asked.ask("export_file", file=str(pipe), to=str(tmp_path / "x.onnx"))
+        ended.set()
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    try:
+        with pipe.open("wb"):  # opens when the other process reads it
+            names = {"data": "wine", "net": "auto", "method": "ditto"}
+            assert asked.ask("recipe_fields", names=names) and not ended.is_set()
+    finally:
+        asked.end()
+        thread.join()
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_other_sites_load_no_page_as_an_image_or_a_script(page: TestClient, site: str) -> None:
+    def status(site: str, mode: str, to: str) -> int:
+        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": to}
+        return page.get("/start?data=wine", headers=headers).status_code
+
+    ways = [("no-cors", "image"), ("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe")]
+    assert [status(site, *way) for way in ways] == [403] * 4
+    assert status(site, "navigate", "document") == 200  # somebody follows a link
+    assert status("same-origin", "cors", "empty") == status("none", "navigate", "document") == 200
 
 
 # ---- a folder of somebody else's runs ----

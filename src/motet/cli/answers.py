@@ -39,14 +39,22 @@ def answer(question: Mapping[str, Any]) -> Answer:
 # ---- recipes ----
 
 
-def recipe_fields(names: Mapping[str, str], split: str = "") -> list[Answer]:
-    """What can be set, section by section, for these data, network and method."""
+def recipe_fields(names: Mapping[str, str], split: str = "", stranger: bool = False) -> list[Answer]:
+    """What can be set, section by section, for these data, network and method. A `stranger` has no token, and may name
+    motet's own alone: nothing is said of files."""
     from motet import nets
     from motet.data import load, splits
     from motet.runs import recipe as recipes
     from motet.settings import dotted
 
     there = {"data": load.names(), "net": ["auto", *nets.names()], "method": recipes.method_names()}
+    own = {**there, "data.split": splits.names()}
+    asked = {**names, "data.split": split or "auto"}
+    if stranger and (odd := [k for k in asked if asked[k] not in (*own[k], "auto")]):
+        raise MotetError(
+            f"{odd[0]} is {asked[odd[0]]!r}, which is not among motet's own; a form for it needs the token\n"
+            "hint: sign in with it first"
+        )
     found = []
     for section in recipes.SECTIONS:
         part = {"name": names[section]} if section in names else {}

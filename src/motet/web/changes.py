@@ -65,7 +65,7 @@ class Changes:
 
     def show_form(self, request: Request, form: StartForm, status: int = 200) -> Response:
         if not form.sections:
-            form.read_fields(self.dashboard.quick)
+            form.read_fields(self.dashboard.quick, not self.dashboard.access.knows(request))
         more = [
             s | {"fields": [r for r in s["fields"] if not hidden(r["name"], form.kind)]}
             for s in form.sections
@@ -83,7 +83,7 @@ class Changes:
 
     def _start(self, request: Request, form: StartForm) -> Response:
         base = str(self.index.base)
-        form.read_fields(self.dashboard.quick)
+        form.read_fields(self.dashboard.quick, stranger=False)
         found = {} if form.wrong else form.check(self.dashboard.quick, base)
         if form.wrong:
             return self.show_form(request, form, 422)

@@ -47,12 +47,13 @@ class StartForm:
     def value(self, row: Mapping[str, Any]) -> str:
         return self.given.get(row["name"], row["default"])
 
-    def read_fields(self, questions: Questions) -> None:
-        """Ask what can be set; a name that is not known is said at its field, and the usual one is shown."""
+    def read_fields(self, questions: Questions, stranger: bool) -> None:
+        """Ask what can be set; a name that is not known is said at its field, and the usual one is shown. A `stranger`
+        has no token."""
         names = {s: self.name(s) for s in NAMED if s != "method" or self.kind == "run"}
         try:
             self.sections = questions.ask(
-                "recipe_fields", names=names, split=self.given.get("data.split", "")
+                "recipe_fields", names=names, split=self.given.get("data.split", ""), stranger=stranger
             )
         except MotetError as e:
             self.add_wrong(str(e))
