@@ -5,12 +5,16 @@ from __future__ import annotations
 import html
 import os
 import re
+import select
+import socket
 import subprocess
 import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -315,6 +319,82 @@ def test_pages_of_other_sites_load_no_page_as_an_image_or_a_script(page: TestCli
     assert [status(site, *way) for way in ways] == [403] * 4
     assert status(site, "navigate", "document") == 200  # somebody follows a link
     assert status("same-origin", "cors", "empty") == status("none", "navigate", "document") == 200
+
+
+# ---- many connections ----
+
+SMALL_SERVER = """
+import resource, socket, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[2]), int(sys.argv[3])))
+from motet.web.app import serve
+from motet.web.dashboard import Dashboard
+from motet.web.run_index import RunIndex
+from motet.web.security import Access
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+access = Access(frozenset({"localhost"}), changes=False)
+serve(Dashboard(RunIndex(Path(sys.argv[1])), access), "127.0.0.1", 0, [listening], float(sys.argv[4]))
+"""
+HALF = {
+    "nothing": b"",
+    "half of the headers": b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+    "half of a form": b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n"
+    b"Content-Length: 99999\r\n\r\na",
+    "half of what follows": b"GET /static/dashboard.js HTTP/1.1\r\nHost: localhost\r\n\r\nGET",
+    "events": b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@contextmanager
+def small_server(base: Path, files: int, most: int, patience: float) -> Iterator[tuple[str, int]]:
+    words = [str(base), str(files), str(most), str(patience)]
+    command = [sys.executable, "-P", "-c", SMALL_SERVER, *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield "127.0.0.1", int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+def asked_at(address: tuple[str, int]) -> int:
+    connection = HTTPConnection(*address, timeout=60)
+    with closing(connection):
+        connection.request("GET", "/", headers={"Host": "localhost"})
+        return connection.getresponse().status
+
+
+@pytest.mark.parametrize("what", HALF)
+def test_a_dashboard_answers_while_others_hold_more_connections_than_it_may_have_files(
+    base: Path, what: str
+) -> None:
+    with small_server(base, 64, 64, 0.5) as address, ExitStack() as many:
+        held = [many.enter_context(socket.create_connection(address, timeout=60)) for _ in range(80)]
+        for one in held:
+            with suppress(OSError):
+                one.sendall(HALF[what])
+        assert [asked_at(address) for _ in range(3)] == [200] * 3
+
+
+def test_a_request_that_does_not_become_whole_is_given_up(base: Path) -> None:
+    """Also one that grows by a byte now and then."""
+    with small_server(base, 256, 256, 0.5) as address:
+        for start in (HALF["half of the headers"], HALF["half of a form"], HALF["half of what follows"]):
+            with (
+                socket.create_connection(address, timeout=60) as one,
+                suppress(BrokenPipeError, ConnectionResetError),
+            ):
+                one.sendall(start)
+                while select.select([one], [], [], 0.05)[0] == [] or one.recv(1 << 16):
+                    one.sendall(b"a")
+
+
+def test_a_dashboard_takes_as_many_files_as_the_system_lets_it_have(base: Path) -> None:
+    with small_server(base, 40, 1024, 60) as address, ExitStack() as many:
+        for _ in range(100):
+            many.enter_context(socket.create_connection(address, timeout=60))
+        assert asked_at(address) == 200
 
 
 # ---- a folder of somebody else's runs ----
