@@ -184,6 +184,25 @@ def test_a_name_that_could_be_a_path_is_refused(tmp_path: Path, name: str) -> No
     assert not (tmp_path / "promoted").exists()
 
 
+def test_a_promotion_in_a_folder_of_somebody_else_writes_through_no_link(tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("precious")
+    registry = ModelRegistry(tmp_path / "runs")
+    registry.folder.mkdir(parents=True)
+    for name in ("triage-v1.safetensors", "triage-v1.safetensors.part"):
+        (registry.folder / name).symlink_to(mine)
+    model = registry.promote("triage", "run-1", "a", "Ada", put(b"x"))
+    assert registry.copy_of(model).read_bytes() == b"x" and mine.read_text() == "precious"
+    assert [p.name for p in registry.folder.iterdir() if p.is_dir()] == []
+    registry.path.rename(tmp_path / "theirs.sqlite")
+    registry.path.symlink_to(tmp_path / "theirs.sqlite")
+    with pytest.raises(UsageError, match="is a link"):
+        registry.promote("triage", "run-1", "a", "Ada", put(b"x"))
+    registry.folder.rename(tmp_path / "elsewhere")
+    registry.folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="is a link"):
+        registry.promote("other", "run-1", "a", "Ada", put(b"x"))
+
+
 def test_a_promotion_that_fails_leaves_no_version(tmp_path: Path) -> None:
     def fail(path: Path) -> None:
         raise UsageError("no such client")

@@ -102,38 +102,30 @@ def check_study(words: Sequence[str], methods: Sequence[str], seeds: str, splits
     return {"jobs": record.jobs, "name": record.name, "why": study.why}
 
 
-def check_recipe(file: str) -> Answer:
-    """The settings of a recipe that lies in a run's folder, and names no code."""
+def resumed(recipe: str = "", study: Answer | None = None) -> str:
+    """The text of a recipe that lies in a run's folder, or a file of the study that a record describes. Neither may
+    name code: both may be a stranger's."""
     from motet.runs.recipe_text import parse
-
-    with open(file, "rb") as opened:
-        text = opened.read(_LARGEST + 1)
-    try:
-        if len(text) > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST:,} bytes")
-        settings = parse(text.decode())
-    except ValueError as e:
-        raise MotetError(f"{file} is no recipe: {e}") from None
-    refuse_code_of_file(settings, shlex.join(["motet", "run", file, "--out", str(Path(file).parent)]))
-    return settings
-
-
-def study_file(asked: Answer) -> str:
-    """The file of a study that its record describes, and that names no code."""
     from motet.runs.study import as_file
-
-    refuse_code_of_file(asked, "its command")
-    return as_file(asked)
-
-
-def refuse_code_of_file(settings: Answer, command: str) -> None:
     from motet.trusted_code import code_in
 
-    if named := code_in(settings):
+    command, text = "give its command again where it was started", ""
+    if recipe:
+        command = shlex.join(["motet", "run", recipe, "--out", str(Path(recipe).parent)])
+        with open(recipe, "rb") as opened:
+            raw = opened.read(_LARGEST + 1)
+        try:
+            if len(raw) > _LARGEST:
+                raise ValueError(f"it has more than {_LARGEST:,} bytes")
+            study = parse(text := raw.decode())
+        except ValueError as e:
+            raise MotetError(f"{recipe} is no recipe: {e}") from None
+    if named := code_in(study):
         raise MotetError(
             f"it names code, {', '.join(named)}, which the dashboard does not start\n"
-            f"hint: on the command line it goes on: {command}"
+            f"hint: it goes on at the command line: {command}"
         )
+    return text or as_file(study or {})
 
 
 def refuse_code(words: Sequence[str]) -> None:
@@ -212,8 +204,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "recipe_fields": recipe_fields,
     "check_run": check_run,
     "check_study": check_study,
-    "check_recipe": check_recipe,
-    "study_file": study_file,
+    "resumed": resumed,
     "export_model": export_model,
     "export_file": export_file,
     "federation_runs": federation_runs,

@@ -215,27 +215,21 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
 
-def file_limit() -> int:
-    """How many files and connections this process may have, once it has asked for as many as the system allows."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return _FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if 0 <= soft < wanted:
-        with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
 def serve(
     dashboard: Dashboard, host: str, port: int, sockets: list[object] | None = None, patience: float = 20.0
 ) -> None:
     """Serve until Ctrl-C. Connections that watch are closed at once then. `patience`: seconds for a whole request."""
-    most = max(
-        8, min(file_limit() // 8, _MOST)
-    )  # the rest is for pages, and for those that come and go at once
+    files = _FILES
+    with suppress(ImportError, OSError, ValueError):  # not on Windows
+        import resource
+
+        files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if 0 <= files < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            files = wanted
+    # the rest is for pages, and for those that come and go at once
+    most = max(8, min(files // 8 if files > 0 else _MOST, _MOST))
     config = uvicorn.Config(
         application(dashboard), host=host, port=port, log_level="warning", server_header=False, date_header=False,
         timeout_graceful_shutdown=1, proxy_headers=False, ws="none", backlog=min(most, 100),

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
+from motet.atomic import write_atomically
 from motet.errors import MotetError, UsageError
 from motet.runs.study_record import StudyRecord, lock_of_study
 from motet.web import processes
@@ -22,7 +23,7 @@ from motet.web.dashboard import Dashboard
 from motet.web.run_index import RunEntry
 from motet.web.run_reading import plain_file
 from motet.web.security import allowed_form, check_origin, cookie_name, owned_form, read_form, signed_in
-from motet.web.start_form import NAMED, StartForm, first_fields, hidden
+from motet.web.start_form import FIRST, NAMED, StartForm, hidden
 
 ONNX, SAFETENSORS = "onnx", "safetensors"
 
@@ -73,7 +74,8 @@ class Changes:
         if form.kind == "study":
             more = [s for s in more if s["section"] != "method"]
         methods = next(s["names"] for s in form.sections if s["section"] == "method")
-        first = [r for r in first_fields(more) if not hidden(r["name"], form.kind)]
+        by_name = {row["name"]: row for s in more for row in s["fields"]}
+        first = [by_name[n] for n in FIRST if n in by_name and not hidden(n, form.kind)]
         shown = {"form": form, "sections": more, "first": first, "methods": methods, "named": NAMED}
         return self.dashboard.page(request, "start.html", status, **shown)
 
@@ -110,7 +112,8 @@ class Changes:
         return self.stop(lock_of_study(self.index.base, name), f"/studies/{quote(name)}")
 
     def stop(self, lock: Path, address: str) -> Response:
-        processes.refuse_without_locks()
+        if not processes.can_see_processes():
+            raise UsageError("this system does not say who writes a run\nhint: stop it where it was started")
         try:
             asked = processes.ask_to_stop(lock)
         except PermissionError as e:
@@ -128,7 +131,7 @@ class Changes:
         if not plain_file(recipe, entry.folder):
             raise HTTPException(409, "the folder of this run has no recipe.toml")
         # the folder may be a stranger's: code that a file names runs only where a person gives --trust
-        await run_in_threadpool(lambda: self.dashboard.quick.ask("check_recipe", file=str(recipe)))
+        await run_in_threadpool(lambda: self.dashboard.quick.ask("resumed", recipe=str(recipe)))
         self.started.start(entry.folder.name, ["run", str(recipe), "--out", str(entry.folder), "--quiet"])
         return to(f"/runs/{quote(entry.name)}?started=1")
 
@@ -142,11 +145,11 @@ class Changes:
             )
         if self.is_running(study.name, "study"):
             raise HTTPException(409, f"{study.name} is running already")
-        text = await run_in_threadpool(lambda: self.dashboard.quick.ask("study_file", asked=study.asked))
-        file, tune = self.started.write_study(study.name, text), ["--tune"] * study.tune
-        self.started.start(
-            study.name, ["compare", str(file), *tune, "--out", str(self.index.base), "--quiet"]
-        )
+        text = await run_in_threadpool(lambda: self.dashboard.quick.ask("resumed", study=study.asked))
+        self.started.make_folder()
+        write_atomically(file := self.started.folder / f"{study.name}.toml", text)
+        words = ["compare", str(file), *["--tune"] * study.tune, "--out", str(self.index.base), "--quiet"]
+        self.started.start(study.name, words)
         return to(f"/studies/{quote(study.name)}?started=1")
 
     def study(self, request: Request) -> StudyRecord:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from motet.errors import UsageError
 from motet.trusted_code import own_command
 
 LOCKS = Path("/proc/locks")  # Linux
@@ -70,22 +69,14 @@ def ask_to_stop(lock: Path) -> bool:
     with suppress(ProcessLookupError):
         process = os.pidfd_open(pid)  # stays this process's, whoever gets its number later
         try:
-            if has_open(pid, lock):
-                signal.pidfd_send_signal(process, signal.SIGINT)
-                return True
+            wanted = lock.stat()  # whose number is its own within one disk only
+            for opened in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(opened.stat(), wanted):
+                        signal.pidfd_send_signal(process, signal.SIGINT)
+                        return True
         finally:
             os.close(process)
-    return False
-
-
-def has_open(pid: int, file: Path) -> bool:
-    """Whether a process has a file open: numbers of files are unique within one disk only."""
-    wanted = file.stat()
-    with suppress(OSError):
-        for opened in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if os.path.samestat(opened.stat(), wanted):
-                    return True
     return False
 
 
@@ -113,8 +104,3 @@ def is_command(pid: int) -> bool:
         return b"motet.cli.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return any(p.pid == pid for p in _children)
-
-
-def refuse_without_locks() -> None:
-    if not can_see_processes():
-        raise UsageError("this system does not say who writes a run\nhint: stop it where it was started")

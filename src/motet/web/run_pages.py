@@ -70,10 +70,11 @@ class RunPages:
         """What changes while a run trains."""
         run = self.dashboard.reader.read(entry.folder)
         up, down = (sum(int(r[i]) for r in run.rounds) for i in (3, 4))
+        latest = {s: curve[-1][1].mean for s in run.sides() if s != "constant" and (curve := run.curve(s))}
         return {
             "entry": entry, "run": run, "chart": curves.validation(run), "seconds": curves.seconds(run),
             "extra": curves.said_by_method(run), "spent": sum(float(r[1]) for r in run.rounds),
-            "up": up, "down": down, "latest": latest_scores(run), "tested": tested_sides(run),
+            "up": up, "down": down, "latest": latest, "tested": tested_sides(run),
         }  # fmt: skip
 
     def client(self, request: Request) -> Response:
@@ -97,11 +98,6 @@ class RunPages:
         if not plain_file(path, self.dashboard.index.base):
             raise HTTPException(404, "this run was not started here: there is no log")
         return PlainTextResponse(last_of(path, _LOG))
-
-
-def latest_scores(run: RunReading) -> dict[str, float]:
-    """The last validation score of each side."""
-    return {s: curve[-1][1].mean for s in run.sides() if s != "constant" and (curve := run.curve(s))}
 
 
 def tested_sides(run: RunReading) -> dict[str, tuple[float, int]]:

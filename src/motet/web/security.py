@@ -114,16 +114,6 @@ def host_of(text: str) -> str:
         return ""
 
 
-def from_another_page(request: Request) -> bool:
-    """Whether a page of another site, or of another port, loads this as an image, a script or a frame: browsers say so.
-    Links to the dashboard may be followed."""
-    site, followed = (
-        request.headers.get("sec-fetch-site", ""),
-        request.headers.get("sec-fetch-dest") == "document",
-    )
-    return site in ("cross-site", "same-site") and not (followed and request.method == "GET")
-
-
 def check_origin(request: Request) -> None:
     """Refuse what another site's page sends: browsers say where a form or a script comes from."""
     origin = request.headers.get("origin", "")
@@ -194,7 +184,9 @@ class Guarded:
         if host_of(request.headers.get("host", "")) not in self.access.hosts:
             text = "this dashboard does not answer under that name\nhint: motet ui --name NAME allows one\n"
             return PlainTextResponse(text, 421)
-        if from_another_page(request):
+        # browsers say from where a page loads this; links to the dashboard may be followed
+        followed = request.method == "GET" and request.headers.get("sec-fetch-dest") == "document"
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
             return PlainTextResponse("a page of another site asks for this, and gets nothing\n", 403)
         if self.access.may_look(request):
             return None

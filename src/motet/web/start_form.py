@@ -127,9 +127,3 @@ class StartForm:
 def hidden(name: str, kind: str) -> bool:
     """Whether another field of the form stands for this one."""
     return name.endswith(".name") or (kind == "study" and name in ("data.seed",))
-
-
-def first_fields(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fields that are shown at once, in our order."""
-    by_name = {row["name"]: row for s in sections for row in s["fields"]}
-    return [by_name[n] for n in FIRST if n in by_name]

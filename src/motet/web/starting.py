@@ -45,12 +45,6 @@ class Started:
         write_atomically(self.folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
         return pid
 
-    def write_study(self, name: str, text: str) -> Path:
-        """A file of a study that goes on."""
-        self.make_folder()
-        write_atomically(file := self.folder / f"{name}.toml", text)
-        return file
-
     def make_folder(self) -> None:
         if self.folder.is_symlink():
             raise UsageError(
