@@ -11,7 +11,9 @@ def write_atomically(path: Path, content: bytes | str, *, private: bool = False)
     owner alone, and is on the disk, not only in the system's memory, when this returns."""
     draft = path.with_name(path.name + ".part")
     data = content.encode() if isinstance(content, str) else content
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    if draft.is_symlink():
+        draft.unlink()  # in a folder of somebody else's: what it names is not written
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     with os.fdopen(os.open(draft, flags, 0o600 if private else 0o666), "wb") as file:
         file.write(data)
         if private:

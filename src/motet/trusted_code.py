@@ -65,10 +65,10 @@ def require_trust(settings: Any, where: object, consent: Consent, files: Iterabl
 
     Nobody is asked about code that is not in the current folder: it could be any command of this machine.
     """
-    names = [*names_in(settings), *(str(file.resolve()) for file in files)]
-    strange = [n for n in names if not is_trusted(n) and not n.startswith(_NO_CODE)]
+    paths = [str(file.resolve()) for file in files]
+    strange = [n for n in [*code_in(settings), *paths] if not is_trusted(n)]
     if consent is True:
-        trust_names(names)
+        trust_names([*names_in(settings), *paths])
     elif strange:
         ask = consent if callable(consent) and all(map(is_here, strange)) else None
         if ask is None or not ask(_question(where, strange)):
@@ -91,6 +91,15 @@ def names_in(settings: Any) -> list[str]:
         return list(dict.fromkeys(found))
     parts = settings if isinstance(settings, list | tuple) else ()
     return list(dict.fromkeys(name for part in parts for name in names_in(part)))
+
+
+def code_in(settings: Any) -> list[str]:
+    """Of these names those that run code.
+
+    >>> code_in({"data": "mine:rows", "net": "timm:resnet18"})
+    ['mine:rows']
+    """
+    return [n for n in names_in(settings) if not n.startswith(_NO_CODE)]
 
 
 def cluster_name(address: str) -> str:
@@ -149,6 +158,12 @@ def current_folder_importable() -> Iterator[None]:
     finally:
         if added and here in sys.path:
             sys.path.remove(here)
+
+
+def own_command(module: str, *words: str) -> list[str]:
+    """The command line of a process that runs a module of motet's. Without -P, a file torch.py of the current folder,
+    which may be a stranger's, would be imported instead of torch."""
+    return [sys.executable, "-P", "-m", module, *words]
 
 
 def _top(name: str) -> str:

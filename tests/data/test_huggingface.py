@@ -123,3 +123,17 @@ def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"pip install 'motet\[hf\]'"):
         huggingface.load("hf:owner/name")
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["pandas", "csv", "imagefolder", "set"])
+def test_a_name_without_an_owner_reads_no_file_of_the_current_folder(tmp_path, monkeypatch, name):
+    """The library's own readers have such names, and would read what lies in the current folder, pickles too."""
+    (tmp_path / "rows.csv").write_text("a,label\n1,x\n2,y\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=f"hint: hf:OWNER/NAME, or hf:./{name}"):
+        huggingface.load(f"hf:{name}")
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "rows.csv").write_text("b,label\n1,x\n2,y\n3,x\n")
+    pool = huggingface.load(f"hf:./{name}")  # the folder, and not the reader of its name
+    assert [c.name for c in pool.columns] == ["b"] and len(pool.x) == 3

@@ -158,6 +158,21 @@ def test_missing_weights_and_wrong_examples_are_refused(bert: Path, tmp_path: Pa
         build(f"hf:{bert}", {}, (3, 8, 8), 2, "classes", 0)
 
 
+def test_code_in_the_folder_of_a_network_never_runs_whatever_is_answered(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers itself would ask at a terminal, and run it on a yes."""
+    (tmp_path / "weights.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    there = {"AutoConfig": "weights.Config", "AutoModel": "weights.Model"}
+    config = json.loads((bert / "config.json").read_text()) | {"auto_map": there, "model_type": "theirs"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((bert / "model.safetensors").read_bytes())
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(NetError, match="cannot be read"):
+        build(f"hf:{tmp_path}", {}, (8,), 2, "classes", 0)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_images_go_through_a_pretrained_vit(tmp_path: Path) -> None:
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4,

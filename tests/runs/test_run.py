@@ -500,3 +500,17 @@ def test_a_folder_with_a_colon_in_its_name_is_a_folder(
     monkeypatch.chdir(tmp_path)
     done = small(Path("cpu:0"), "train.rounds=1")
     assert done.facts["status"] == "done" and (tmp_path / "cpu:0" / "predictions.parquet").exists()
+
+
+def test_a_run_and_a_study_write_through_no_link_that_lies_in_their_folder(tmp_path: Path) -> None:
+    """The folder may be somebody else's."""
+    (mine := tmp_path / "mine").write_text("precious")
+    words = {"data": "wine", "rounds": 1}
+    first = motet.compare(["local"], **words, jobs=1, splits=0, base=tmp_path / "first")
+    name = first.report().name
+    (folder := tmp_path / "theirs" / "run").mkdir(parents=True)
+    for link in (folder / "recipe.toml", folder.parent / name):
+        link.symlink_to(mine)
+    motet.run(method="local", **words, out=folder)
+    motet.compare(["local"], **words, jobs=1, splits=0, base=folder.parent).report()
+    assert mine.read_text() == "precious" and (folder.parent / name).read_text().startswith("<!")

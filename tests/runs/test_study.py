@@ -13,7 +13,9 @@ import motet
 from motet.cli.main import main
 from motet.data.federated import Pool
 from motet.runs.recipe import RecipeError
-from motet.runs.study import Asked, Study, flat_grid, grid_words, read, whole_numbers
+from motet.runs.run_study import record_of
+from motet.runs.study import Asked, Study, as_file, flat_grid, grid_words, read, whole_numbers
+from motet.runs.study_record import read_studies
 
 
 def planned(*words: str, methods: Any = ("ditto",), grid: tuple[str, ...] = (), **asked: Any) -> Study:
@@ -76,6 +78,33 @@ def test_a_study_can_be_a_file_and_one_method_be_there_several_times(tmp_path: P
     assert (study.seeds, study.splits, study.jobs()[0].recipe.train.rounds) == ((0, 1, 2), (4,), 3)
     other = read(file, ["train.rounds=5"], Asked(["local"], {"local.lr": [1.0]}, seeds="7"))
     assert (labels(other), other.seeds) == (["local lr=1.0"], (7,))
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["method.lr=0.3", "fedprox.mu=0.7"], {"methods": ["fedprox"], "seeds": "0-1"}),
+        (["data.seed=3", "net=mlp", "net.hidden=[16, 8]"], {"methods": ["ditto"]}),
+        ([], {"methods": [{"name": "ditto", "lam": 0.5}, "fedavg"], "splits": [0, 2]}),
+        (["train.rounds=3"], {"methods": ["ditto"], "grid": ("ditto.lam=0.1,1", "net.name=mlp,logistic")}),
+    ],
+)
+def test_the_record_of_a_study_is_enough_to_go_on_with_it(
+    tmp_path: Path, words: list[str], asked: dict[str, Any]
+) -> None:
+    study = planned(*words, **asked)
+    record_of(study, tmp_path, tuning=True).write(tmp_path)
+    (record,) = read_studies(tmp_path)
+    (tmp_path / "again.toml").write_text(as_file(record.asked))
+    again = read(tmp_path / "again.toml", [], Asked())
+    assert (again.rows, again.seeds, again.splits) == (study.rows, study.seeds, study.splits)
+    assert record.tune and record_of(again, tmp_path, tuning=True).name == record.name
+
+
+def test_a_study_with_what_no_file_can_say_is_not_written_as_one() -> None:
+    for value in (None, "\ud800", object()):
+        with pytest.raises(RecipeError, match="cannot be written as a file"):
+            as_file({"data": {"name": value}})
 
 
 def test_a_whole_recipe_can_be_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

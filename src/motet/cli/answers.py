@@ -7,6 +7,7 @@ asked trains or changes a run.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 from motet.errors import MotetError
 
 Answer = dict[str, Any]
+_LARGEST = 1_000_000  # bytes of a recipe that lies in a folder
 
 
 def main() -> None:
@@ -37,14 +39,22 @@ def answer(question: Mapping[str, Any]) -> Answer:
 # ---- recipes ----
 
 
-def recipe_fields(names: Mapping[str, str], split: str = "") -> list[Answer]:
-    """What can be set, section by section, for these data, network and method."""
+def recipe_fields(names: Mapping[str, str], split: str = "", stranger: bool = False) -> list[Answer]:
+    """What can be set, section by section, for these data, network and method. A `stranger` has no token, and may name
+    motet's own alone: nothing is said of files."""
     from motet import nets
     from motet.data import load, splits
     from motet.runs import recipe as recipes
     from motet.settings import dotted
 
     there = {"data": load.names(), "net": ["auto", *nets.names()], "method": recipes.method_names()}
+    own = {**there, "data.split": splits.names()}
+    asked = {**names, "data.split": split or "auto"}
+    if stranger and (odd := [k for k in asked if asked[k] not in (*own[k], "auto")]):
+        raise MotetError(
+            f"{odd[0]} is {asked[odd[0]]!r}, which is not among motet's own; a form for it needs the token\n"
+            "hint: sign in with it first"
+        )
     found = []
     for section in recipes.SECTIONS:
         part = {"name": names[section]} if section in names else {}
@@ -90,6 +100,32 @@ def check_study(words: Sequence[str], methods: Sequence[str], seeds: str, splits
     study = studies.read(None, words, asked)
     record = record_of(study, Path(base), tuning=False)
     return {"jobs": record.jobs, "name": record.name, "why": study.why}
+
+
+def resumed(recipe: str = "", study: Answer | None = None) -> str:
+    """The text of a recipe that lies in a run's folder, or a file of the study that a record describes. Neither may
+    name code: both may be a stranger's."""
+    from motet.runs.recipe_text import parse
+    from motet.runs.study import as_file
+    from motet.trusted_code import code_in
+
+    command, text = "give its command again where it was started", ""
+    if recipe:
+        command = shlex.join(["motet", "run", recipe, "--out", str(Path(recipe).parent)])
+        with open(recipe, "rb") as opened:
+            raw = opened.read(_LARGEST + 1)
+        try:
+            if len(raw) > _LARGEST:
+                raise ValueError(f"it has more than {_LARGEST:,} bytes")
+            study = parse(text := raw.decode())
+        except ValueError as e:
+            raise MotetError(f"{recipe} is no recipe: {e}") from None
+    if named := code_in(study):
+        raise MotetError(
+            f"it names code, {', '.join(named)}, which the dashboard does not start\n"
+            f"hint: it goes on at the command line: {command}"
+        )
+    return text or as_file(study or {})
 
 
 def refuse_code(words: Sequence[str]) -> None:
@@ -168,6 +204,7 @@ ANSWERS: dict[str, Callable[..., Any]] = {
     "recipe_fields": recipe_fields,
     "check_run": check_run,
     "check_study": check_study,
+    "resumed": resumed,
     "export_model": export_model,
     "export_file": export_file,
     "federation_runs": federation_runs,

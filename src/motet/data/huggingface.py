@@ -6,6 +6,7 @@ images shaped (folders.py).
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,11 @@ def _without(splits: list[Dataset], client: str, without: tuple[str, ...]) -> li
 
 def _open(name: str, config: str) -> Any:
     """The data set of a name or a folder, read by the library."""
+    if "/" not in name and not name.startswith(("~", ".")):
+        # the library has readers called csv or pandas, which would read what lies in the current folder
+        raise DataError(
+            f"data 'hf:{name}' names neither a set of the hub nor a folder\nhint: hf:OWNER/NAME, or hf:./{name}"
+        )
     need(f"data 'hf:{name}'", "hf", "datasets", error=DataError)
     import datasets
 
@@ -104,7 +110,9 @@ def _open(name: str, config: str) -> Any:
             return datasets.load_from_disk(str(folder))
         if name.startswith((".", "/", "~")) and not folder.is_dir():
             raise DataError(f"there is no folder {folder}")
-        return datasets.load_dataset(str(folder) if folder.is_dir() else name, config or None)
+        if folder.is_dir():
+            name = os.path.join(os.curdir, folder)
+        return datasets.load_dataset(name, config or None)
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as e:
         if isinstance(e, DataError):
             raise

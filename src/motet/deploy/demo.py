@@ -27,6 +27,7 @@ from motet.runs import recipe as recipes
 from motet.runs.mean_scores import BY_PAIRS
 from motet.runs.run import Run, run
 from motet.runs.store import METRICS
+from motet.trusted_code import own_command
 
 SITES = ("north", "south", "west")
 METHODS = ("fedper", "stacking")
@@ -59,8 +60,7 @@ class Parties:
     def start(self, party: str, *words: str) -> None:
         """`motet federation serve` or `join`, in a session of its own."""
         what = "serve" if party == "server" else "join"
-        motet = [sys.executable, "-P", "-m", "motet.cli.main"]
-        command = [*motet, "federation", what, str(self.folder / party), *words]
+        command = own_command("motet.cli.main", "federation", what, str(self.folder / party), *words)
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
         with (self.folder / f"{party}.out").open("ab") as out:
             self.running[party] = subprocess.Popen(

@@ -73,7 +73,7 @@ def start_here(ray: Any, cpus: int) -> None:
     if not any(name.startswith("RAY_AUTH_") for name in os.environ):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # of this cluster alone, and in no file
     try:
-        ray.init(address="local", num_cpus=cpus, **_QUIET)
+        ray.init(address="local", num_cpus=cpus, job_config=job_config(ray), **_QUIET)
     finally:
         os.environ.pop("PYTHONPATH")
         os.environ |= {k: v for k, v in before.items() if k == "PYTHONPATH"}
@@ -90,7 +90,15 @@ def join(ray: Any, address: str) -> None:
             check_answers(host, int(port))
         except OSError as e:
             raise ConnectionError(f"RAY_ADDRESS is {named!r}: {e}" if named else str(e)) from e
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init(address=address, job_config=job_config(ray), log_to_driver=False, logging_level=logging.ERROR)
+
+
+def job_config(ray: Any) -> Any:
+    """Ray puts the current folder before everything else on the path of its processes: a file numpy.py there, which may
+    be a stranger's, would be imported instead of numpy. It does so only where this process has the folder on its own
+    path, say for code that a person trusted."""
+    has_it = os.getcwd() in (p or os.getcwd() for p in sys.path)
+    return ray.job_config.JobConfig(_client_job=not has_it)  # no promise of Ray's; nothing else depends on it
 
 
 def check_answers(host: str, port: int) -> None:

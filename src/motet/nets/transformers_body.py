@@ -34,6 +34,7 @@ def read_body(folder: str) -> nn.Module:
             str(path),
             local_files_only=True,
             use_safetensors=True,
+            trust_remote_code=False,  # left out, transformers asks at a terminal whether code of the folder may run
             attn_implementation="eager",
             dtype=torch.float32,
         )

@@ -17,6 +17,7 @@ from typing import Any
 from motet.errors import need
 from motet.published.limits import Limits
 from motet.published.pipe import Ended, Late, Pipe
+from motet.trusted_code import own_command
 
 _START = 120.0  # seconds that a child may take to load its libraries
 
@@ -33,7 +34,7 @@ class Child:
         need("a model of others", "stacking", "onnx", "onnxruntime")
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "motet.published.child"],
+            own_command("motet.published.child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -68,6 +68,8 @@ class Comparison:
     def report(self, to: str | Path | None = None) -> Path:
         """Write the HTML report, one file, by default into the folder of the runs."""
         path = Path(to) if to else self.folders[0].parent / f"{self.name}.html"
+        if not to and path.is_symlink():
+            path.unlink()  # the folder may be somebody else's: what a link there names is not written
         return html.write(self.runs, path, tuned=self.tuned, table=self.table)
 
     def figures(self, folder: str | Path, format: str = "pdf") -> list[Path]:

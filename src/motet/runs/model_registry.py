@@ -10,6 +10,7 @@ Knows a table and files. Does not know how models are made. Imports no torch.
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -18,6 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from motet.errors import UsageError
 
@@ -58,6 +60,10 @@ class ModelRegistry:
 
     @contextmanager
     def opened(self) -> Iterator[sqlite3.Connection]:
+        if link := next((p for p in (self.folder, self.path) if p.is_symlink()), None):
+            raise UsageError(
+                f"{link} is a link\nhint: remove it; models are promoted into a folder of their own"
+            )
         try:
             with closing(sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)) as db:
                 yield db
@@ -85,7 +91,8 @@ class ModelRegistry:
         check_name(name)
         if not promoted_by.strip():
             raise UsageError("nobody is named who promotes the model\nhint: your name, or your team's")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.is_symlink():
+            self.folder.mkdir(parents=True, exist_ok=True)
         with self.opened() as db:
             db.execute(_TABLE)
             db.execute("BEGIN IMMEDIATE")  # nobody else takes the same version
@@ -94,8 +101,12 @@ class ModelRegistry:
                     "SELECT COALESCE(MAX(version), 0) FROM models WHERE name = ?", (name,)
                 ).fetchone()
                 file = f"{name}-v{last + 1}.safetensors"
-                write(self.folder / file)
-                mark = sha256((self.folder / file).read_bytes()).hexdigest()
+                with TemporaryDirectory(
+                    dir=self.folder
+                ) as draft:  # a link that has the file's name is replaced
+                    write(Path(draft) / file)
+                    mark = sha256((Path(draft) / file).read_bytes()).hexdigest()
+                    os.replace(Path(draft) / file, self.folder / file)
                 found = PromotedModel(
                     name,
                     last + 1,

@@ -487,4 +487,6 @@ def toml_value(v: Any) -> str:
         return "true" if v else "false"
     if isinstance(v, list | tuple):
         return f"[{', '.join(map(toml_value, v))}]"
+    if isinstance(v, Mapping):
+        return f"{{{', '.join(f'{toml_value(k)} = {toml_value(part)}' for k, part in v.items())}}}"
     return json.dumps(v, ensure_ascii=False) if isinstance(v, str) else repr(v)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from motet.atomic import write_atomically
 from motet.client.metrics import MetricFailed
 from motet.client.visit import VerbFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
@@ -274,7 +275,7 @@ def write_down(
         status="running", failure="", created=time.time(),
     )  # fmt: skip
     store.event("started", why)
-    (folder / "recipe.toml").write_text(text)
+    write_atomically(folder / "recipe.toml", text)  # in the place of a link, and not through it
 
 
 def begin_guard(recipe: Recipe, store: Store, clients: Who) -> None:

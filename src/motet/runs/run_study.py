@@ -5,7 +5,9 @@ Knows studies, tuning and the runner. Does not know how results are shown.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,7 +82,9 @@ def record_of(study: Study, base: Path, tuning: bool) -> StudyRecord:
     jobs = study.jobs()
     what = [[row.label, row.settings] for row in study.rows], study.seeds, study.splits, tuning
     record = new_record(base, str(jobs[0].recipe["data"]["name"]), what, [j.name for j in jobs])
-    record.status = "tuning" if tuning else "running"
+    record.status, record.tune = "tuning" if tuning else "running", tuning
+    with suppress(TypeError, ValueError):  # objects of Python are in no file
+        record.asked = json.loads(json.dumps(study.asked))
     return record
 
 

@@ -29,6 +29,7 @@ from motet.runs.build import federated_data
 from motet.runs.choose_metric import chosen_metric, class_counts
 from motet.runs.jobs import Job
 from motet.runs.recipe import SECTIONS, Recipe, RecipeError, Settings
+from motet.runs.recipe_text import parse
 from motet.settings import dotted
 from motet.text import unknown
 from motet.trusted_code import Consent, names_in, require_trust, trust_names
@@ -68,6 +69,7 @@ class Study:
     seeds: tuple[int, ...] = (0,)
     splits: tuple[int, ...] = (0,)
     why: str = ""  # there are as many splits, if nobody chose them
+    asked: Settings = field(default_factory=dict)  # what a file of the same study would say
 
     def jobs(self) -> list[Job]:
         """One job for each row, seed and split; those on the same data stand together."""
@@ -122,14 +124,26 @@ def plan(file: Settings, own: Settings, asked: Asked) -> Study:
     splits = asked.splits if asked.splits is not None else file.get("splits")
     splits = the_split(splits, own, settings, "splits" in file and asked.splits is None)
     settings.pop("seed", None)
+    numbers, same = whole_numbers(seeds, "seeds"), deepcopy(settings) | {"methods": entries, "grid": grid}
     rows = rows_of(settings, entries, grid)
-    numbers = whole_numbers(seeds, "seeds")
     for row in rows:
         row.recipe(numbers[0], 0)  # says what is wrong with it
-    if splits != "auto":
-        return Study(tuple(rows), numbers, whole_numbers(splits, "splits"))
-    many, why = fitting_splits(rows[0].recipe(numbers[0], 0))
-    return Study(tuple(rows), numbers, tuple(range(many)), why)
+    many, why = fitting_splits(rows[0].recipe(numbers[0], 0)) if splits == "auto" else (0, "")
+    chosen = tuple(range(many)) if splits == "auto" else whole_numbers(splits, "splits")
+    return Study(tuple(rows), numbers, chosen, why, same | {"seeds": list(numbers), "splits": list(chosen)})
+
+
+def as_file(asked: Mapping[str, Any]) -> str:
+    """A file of a study, from what such a file says."""
+    text = "".join(f"{recipes.toml_value(k)} = {recipes.toml_value(v)}\n" for k, v in asked.items())
+    try:
+        if parse(text.encode().decode()) == asked:
+            return text
+    except ValueError:
+        pass
+    raise RecipeError(
+        "this study cannot be written as a file\nhint: give its command again where it was started"
+    )
 
 
 def check_plural(own: Mapping[str, Any]) -> None:

@@ -36,6 +36,8 @@ class StudyRecord(Struct):
     runs: dict[str, str] = field(default_factory=dict)  # folders of those that began, by name
     failures: dict[str, str] = field(default_factory=dict)
     report: str = ""  # the HTML report in the same folder
+    asked: dict[str, Any] = field(default_factory=dict)  # what a file of this study would say
+    tune: bool = False  # learning rates are searched first
     elsewhere: bool = False  # another process keeps the record: this one writes none
 
     @property

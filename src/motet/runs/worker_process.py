@@ -19,11 +19,11 @@ from typing import TextIO
 
 from motet.engines.cores import CORES
 from motet.errors import RunError
+from motet.trusted_code import own_command
 
 FORKS = sys.platform == "linux"  # elsewhere a copy of a process that has loaded libraries is not safe
 LONGEST = 1 << 20  # bytes of the longest request: environment and import path
-# without -P, a file pandas.py of the current folder would be imported instead of pandas
-COMMAND = (sys.executable, "-P", "-m", "motet.runs.worker")
+COMMAND = own_command("motet.runs.worker")
 
 
 def surroundings() -> dict[str, object]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from motet.errors import MotetError
 from motet.web.changes import Changes
@@ -24,6 +28,8 @@ from motet.web.run_pages import RunPages
 from motet.web.security import Guarded, Refused
 
 STATIC = Path(__file__).parent / "static"
+_FILES = 65_536  # files that are asked for; more are slow to close in programs that this one starts
+_MOST = 1_000  # connections
 _OVER = ("done", "failed", "damaged")
 
 
@@ -149,12 +155,84 @@ class Live:
         return stream(request, stamp, show)
 
 
-def serve(dashboard: Dashboard, host: str, port: int, sockets: list[object] | None = None) -> None:
-    """Serve until Ctrl-C. Connections that watch are closed at once then."""
-    import uvicorn
+class Connections:
+    """Those that are open, the one that was quiet longest first. None keeps the dashboard from others: a connection
+    must send a whole request within `patience` seconds, and where there are too many, the one that waits longest ends.
+    """
 
+    def __init__(self, patience: float, most: int) -> None:
+        self.patience, self.most = patience, most
+        self.open: dict[Connection, None] = {}
+
+    def __call__(self, **given: Any) -> Connection:
+        return Connection(self, **given)
+
+    def add(self, connection: Connection) -> None:
+        if len(self.open) >= self.most:
+            one = next((c for c in self.open if not c.is_answered), next(iter(self.open)))
+            self.open.pop(one)
+            one.transport.abort()
+        self.open[connection] = None
+
+
+class Connection(H11Protocol):
+    """One connection. uvicorn has no time limit for a request that does not become whole."""
+
+    def __init__(self, all_of_them: Connections, **given: Any) -> None:
+        super().__init__(**given)
+        self.others = all_of_them
+        self.ends: asyncio.TimerHandle | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a whole request came, and its answer is on the way."""
+        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.others.add(self)
+        self.wait()
+
+    def wait(self) -> None:
+        if self.ends:
+            self.ends.cancel()
+        self.ends = self.loop.call_later(self.others.patience, self.give_up)
+
+    def give_up(self) -> None:
+        if not self.is_answered:
+            self.transport.abort()  # without waiting for somebody to read what was sent
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self in self.others.open:
+            self.others.open[self] = self.others.open.pop(self)
+            self.wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.others.open.pop(self, None)
+        if self.ends:
+            self.ends.cancel()
+        super().connection_lost(exc)
+
+
+def serve(
+    dashboard: Dashboard, host: str, port: int, sockets: list[object] | None = None, patience: float = 20.0
+) -> None:
+    """Serve until Ctrl-C. Connections that watch are closed at once then. `patience`: seconds for a whole request."""
+    files = _FILES
+    with suppress(ImportError, OSError, ValueError):  # not on Windows
+        import resource
+
+        files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+        if 0 <= files < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            files = wanted
+    # the rest is for pages, and for those that come and go at once
+    most = max(8, min(files // 8 if files > 0 else _MOST, _MOST))
     config = uvicorn.Config(
         application(dashboard), host=host, port=port, log_level="warning", server_header=False, date_header=False,
-        timeout_graceful_shutdown=1, proxy_headers=False,
+        timeout_graceful_shutdown=1, proxy_headers=False, ws="none", backlog=min(most, 100),
+        http=Connections(patience, most),  # type: ignore[arg-type]
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=sockets)  # type: ignore[arg-type]

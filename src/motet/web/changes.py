@@ -15,13 +15,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 
+from motet.atomic import write_atomically
 from motet.errors import MotetError, UsageError
-from motet.runs.study_record import lock_of_study
+from motet.runs.study_record import StudyRecord, lock_of_study
 from motet.web import processes
 from motet.web.dashboard import Dashboard
 from motet.web.run_index import RunEntry
+from motet.web.run_reading import plain_file
 from motet.web.security import allowed_form, check_origin, cookie_name, owned_form, read_form, signed_in
-from motet.web.start_form import NAMED, StartForm, first_fields, hidden
+from motet.web.start_form import FIRST, NAMED, StartForm, hidden
 
 ONNX, SAFETENSORS = "onnx", "safetensors"
 
@@ -64,7 +66,7 @@ class Changes:
 
     def show_form(self, request: Request, form: StartForm, status: int = 200) -> Response:
         if not form.sections:
-            form.read_fields(self.dashboard.quick)
+            form.read_fields(self.dashboard.quick, not self.dashboard.access.knows(request))
         more = [
             s | {"fields": [r for r in s["fields"] if not hidden(r["name"], form.kind)]}
             for s in form.sections
@@ -72,7 +74,8 @@ class Changes:
         if form.kind == "study":
             more = [s for s in more if s["section"] != "method"]
         methods = next(s["names"] for s in form.sections if s["section"] == "method")
-        first = [r for r in first_fields(more) if not hidden(r["name"], form.kind)]
+        by_name = {row["name"]: row for s in more for row in s["fields"]}
+        first = [by_name[n] for n in FIRST if n in by_name and not hidden(n, form.kind)]
         shown = {"form": form, "sections": more, "first": first, "methods": methods, "named": NAMED}
         return self.dashboard.page(request, "start.html", status, **shown)
 
@@ -82,7 +85,7 @@ class Changes:
 
     def _start(self, request: Request, form: StartForm) -> Response:
         base = str(self.index.base)
-        form.read_fields(self.dashboard.quick)
+        form.read_fields(self.dashboard.quick, stranger=False)
         found = {} if form.wrong else form.check(self.dashboard.quick, base)
         if form.wrong:
             return self.show_form(request, form, 422)
@@ -105,11 +108,12 @@ class Changes:
 
     async def stop_study(self, request: Request) -> Response:
         await allowed_form(request, self.dashboard.access)
-        name = self.study_name(request)
+        name = self.study(request).name
         return self.stop(lock_of_study(self.index.base, name), f"/studies/{quote(name)}")
 
     def stop(self, lock: Path, address: str) -> Response:
-        processes.refuse_without_locks()
+        if not processes.can_see_processes():
+            raise UsageError("this system does not say who writes a run\nhint: stop it where it was started")
         try:
             asked = processes.ask_to_stop(lock)
         except PermissionError as e:
@@ -123,31 +127,36 @@ class Changes:
             raise HTTPException(
                 409, f"this run is {entry.state}; only one that was stopped goes on from here"
             )
-        here = entry.folder.parent == self.index.base  # a run in a folder of its own may have the same name
-        words = self.started.words_of(entry.folder.name) if here else []
-        if not words:
-            words = ["run", str(entry.folder / "recipe.toml"), "--out", str(entry.folder), "--quiet"]
-        self.started.start(entry.folder.name, words)
+        recipe = entry.folder / "recipe.toml"
+        if not plain_file(recipe, entry.folder):
+            raise HTTPException(409, "the folder of this run has no recipe.toml")
+        # the folder may be a stranger's: code that a file names runs only where a person gives --trust
+        await run_in_threadpool(lambda: self.dashboard.quick.ask("resumed", recipe=str(recipe)))
+        self.started.start(entry.folder.name, ["run", str(recipe), "--out", str(entry.folder), "--quiet"])
         return to(f"/runs/{quote(entry.name)}?started=1")
 
     async def resume_study(self, request: Request) -> Response:
         await allowed_form(request, self.dashboard.access)
-        name = self.study_name(request)
-        words = self.started.words_of(name)
-        if not words:
+        study = self.study(request)
+        if not study.asked:
             raise HTTPException(
-                409, "this study was not started here: give its command again where it was started"
+                409,
+                "the record of this study does not say what it is: give its command again where it was started",
             )
-        if self.is_running(name, "study"):
-            raise HTTPException(409, f"{name} is running already")
-        self.started.start(name, words)
-        return to(f"/studies/{quote(name)}?started=1")
+        if self.is_running(study.name, "study"):
+            raise HTTPException(409, f"{study.name} is running already")
+        text = await run_in_threadpool(lambda: self.dashboard.quick.ask("resumed", study=study.asked))
+        self.started.make_folder()
+        write_atomically(file := self.started.folder / f"{study.name}.toml", text)
+        words = ["compare", str(file), *["--tune"] * study.tune, "--out", str(self.index.base), "--quiet"]
+        self.started.start(study.name, words)
+        return to(f"/studies/{quote(study.name)}?started=1")
 
-    def study_name(self, request: Request) -> str:
+    def study(self, request: Request) -> StudyRecord:
         found = self.index.study(request.path_params["study"])
         if found is None:
             raise HTTPException(404, "there is no such study")
-        return found.name
+        return found
 
     # ---- models ----
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from motet.errors import UsageError
+from motet.trusted_code import own_command
 
 LOCKS = Path("/proc/locks")  # Linux
 _FRESH = 0.2  # seconds for which a reading of all locks is good
@@ -58,31 +57,33 @@ def writer_of(lock: Path) -> int | None:
 
 
 def ask_to_stop(lock: Path) -> bool:
-    """Ask the process that holds a lock to stop after its round, as Ctrl-C does; False if nobody holds it."""
+    """Ask the process that holds a lock to stop after its round, as Ctrl-C does; False if nobody holds it.
+
+    A link to a file that another program holds, in a folder of somebody else's runs, stops nothing.
+    """
     global _read
     _read = (-1.0, {})  # a process that ended may have left its number to another
     pid = writer_of(lock)
-    if pid is None or not has_open(pid, lock):
+    if pid is None or lock.is_symlink() or lock.stat().st_nlink > 1:
         return False
-    os.kill(pid, signal.SIGINT)
-    return True
-
-
-def has_open(pid: int, file: Path) -> bool:
-    """Whether a process has a file open: numbers of files are unique within one disk only."""
-    wanted = file.stat()
-    with suppress(OSError):
-        for opened in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                if os.path.samestat(opened.stat(), wanted):
-                    return True
+    with suppress(ProcessLookupError):
+        process = os.pidfd_open(pid)  # stays this process's, whoever gets its number later
+        try:
+            wanted = lock.stat()  # whose number is its own within one disk only
+            for opened in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(opened.stat(), wanted):
+                        signal.pidfd_send_signal(process, signal.SIGINT)
+                        return True
+        finally:
+            os.close(process)
     return False
 
 
 def start(words: Sequence[str], log: Path, folder: Path) -> int:
     """Start `motet …` in a session of its own, in `folder`; what it prints goes to a file. Returns its number."""
     reap()
-    command = [sys.executable, "-m", "motet.cli.main", *words]
+    command = own_command("motet.cli.main", *words)
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder, start_new_session=True
@@ -103,8 +104,3 @@ def is_command(pid: int) -> bool:
         return b"motet.cli.main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return any(p.pid == pid for p in _children)
-
-
-def refuse_without_locks() -> None:
-    if not can_see_processes():
-        raise UsageError("this system does not say who writes a run\nhint: stop it where it was started")

@@ -23,6 +23,7 @@ from motet.web.live import mark_of
 from motet.web.processes import writer_of
 from motet.web.run_index import RunEntry, lineage
 from motet.web.run_reading import RunReading, plain_file, stamp_of
+from motet.web.starting import last_of
 
 _SHOWN = 50  # clients on a page
 _EVENTS = 30
@@ -69,10 +70,11 @@ class RunPages:
         """What changes while a run trains."""
         run = self.dashboard.reader.read(entry.folder)
         up, down = (sum(int(r[i]) for r in run.rounds) for i in (3, 4))
+        latest = {s: curve[-1][1].mean for s in run.sides() if s != "constant" and (curve := run.curve(s))}
         return {
             "entry": entry, "run": run, "chart": curves.validation(run), "seconds": curves.seconds(run),
             "extra": curves.said_by_method(run), "spent": sum(float(r[1]) for r in run.rounds),
-            "up": up, "down": down, "latest": latest_scores(run), "tested": tested_sides(run),
+            "up": up, "down": down, "latest": latest, "tested": tested_sides(run),
         }  # fmt: skip
 
     def client(self, request: Request) -> Response:
@@ -93,16 +95,9 @@ class RunPages:
     def log(self, request: Request) -> Response:
         """What the process of a run printed, its end."""
         path = self.started.log_of(self.dashboard.run(request).folder.name)
-        if not plain_file(path, self.started.folder):
+        if not plain_file(path, self.dashboard.index.base):
             raise HTTPException(404, "this run was not started here: there is no log")
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG))
-            return PlainTextResponse(file.read().decode(errors="replace"))
-
-
-def latest_scores(run: RunReading) -> dict[str, float]:
-    """The last validation score of each side."""
-    return {s: curve[-1][1].mean for s in run.sides() if s != "constant" and (curve := run.curve(s))}
+        return PlainTextResponse(last_of(path, _LOG))
 
 
 def tested_sides(run: RunReading) -> dict[str, tuple[float, int]]:

@@ -4,6 +4,7 @@
   of its own (DNS rebinding).
 - What changes something needs the token, in a header or through a session that was begun with it, must come from a
   page of the dashboard itself (Origin), and carries a word that only such pages know.
+- What a page of another site loads as an image, a script or a frame gets no answer: even looking is work.
 - Where a federation's kit is shown, looking needs the token too: a kit is for its owner alone, and other users of the
   machine can reach the dashboard.
 - Pages may load scripts and styles from the dashboard alone, and none that stand in the page.
@@ -183,6 +184,10 @@ class Guarded:
         if host_of(request.headers.get("host", "")) not in self.access.hosts:
             text = "this dashboard does not answer under that name\nhint: motet ui --name NAME allows one\n"
             return PlainTextResponse(text, 421)
+        # browsers say from where a page loads this; links to the dashboard may be followed
+        followed = request.method == "GET" and request.headers.get("sec-fetch-dest") == "document"
+        if request.headers.get("sec-fetch-site") in ("cross-site", "same-site") and not followed:
+            return PlainTextResponse("a page of another site asks for this, and gets nothing\n", 403)
         if self.access.may_look(request):
             return None
         if request.method == "GET" and "text/html" in request.headers.get("accept", ""):

@@ -47,12 +47,13 @@ class StartForm:
     def value(self, row: Mapping[str, Any]) -> str:
         return self.given.get(row["name"], row["default"])
 
-    def read_fields(self, questions: Questions) -> None:
-        """Ask what can be set; a name that is not known is said at its field, and the usual one is shown."""
+    def read_fields(self, questions: Questions, stranger: bool) -> None:
+        """Ask what can be set; a name that is not known is said at its field, and the usual one is shown. A `stranger`
+        has no token."""
         names = {s: self.name(s) for s in NAMED if s != "method" or self.kind == "run"}
         try:
             self.sections = questions.ask(
-                "recipe_fields", names=names, split=self.given.get("data.split", "")
+                "recipe_fields", names=names, split=self.given.get("data.split", ""), stranger=stranger
             )
         except MotetError as e:
             self.add_wrong(str(e))
@@ -126,9 +127,3 @@ class StartForm:
 def hidden(name: str, kind: str) -> bool:
     """Whether another field of the form stands for this one."""
     return name.endswith(".name") or (kind == "study" and name in ("data.seed",))
-
-
-def first_fields(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Fields that are shown at once, in our order."""
-    by_name = {row["name"]: row for s in sections for row in s["fields"]}
-    return [by_name[n] for n in FIRST if n in by_name]

@@ -1,9 +1,12 @@
-"""What was started from the dashboard: the words of the command, and the file that its process prints to.
+"""What was started from the dashboard: which process it was, and the file that it prints to.
 
-    runs/started/NAME.json   the words, to go on with the same command
-    runs/started/NAME.log    what the process printed
+    runs/started/NAME.json   the process
+    runs/started/NAME.log    what it printed
+    runs/started/NAME.toml   the study, where one went on
 
-Knows small files. Does not know what the words mean.
+A folder of runs may be somebody else's. So nothing here says what is run, nothing is written through a link, and
+nobody waits for a pipe.
+Knows small files. Does not know what words mean.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from motet.atomic import write_atomically
+from motet.errors import UsageError
 from motet.web import processes
 from motet.web.run_reading import plain_file
 
 FOLDER = "started"
-_PRINTED = 4000  # characters of a log
+_PRINTED = 4000  # bytes of a file that are read
 
 
 class Started:
@@ -30,25 +34,26 @@ class Started:
     def log_of(self, name: str) -> Path:
         return self.folder / f"{name}.log"
 
-    def words_of(self, name: str) -> list[str]:
-        """The command that a run or study was started with; [] if it was not started here."""
-        try:
-            found = json.loads((self.folder / f"{name}.json").read_text())["words"]
-        except (OSError, ValueError, LookupError, TypeError):
-            return []
-        return [str(w) for w in found] if isinstance(found, list) else []
-
     def start(self, name: str, words: Sequence[str]) -> int:
         """Start a command as a process that outlives this one, where the dashboard itself was started."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.log_of(name).write_bytes(b"")
-        pid = processes.start(words, self.log_of(name), Path.cwd())
-        content = {"words": list(words), "at": time.time(), "pid": pid}
+        self.make_folder()
+        log = self.log_of(name)
+        log.unlink(missing_ok=True)
+        log.open("xb").close()  # a new file, and not what a link names
+        pid = processes.start(words, log, Path.cwd())
+        content = {"at": time.time(), "pid": pid}
         write_atomically(self.folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
         return pid
 
+    def make_folder(self) -> None:
+        if self.folder.is_symlink():
+            raise UsageError(
+                f"{self.folder} is a link\nhint: remove it; what is started is written down there"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+
     def names(self) -> set[str]:
-        return {p.stem for p in self.folder.glob("*.json")}
+        return {p.stem for p in self.folder.glob("*.json") if plain_file(p, self.base)}
 
     def begins(self, name: str) -> tuple[bool, str] | None:
         """Of what was started and wrote nothing yet: whether its process is there, and what that printed; None for
@@ -56,9 +61,15 @@ class Started:
         if name not in self.names():
             return None
         try:
-            pid = int(json.loads((self.folder / f"{name}.json").read_text())["pid"])
+            pid = int(json.loads(last_of(self.folder / f"{name}.json"))["pid"])
             log = self.log_of(name)
-            printed = log.read_text(errors="replace")[-_PRINTED:] if plain_file(log, self.folder) else ""
-            return processes.is_command(pid), printed
+            return processes.is_command(pid), last_of(log) if plain_file(log, self.base) else ""
         except (OSError, ValueError, LookupError, TypeError):
             return None
+
+
+def last_of(file: Path, most: int = _PRINTED) -> str:
+    """The end of a file."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - most))
+        return opened.read(most).decode(errors="replace")

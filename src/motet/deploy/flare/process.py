@@ -18,6 +18,7 @@ from typing import NoReturn
 from motet.deploy.flare.credentials import Unreachable, check_kit, check_server
 from motet.deploy.flare.kits import Kit, make_private, write_rules
 from motet.errors import need
+from motet.trusted_code import own_command
 
 
 def command(kit: Kit) -> list[str]:
@@ -27,9 +28,8 @@ def command(kit: Kit) -> list[str]:
         if kit.is_server
         else ("site", "fed_client.json", [f"uid={kit.party}", f"org={kit.party}"])
     )
-    flare = [sys.executable, "-u", "-m", "motet.deploy.flare.party_process", role]
-    place = ["-m", str(kit.folder), "-s", file]
-    return [*flare, *place, "--set", "secure_train=true", "config_folder=config", *who]
+    flare = ["-m", str(kit.folder), "-s", file, "--set", "secure_train=true", "config_folder=config", *who]
+    return own_command("motet.deploy.flare.party_process", role, *flare)
 
 
 def check_before(kit: Kit, say: Callable[[str], None]) -> None:
@@ -55,4 +55,4 @@ def become(kit: Kit) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     # the current folder is on the path of no process of FLARE; what a policy trusts is found there all the same
-    os.execve(words[0], words, {**os.environ, "PYTHONSAFEPATH": "1"})
+    os.execve(words[0], words, {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"})
