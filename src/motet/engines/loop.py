@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted, seed_of
 from motet.client.devices import CPU
 from motet.client.population import Population, names_of, total_of
-from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
+from motet.client.visit import MethodFailed, VerbFailed, examples, join, name_of, perform, place, tested
 from motet.core import (
     SIDES,
     Ask,
@@ -52,6 +52,7 @@ from motet.engines.placement import Placement
 from motet.guard.pairs.chain import Chain, Leaving, kept_under
 from motet.guard.pairs.client_noise import ClientNoise
 from motet.text import round_name
+from motet.trusted_code import own_definition
 from motet.vec import leaves, stack
 from motet.wire import size
 
@@ -112,7 +113,9 @@ class Loop:
 
     def ask(self, ask: Ask) -> Tree:
         if not is_verb(ask.verb):
-            raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
+            lines = [f"{name_of(ask.verb)} is not a verb", own_definition(ask.verb)]
+            hint = "hint: write @verb above it (`from motet import verb`), as above all that runs at clients"
+            raise MethodFailed("\n".join([*filter(None, lines), hint]))
         self.refused_before = len(self.refused)
         self.left.clear()
         if self.private:
@@ -281,7 +284,9 @@ class Loop:
 
     def joined(self, client: Client) -> Tree:
         """What a client keeps before it is first asked anything."""
-        return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
+        if type(self.method).join is Method.join:
+            return ()
+        return join(self.method, self.data(client), self.turn.number, client)
 
     def check_private(self, ask: Ask) -> None:
         """Refuse asks whose answers client-level noise does not cover: each round has one mean of updates."""

@@ -18,7 +18,7 @@ import numpy as np
 from motet.client import seed_of
 from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
-from motet.engines.driver import play, start, training
+from motet.engines.driver import own_failures, play, start, training
 from motet.engines.evaluate import See
 from motet.engines.loop import Loop, rate_hint
 from motet.engines.meter import Meter, by_client, in_training, totals
@@ -142,16 +142,18 @@ class Trainer:
             self.number += 1
             t, ended = self.recipe.train, self.number + 1
             if ended % t.evaluate == 0 or ended == t.rounds:
-                self.evaluate()
-                if t.after_training:
-                    self.score_after_training(before)
+                with own_failures(self.number):
+                    self.evaluate()
+                    if t.after_training:
+                        self.score_after_training(before)
             seconds = time.perf_counter() - began
             trained = self.write_traffic(self.number)
             self.store.ended(self.number, seconds, *trained)
             self.idle = 0 if trained[0] else self.idle + 1
-            self.store.add_metrics(self.number, self.method.metrics(self.state))
-            self.write_spent()
-            self.write_events(before)
+            with own_failures(self.number):
+                self.store.add_metrics(self.number, self.method.metrics(self.state))
+                self.write_spent()
+                self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
             observer.on_round(self, seconds)
