@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted, seed_of
+from motet.client.descent import first_losses
 from motet.client.devices import CPU
 from motet.client.population import Population, names_of, total_of
 from motet.client.visit import MethodFailed, VerbFailed, examples, join, name_of, perform, place, tested
@@ -353,9 +354,19 @@ class Loop:
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             number = self.turn.number
+            if number <= 0 and self.begins_without_loss(ask, refused[0][0]):
+                raise AllRefused(f"{self.where(ask.verb)}: {who}: {no_loss_at_start(refused[0][0])}")
             raise AllRefused(
                 f"diverged in {round_name(number)}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
             )
+
+    def begins_without_loss(self, ask: Ask, client: Client) -> bool:
+        """Whether a client's training, done once more, begins with a loss that is not finite; of clients that live here."""
+        if client not in self.clients_data:
+            return False
+        with first_losses() as found:
+            self.perform(ask.verb, client, ask.sent_to(client), self.keep(client), self.data(client))
+        return not all(map(math.isfinite, found))
 
     def where(self, verb: Verb) -> str:
         return place(verb, self.turn.number)
@@ -375,6 +386,14 @@ def rate_hint(method: Method) -> str:
         return ""
     rate = f"{rates[0]}={getattr(method, rates[0])}"
     return f" ({rate})\nhint: try a smaller method.{rates[0]}, or set method.clip"
+
+
+def no_loss_at_start(client: Client) -> str:
+    """That no rate is to blame for a loss that is not finite."""
+    return (
+        f"the loss is not finite at the initial weights of client {client}\n"
+        "hint: look for a division by 0 or a logarithm of 0 in the loss, and for strange rows of this client"
+    )
 
 
 def stacked(found: Iterable[tuple[Client, Tree]]) -> tuple[list[Client], Tree]:

@@ -20,7 +20,7 @@ from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import own_failures, play, start, training
 from motet.engines.evaluate import See
-from motet.engines.loop import Loop, rate_hint
+from motet.engines.loop import Loop, no_loss_at_start, rate_hint
 from motet.engines.meter import Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
@@ -295,8 +295,20 @@ class Trainer:
             return
         for side in scores:
             if why := diverged(self.task.kind, self.task.outputs, clients, scores[side]):
+                if odd := self.without_loss_at_start(clients, scores[side]["loss"].isfinite().tolist()):
+                    raise Diverged(f"{round_name(number)}: {why}: {no_loss_at_start(odd)}")
                 own = "" if side == "personal" else f" ({side} model)"
                 raise Diverged(f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}")
+
+    def without_loss_at_start(self, clients: Sequence[str], finite: Sequence[bool]) -> str:
+        """Of the clients without a finite loss, the first whose loss at the initial weights was not finite; "" if none's
+        was, or where their rows are elsewhere."""
+        held = self.federated.clients_data
+        for client in [c for c, fine in zip(clients, finite, strict=True) if not fine and c in held]:
+            rows = held[client].val.take()
+            if len(rows) and not self.task.loss_over(self.task.w0, rows).isfinite():
+                return client
+        return ""
 
     def write(
         self, clients: list[str], scores: Tree, number: int, part: Part, label: str
