@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import motet
+from motet.cli import main as command_line
 from motet.client import Batch, ClientData, Task
 from motet.client.visit import Visit
 from motet.core import Turn, average, collect, verb
@@ -381,3 +384,40 @@ def test_what_lacks_the_mark_of_a_verb_is_named_with_its_line(
         r"train is not a verb\ntest_own_verbs.py:\d+, in train: `def train\(.*`\nhint: .*@verb.*",
         str(failed.value),
     )
+
+
+# ---- classes ----
+
+
+class OwnConstructor(FedAvg):
+    def __init__(self, task: Any, mu: float = 0.1) -> None:
+        self.task = task
+
+
+SETTINGS: dict[str, Any] = {"data": "wine", "rounds": 1}
+CONSTRUCTOR = (
+    r"the method OwnConstructor has a constructor of its own\n"
+    r"test_own_verbs.py:\d+, in __init__: `def __init__\(self, task: Any, mu: .*`\nhint: .* a field "
+)
+
+
+def test_a_constructor_of_its_own_is_refused_with_its_line(tmp_path: Any) -> None:
+    with pytest.raises(motet.MotetError, match=CONSTRUCTOR):
+        motet.run(method=OwnConstructor, out=tmp_path / "run", **SETTINGS)
+
+
+def test_in_python_a_method_without_the_mark_raises_an_error_for_people(tmp_path: Any) -> None:
+    with pytest.raises(motet.MotetError, match=r"train is not a verb\ntest_own_verbs.py:\d+, in train: "):
+        motet.run(method=Unmarked, out=tmp_path / "run", **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("OwnConstructor", CONSTRUCTOR), ("Unmarked", r"train is not a verb\n.*, in train: ")]
+)
+def test_both_are_messages_on_the_command_line(
+    name: str, said: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    words = [f"method=test_own_verbs:{name}", "data=wine", "train.rounds=1", "--out", str(tmp_path / "run")]
+    assert command_line.main(["run", *words]) == 2
+    assert re.search(said, capsys.readouterr().err)
