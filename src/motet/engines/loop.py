@@ -361,7 +361,7 @@ class Loop:
             )
 
     def begins_without_loss(self, ask: Ask, client: Client) -> bool:
-        """Whether a client's training, done once more, begins with a loss that is not finite; of clients that live here."""
+        """Whether a client's training, done once more, begins with a loss that is not finite; if its rows are here."""
         if client not in self.clients_data:
             return False
         with first_losses() as found:

@@ -301,8 +301,8 @@ class Trainer:
                 raise Diverged(f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}")
 
     def without_loss_at_start(self, clients: Sequence[str], finite: Sequence[bool]) -> str:
-        """Of the clients without a finite loss, the first whose loss at the initial weights was not finite; "" if none's
-        was, or where their rows are elsewhere."""
+        """Of the clients without a finite loss, the first that has none at the initial weights either; "" if
+        there is none, or where their rows are elsewhere."""
         held = self.federated.clients_data
         for client in [c for c, fine in zip(clients, finite, strict=True) if not fine and c in held]:
             rows = held[client].val.take()
