@@ -354,19 +354,15 @@ class Loop:
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             number = self.turn.number
-            if number <= 0 and self.begins_without_loss(ask, refused[0][0]):
-                raise AllRefused(f"{self.where(ask.verb)}: {who}: {no_loss_at_start(refused[0][0])}")
+            client = refused[0][0]
+            if number <= 0 and client in self.clients_data:  # its training once more, to see how it begins
+                with first_losses() as found:
+                    self.perform(ask.verb, client, ask.sent_to(client), self.keep(client), self.data(client))
+                if not all(map(math.isfinite, found)):
+                    raise AllRefused(f"{self.where(ask.verb)}: {who}: {no_loss_at_start(client)}")
             raise AllRefused(
                 f"diverged in {round_name(number)}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
             )
-
-    def begins_without_loss(self, ask: Ask, client: Client) -> bool:
-        """Whether a client's training, done once more, begins with a loss that is not finite; if its rows are here."""
-        if client not in self.clients_data:
-            return False
-        with first_losses() as found:
-            self.perform(ask.verb, client, ask.sent_to(client), self.keep(client), self.data(client))
-        return not all(map(math.isfinite, found))
 
     def where(self, verb: Verb) -> str:
         return place(verb, self.turn.number)

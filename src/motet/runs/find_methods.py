@@ -46,24 +46,18 @@ def method_class(name: str) -> type[Method]:
             raise RecipeError(
                 f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
             )
-        check_constructor(found)
+        if line := own_definition(found.__init__):  # that of a dataclass is made, and has no line
+            raise RecipeError(
+                f"the method {found.__name__} has a constructor of its own\n{line}\n"
+                "hint: a setting is a field of the class with a type, say `mu: float = 0.1`, and self.task is there; "
+                "what is made of them is a property"
+            )
         return found
     if name in _KNOWN_AS:
         raise RecipeError(f"unknown method {name}\nhint: it is a setting of another one: {_KNOWN_AS[name]}")
     if name not in method_names():
         raise RecipeError(unknown("method", name, method_names()))
     return only_method(import_module(f"motet.methods.{name}"), name)
-
-
-def check_constructor(method: type[Method]) -> None:
-    """Refuse a class with a constructor of its own: what a method is set to are its fields, which recipes name."""
-    line = own_definition(method.__init__)  # that of a dataclass is made, and has no line
-    if line:
-        raise RecipeError(
-            f"the method {method.__name__} has a constructor of its own\n{line}\n"
-            "hint: a setting is a field of the class with a type, say `mu: float = 0.1`, and self.task is there; "
-            "what is made of them is a property"
-        )
 
 
 @cache

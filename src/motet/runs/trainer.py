@@ -295,20 +295,14 @@ class Trainer:
             return
         for side in scores:
             if why := diverged(self.task.kind, self.task.outputs, clients, scores[side]):
-                if odd := self.without_loss_at_start(clients, scores[side]["loss"].isfinite().tolist()):
-                    raise Diverged(f"{round_name(number)}: {why}: {no_loss_at_start(odd)}")
+                finite = dict(zip(clients, scores[side]["loss"].isfinite().tolist(), strict=True))
+                here = self.federated.clients_data
+                for client in [c for c, fine in finite.items() if not fine and c in here]:
+                    rows = here[client].val.take()
+                    if len(rows) and not self.task.loss_over(self.task.w0, rows).isfinite():
+                        raise Diverged(f"{round_name(number)}: {why}: {no_loss_at_start(client)}")
                 own = "" if side == "personal" else f" ({side} model)"
                 raise Diverged(f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}")
-
-    def without_loss_at_start(self, clients: Sequence[str], finite: Sequence[bool]) -> str:
-        """Of the clients without a finite loss, the first that has none at the initial weights either; "" if
-        there is none, or where their rows are elsewhere."""
-        held = self.federated.clients_data
-        for client in [c for c, fine in zip(clients, finite, strict=True) if not fine and c in held]:
-            rows = held[client].val.take()
-            if len(rows) and not self.task.loss_over(self.task.w0, rows).isfinite():
-                return client
-        return ""
 
     def write(
         self, clients: list[str], scores: Tree, number: int, part: Part, label: str
