@@ -57,6 +57,13 @@ def scale_all(w: Any) -> None:
         w[k].mul_(0.9)
 
 
+def step_of_sgd(w: Any) -> None:
+    for t in w.values():
+        t.requires_grad_(True)
+        t.grad = torch.ones_like(t)
+    torch.optim.SGD(w.values(), lr=0.1).step()
+
+
 def entry_plus_one(w: Any, keep: Any, data: Any) -> None:
     w[FIRST] += 1
 
@@ -107,6 +114,7 @@ UNSTACKED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
         lambda w, keep, data: setattr(w[FIRST], "data", w[FIRST] * 2),
         "sent['0.weight']",
     ),
+    "an optimiser's step": (lambda w, keep, data: step_of_sgd(w), "sent['0.weight'], sent['0.bias'], "),
     "a NumPy view": (lambda w, keep, data: w[FIRST].numpy().fill(2), "sent['0.weight']"),
     "an array that it keeps": (lambda w, keep, data: keep["array"].fill(2), "keep['array']"),
 }
@@ -156,7 +164,7 @@ def test_a_verb_that_changes_what_it_was_given_is_refused(
 
 
 @every_engine
-@pytest.mark.parametrize("change", [c for c in UNSTACKED if "array" not in c])
+@pytest.mark.parametrize("change", [c for c in UNSTACKED if "array" not in c and "optimiser" not in c])
 def test_so_is_one_that_goes_around_the_versions_of_tensors(
     change: str, engine: Any, task: Task, clients_data: Clients
 ) -> None:

@@ -107,7 +107,8 @@ _first_losses: list[list[float]] = []  # a stack, as below
 @contextmanager
 def first_losses() -> Iterator[list[float]]:
     """The losses that descents of one client inside this block begin with, over all of its rows."""
-    _first_losses.append(found := [])
+    found: list[float] = []
+    _first_losses.append(found)
     try:
         yield found
     finally:

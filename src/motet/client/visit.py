@@ -8,7 +8,7 @@ Knows one client's examples and one method. Does not know where clients live, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -152,7 +152,8 @@ class Given:
     def __init__(self, method: Any, rows: Mapping[str, Any], sent: Tree = (), keep: Tree = ()) -> None:
         summed: list[Any] = []
         self.trees = {f"{name}.x": part.x for name, part in rows.items()}
-        if is_own(type(method)):
+        kind: type = type(method)
+        if is_own(kind):
             self.trees = {"sent": sent, "keep": keep, **rows, "self.task.w0": method.task.w0}
             summed = values_in((sent, keep, method.task.w0))
         self.values = values_in(self.trees)
@@ -219,7 +220,7 @@ def version(v: Any) -> int:
 
 def sums_of(values: list[Tensor]) -> list[bytes]:
     """Bits of the sum of each of the tensors that are in this computer's own memory."""
-    return [v.sum().numpy().tobytes() for v in map(unstacked, values) if v.is_cpu]
+    return [v.detach().sum().numpy().tobytes() for v in map(unstacked, values) if v.is_cpu]
 
 
 def unstacked(v: Tensor) -> Tensor:
@@ -235,7 +236,7 @@ def is_own(method: type) -> bool:
     return any(c.__module__.partition(".")[0] not in ("motet", "builtins") for c in method.__mro__)
 
 
-def place(verb: Verb, number: int, client: Client = "") -> str:
+def place(verb: Callable[..., Any], number: int, client: Client = "") -> str:
     """Client, verb and round, for messages; people count rounds from 1."""
     who = f"client {client}, " if client else ""
     what = f"verb {name_of(verb)}" if getattr(verb, "verb", False) else name_of(verb)
