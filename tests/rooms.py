@@ -33,7 +33,11 @@ RULES: dict[str, tuple[set[str], set[str], str]] = {
     "survival": (set(), {"torch", "pandas"}, "survival knows arrays of times and risks only"),
     "core": (set(), {"torch", "numpy"}, "core knows the standard library and our errors"),
     "vec": (set(), {"ray", "nvflare"}, "vec knows tensors only"),
-    "client": ({"vec", "survival"}, {"ray", "nvflare"}, "client is one client's world: no core, no engine"),
+    "client": (
+        {"vec", "survival", "trusted_code"},
+        {"ray", "nvflare"},
+        "client is one client's world: no engine",
+    ),
     "parts": (
         {"core", "vec", "client", "settings"},
         {"ray", "nvflare"},

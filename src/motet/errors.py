@@ -13,7 +13,8 @@
     ├── Stopped              a run that was stopped; the same call continues it
     ├── NoReply              nobody, or too few clients, answered an ask
     │   └── AllRefused       clients answered, and no reply can be used (also VerbFailed)
-    ├── VerbFailed           a verb failed at a client
+    ├── MethodFailed         code of a method failed
+    │   └── VerbFailed       a verb failed at a client
     ├── TooFew               fewer sites answered than a round needs
     ├── ModelRefused         a published model that is not used (also ValueError)
     ├── UnusableReplies      replies of sites that cannot be what was asked for
@@ -49,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for type checkers, which do not read _PLACES
     from motet.client.metrics import MetricFailed as MetricFailed
+    from motet.client.visit import MethodFailed as MethodFailed
     from motet.client.visit import VerbFailed as VerbFailed
     from motet.core import MethodUnfit as MethodUnfit
     from motet.core import NoReply as NoReply
@@ -78,7 +80,7 @@ _PLACES = {
     "motet.deploy.site.policy": "PolicyError RefusedByPolicy",
     "motet.engines.flare": "TooFew",
     "motet.client.metrics": "MetricFailed",
-    "motet.client.visit": "VerbFailed",
+    "motet.client.visit": "MethodFailed VerbFailed",
     "motet.engines.loop": "AllRefused",
     "motet.nets.layers": "NetError",
     "motet.published.manifest": "ModelRefused",

@@ -4,15 +4,20 @@ A recipe that names code is a program. What a person typed, or passed in Python,
 recipe, a study, a run's folder, a model) may be a stranger's: it needs `--trust`, or a yes at the terminal for
 modules of the current folder. What was said counts in this process, and a worker process gets it with its job.
 The address of a cluster is as good as code: whoever owns a Ray cluster can run anything in what connects to it.
+An error of a person's own code is told with the line that it came from: files by their names, because folders are
+nobody's business, and a message may go far.
 Knows names, and where Python would find a module, which it does not import. Does not know what settings mean.
 """
 
 from __future__ import annotations
 
+import inspect
+import linecache
 import os
 import re
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +35,11 @@ _NAME = re.compile(r"\w[\w.-]*:[^\W\d]\w*")
 _NO_CODE = ("hf:", "timm:", "given:", "session:")  # folders and data of others, what Python objects gave
 _OWN_CLUSTERS = ("", "local", "auto")  # of this machine, or named in the person's own environment
 _MANY = 10  # names that a message lists
+_WIDE = 100  # characters of a line of code that a message shows
+_TYPED = (
+    "<ipython",
+    "<stdin>",
+)  # in place of a file, of code that was typed; dataclasses are made of "<string>"
 _MOTET = Path(__file__).parent
 _STANDARD = {Path(sysconfig.get_path(which)).resolve() for which in ("stdlib", "platstdlib")}
 _trusted: set[str] = {AT_SITES}
@@ -172,6 +182,43 @@ def _top(name: str) -> str:
 
 def _is_standard(name: str) -> bool:
     return _top(name) in sys.stdlib_module_names
+
+
+# ---- lines of a person's own code ----
+
+
+def own_line(error: BaseException) -> str:
+    """Where in a person's own code an error came from, say "bugs.py:80, in train: `self.task.los`"; "" if nowhere."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(f.filename)]
+    if not frames:
+        return ""
+    last = frames[-1]
+    line = linecache.getline(last.filename, last.lineno or 0)
+    if last.lineno == last.end_lineno and last.colno is not None:  # columns count bytes
+        line = line.encode()[last.colno : last.end_colno].decode()
+    return _shown_line(last.filename, last.lineno or 0, last.name, line)
+
+
+def own_definition(thing: Any) -> str:
+    """Where a function or class of a person's own begins, in the same form; "" if it is nobody's own."""
+    try:
+        file, (lines, first) = inspect.getfile(thing), inspect.getsourcelines(thing)
+    except (OSError, TypeError):
+        return ""
+    if not _is_own(file):
+        return ""
+    at = next((i for i, line in enumerate(lines) if line.lstrip().startswith(("def ", "class "))), 0)
+    return _shown_line(file, first + at, thing.__name__, lines[at])
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_TYPED) if file.startswith("<") else is_own_file(file)
+
+
+def _shown_line(file: str, number: int, function: str, line: str) -> str:
+    text = line.strip()
+    short = text if len(text) <= _WIDE else f"{text[:_WIDE]}…"
+    return f"{os.path.basename(file)}:{number}, in {function}" + (f": `{short}`" if short else "")
 
 
 # ---- for people ----

@@ -429,6 +429,15 @@ def whose(seed: int, clients: list[str]) -> str:
     return next(c for c in clients for r in rounds if seed_of(r, c) == seed)
 
 
+def test_verbs_change_nothing_that_they_are_given(method: Method, clients_data: Clients) -> None:
+    """As is refused of methods of a person's own, which a class of this file is."""
+    own = type("Own", (type(method),), {"__module__": __name__})
+    strict = own(**{f.name: getattr(method, f.name) for f in fields(method) if f.init})
+    for engine in ["loop"] if all_solo(type(method)) else ["loop", "vmap"]:
+        inner = ENGINES[engine](clients_data)
+        outcome(strict, inner, go(strict, inner, last=1))
+
+
 def test_nothing_learns_from_test_examples(method: Method, clients_data: Clients) -> None:
     whole = undisturbed(method, "loop", clients_data)
     without = Loop({c: with_unknown_test_examples(d) for c, d in clients_data.items()})

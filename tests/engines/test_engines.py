@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from motet.client import Batch, ClientData, Task
+from motet.client.visit import MethodFailed
 from motet.core import NoReply, Turn, average, collect, verb
 from motet.engines.choose import Choice, choose
 from motet.engines.client_state import ClientStates
@@ -151,7 +152,7 @@ class Odd(FedAvg):
 @pytest.mark.parametrize("engine", [Loop, Vmap, Threads])
 def test_only_verbs_run_at_clients(engine: Any, task: Task, clients_data: dict[str, ClientData]) -> None:
     e = engine(clients_data)
-    with pytest.raises(TypeError, match="not a verb"):
+    with pytest.raises(MethodFailed, match="not a verb"):
         play(e, Odd(task), start(e, Odd(task), turn(e, -1)), turn(e))
 
 

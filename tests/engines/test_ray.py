@@ -26,7 +26,7 @@ from contract import test_contract as contract
 from motet.cli.main import main
 from motet.client import Batch
 from motet.client.visit import VerbFailed
-from motet.core import Method
+from motet.core import Method, verb
 from motet.engines import ray, ray_cluster, ray_crew
 from motet.engines.client_state import ClientStates
 from motet.engines.loop import Loop
@@ -36,6 +36,7 @@ from motet.engines.ray_crew import Crew
 from motet.engines.ray_work import Inner
 from motet.engines.vmap import Vmap
 from motet.errors import RunError, UsageError
+from motet.methods.fedavg import FedAvg
 from motet.runs import cluster
 from motet.runs import recipe as recipes
 from motet.runs.build import resolve
@@ -396,6 +397,23 @@ def test_an_error_at_a_client_names_it(task: Any) -> None:
         contract.go(method, engine)
     healthy = Ray(clients, two_nodes().crew(2, "loop"))
     assert contract.gap(outcome(method, healthy), outcome(method, Loop(clients))) == 0
+
+
+@pytest.mark.parametrize("inner", ["loop", "vmap"])
+def test_an_error_of_a_persons_own_code_keeps_its_line(task: Any, inner: Any) -> None:
+    class Typo(FedAvg):  # of a function, so that its code travels to processes that lack this module
+        changes: bool = False
+
+        @verb
+        def train(self, w: Any, keep: Any, data: Any) -> Any:
+            return (w["0.bias"].mul_(2) if self.changes else self.task.los), keep
+
+    kind = RayStacked if inner == "vmap" else Ray
+    engine = kind(dict(twelve_clients()), two_nodes().crew(2, inner))
+    with pytest.raises(VerbFailed, match=r"'los'\ntest_ray.py:\d+, in train: `self.task.los`\nhint: --trace"):
+        contract.go(Typo(task), engine)
+    with pytest.raises(VerbFailed, match=r"changes what it was given: sent\['0.bias'\]\ntest_ray.py:"):
+        contract.go(Typo(task, changes=True), engine)
 
 
 def test_a_machine_that_is_lost_while_it_is_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

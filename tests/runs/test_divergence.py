@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import motet
+from motet import methods, verb
 from motet.errors import Diverged
 from motet.runs.divergence import diverged
 from motet.runs.run import Run
@@ -122,11 +123,48 @@ def test_a_server_without_rows_chooses_a_rate_that_is_safe_for_collinear_columns
     from motet.data.federated import FederatedData
     from motet.methods.fedavg import FedAvg
     from motet.nets import build
-    from motet.runs.rates import rate_for
+    from motet.runs.rates import rates_for
 
     nowhere = FederatedData("town", {}, {}, "numbers", 1, (), (), (50,))
     task = Task(build("regression", {}, (50,), 1, "numbers", 0), "numbers", 1)
-    rate = rate_for(FedAvg(task), task, nowhere)
+    rate, _ = rates_for(FedAvg(task), task, nowhere)
     rows = np.random.default_rng(0).normal(size=(16, 1)).repeat(50, 1)
     collinear = Batch.of(torch.tensor(rows, dtype=torch.float32), torch.zeros(16))
     assert rate * curvature(task.loss, task.w0, collinear) < 2
+
+
+class NoLossAtTheStart(methods.FedAvg):
+    @verb
+    def train(self, w, keep, data):  # type: ignore[no-untyped-def]
+        return self.descend(self.over_nothing, w, data), keep
+
+    def over_nothing(self, w, batch):  # type: ignore[no-untyped-def]
+        return self.task.loss(w, batch) * 0 / 0
+
+
+def no_loss_far_below(predictions: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Not finite where a target is far below the others."""
+    return (predictions - targets).square() * ((targets + 1).sqrt() * 0 + 1)
+
+
+@pytest.mark.parametrize("lr", [0.01, "auto"])
+@pytest.mark.parametrize("engine", ["loop", "vmap", "threads"])
+def test_a_loss_that_is_not_finite_at_the_start_is_named_and_no_rate_is_blamed(
+    engine: str, lr: float | str, tmp_path: Path
+) -> None:
+    settings = {"target": "target", "client": "client", "lr": lr, "rounds": 2, "engine": engine}
+    with pytest.raises(motet.MotetError) as failed:
+        motet.run(method=NoLossAtTheStart, data=table(), out=tmp_path / "run", **settings)
+    said = str(failed.value)
+    assert "the loss is not finite at the initial weights of client c" in said and "\nhint: " in said
+    assert "lr" not in said and "diverged" not in said
+
+
+def test_so_is_one_that_is_not_finite_for_one_clients_validation_rows(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[frame["client"] == "c1", "target"] -= 1e6
+    settings = {"target": "target", "client": "client", "lr": 0.001, "rounds": 2}
+    with pytest.raises(motet.MotetError) as failed:
+        motet.run(method="fedavg", data=frame, loss=no_loss_far_below, out=tmp_path / "run", **settings)
+    said = str(failed.value)
+    assert "the loss is not finite at the initial weights of client c1" in said and "lr" not in said

@@ -105,6 +105,19 @@ class _Descent(torch.autograd.Function):
 
 # ---- one client, in place ----
 
+_first_losses: list[list[float]] = []  # a stack, as below
+
+
+@contextmanager
+def first_losses() -> Iterator[list[float]]:
+    """The losses that descents of one client inside this block begin with, over all of its rows."""
+    found: list[float] = []
+    _first_losses.append(found)
+    try:
+        yield found
+    finally:
+        _first_losses.pop()
+
 
 def alone(
     rule: DescentRule,
@@ -123,6 +136,8 @@ def alone(
     many = int(n)
     x, y = channels_last(x[:many]), y[:many]
     u, given = w.map(lambda a, _: own(a)), with_own_statistics(given)
+    if _first_losses:
+        _first_losses[-1].append(float(rule.value(u, Batch.of(x, y), given)))
     state = rule.optimiser.initial(u)
     rate = float(lr)  # read once: on a GPU reading waits for all that is under way
     for number, (epoch, at) in enumerate(batches(rule, seed, n, *length)):

@@ -1,30 +1,63 @@
 """A visit: one verb at one client, in one turn.
 
 Engines, sites, dry runs and expected replies all go through here, so that a verb sees the same examples and
-the same seed wherever its client lives.
+the same seed wherever its client lives. What a verb is given stays as it is: a change in place would reach other
+clients on one engine and not on another. So versions of all tensors are compared before and after it.
 Knows one client's examples and one method. Does not know where clients live, nor what is done with replies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
 from motet.errors import MotetError
+from motet.trusted_code import own_definition, own_line
 
 if TYPE_CHECKING:
     from motet.core import Client, Method, Part, Tree, Verb
 
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+FAILURES = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError
+)  # fmt: skip
+_NAMED = 3  # changed things that a message names
+_MAKE_NEW = (
+    "make new tensors and dicts: `w = w * 0.9`, not `w[k].mul_(0.9)`; `keep | {'v': v}`, not `keep['v'] = v`; "
+    "what was made with clone() may be changed"
+)
+_KEEP = (
+    "a method stays as it is: what a client remembers is returned as `keep`, what the server does by `round`"
+)
+_IN_PYTHON = "@verb(solo=True) runs a verb as ordinary Python, one client after another"
+# What would help, by words of messages: mostly torch's, of what cannot be done for many clients at once.
+_HELP = {
+    "cannot assign to field": _KEEP,
+    "data-dependent control flow": f"torch.where chooses without an if on a tensor; {_IN_PYTHON}",
+    "dynamic shape": f"torch.where keeps shapes where a mask or nonzero does not; {_IN_PYTHON}",
+    "calling .item()": f"compute with the tensor itself; {_IN_PYTHON}",
+    "have storage": f"compute with torch, not with NumPy; {_IN_PYTHON}",
+    "randomness error": "draw with data.chance(many) or data.dice(many), which are the same on every engine",
+    "inplace arithmetic": "make a new tensor: `x = x + y`, not `x.add_(y)`",
+    "match the broadcast shape": "make a new tensor: `x = x + y`, not `x.add_(y)`",
+    "`data` under vmap": _MAKE_NEW,
+    "with `.data` under": _MAKE_NEW,
+}
 
 
-class VerbFailed(MotetError):
+class MethodFailed(MotetError):
+    """Code of a method failed; says what, when and, of a person's own code, in which line."""
+
+
+class VerbFailed(MethodFailed):
     """A verb failed at a client; says which, where and when."""
 
 
@@ -47,7 +80,7 @@ class Visit:
 
     def joined(self) -> Tree:
         """What a client keeps before it is first asked anything."""
-        return self.method.join(self.data)
+        return join(self.method, self.data, self.round, self.client)
 
     def perform(self, verb: Verb, sent: Tree, keep: Tree, data: Any = None) -> tuple[Tree, Tree]:
         """The reply and what is kept; `data` are the client's examples, unless others are given."""
@@ -76,29 +109,163 @@ def perform(
 ) -> tuple[Tree, Tree]:
     """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
     try:
-        return checked_pair(verb(sent, keep, data))
-    except _FAILURES as e:
-        raise VerbFailed(f"{place(verb, number, client)}: {e}") from e
+        return performed(verb, sent, keep, data)
+    except FAILURES as e:
+        raise VerbFailed(f"{place(verb, number, client)}: {explained(e, verb)}") from e
 
 
-def checked_pair(returned: Any) -> tuple[Tree, Tree]:
-    """What a verb returned, if it is what every verb must return."""
+def performed(verb: Verb, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree]:
+    """What a verb returns, if it is what every verb must return; also under vmap."""
+    method = verb.args[0] if isinstance(verb, partial) else getattr(verb, "__self__", None)
+    rows = vars(data) if isinstance(data, ClientTest) else {"data": data}
+    given = Given(method, rows, sent, keep)
+    returned = verb(sent, keep, data)
+    given.check()
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(f"it returned {type(returned).__name__}; a verb must return a pair (reply, keep)")
     return returned
 
 
-def place(verb: Verb, number: int, client: Client = "") -> str:
+def join(method: Method, data: Data, number: int, client: Client = "") -> Tree:
+    """What a client keeps before it is first asked anything."""
+    try:
+        given = Given(method, {"data": data})
+        keep = method.join(data)
+        given.check()
+        return keep
+    except FAILURES as e:
+        raise VerbFailed(f"{place(method.join, number, client)}: {explained(e, method.join)}") from e
+
+
+# ---- what a verb is given stays as it is ----
+
+
+class Given:
+    """What code of a method is given, as it was before; `check` refuses changes of tensors and arrays in place, and of
+    entries of dicts and lists.
+
+    A tensor counts its changes. It does not count those through its `.data` or an array that shares its memory. So sums
+    are compared too, but not of rows, which may be many. Verbs of motet's own are tested, and may take no longer than
+    a tenth of a millisecond: with them, only features are compared, which a network of a person's own could change.
+    """
+
+    def __init__(self, method: Any, rows: Mapping[str, Any], sent: Tree = (), keep: Tree = ()) -> None:
+        summed: list[Any] = []
+        self.trees = {f"{name}.x": part.x for name, part in rows.items()}
+        kind: type = type(method)
+        if is_own(kind):
+            self.trees = {"sent": sent, "keep": keep, **rows, "self.task.w0": method.task.w0}
+            summed = values_in((sent, keep, method.task.w0))
+        self.values = values_in(self.trees)
+        self.versions = list(map(version, self.values))
+        self.summed = list({id(v): v for v in summed if isinstance(v, Tensor)}.values())
+        self.sums = sums_of(self.summed)
+
+    def check(self) -> None:
+        """Raise TypeError if anything is not as it was."""
+        now, versions, sums = values_in(self.trees), list(map(version, self.values)), sums_of(self.summed)
+        whole = len(now) == len(self.values) and all(map(is_, now, self.values))
+        if whole and versions == self.versions and sums == self.sums:
+            return
+        same = {id(v): new == old for v, new, old in zip(self.values, versions, self.versions, strict=True)}
+        same |= {id(v): False for v, new, old in zip(self.summed, sums, self.sums, strict=True) if new != old}
+        named = [(id(v), place) for name, tree in self.trees.items() for place, v in places_in(name, tree)]
+        found = list({v: place for v, place in reversed(named) if not same.get(v)}.values())[::-1]
+        more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+        what = ", ".join(found[:_NAMED]) or "the entries of a dict or list"
+        raise TypeError(f"it changes what it was given: {what}{more}\nhint: {_MAKE_NEW}")
+
+
+def values_in(tree: Tree) -> list[Any]:
+    """All values in a tree, rows among them."""
+    found: list[Any] = []
+    for v in parts_of(tree):
+        if isinstance(v, dict | list | tuple | Data | Batch):
+            found += values_in(v)
+        else:
+            found.append(v)
+    return found
+
+
+def parts_of(tree: Tree) -> Iterable[Any]:
+    if isinstance(tree, dict):
+        return tree.values()
+    if isinstance(tree, Data):
+        return tree.x, tree.y, tree.n, tree.seed, tree.val, tree.round, tree.weight, tree.noise
+    return (tree.x, tree.y, tree.live) if isinstance(tree, Batch) else tree
+
+
+def places_in(name: str, tree: Tree) -> Iterator[tuple[str, Any]]:
+    """All values in a tree, and how Python reaches them."""
+    if isinstance(tree, dict):
+        inside = [(f"{name}[{k!r}]", v) for k, v in tree.items()]
+    elif isinstance(tree, list | tuple):
+        inside = [(f"{name}[{i}]", v) for i, v in enumerate(tree)]
+    elif isinstance(tree, Data | Batch):
+        inside = [(f"{name}.{k}", v) for k, v in vars(tree).items() if isinstance(v, Tensor | Batch)]
+    else:
+        yield name, tree
+        return
+    for place, v in inside:
+        yield from places_in(place, v)
+
+
+def version(v: Any) -> int:
+    """How often a tensor was changed in place; of an array, a hash of its numbers."""
+    if not isinstance(v, Tensor):
+        return hash(v.tobytes()) if isinstance(v, np.ndarray) else 0
+    v = unstacked(v)
+    return 0 if v.is_inference() else v._version
+
+
+def sums_of(values: list[Tensor]) -> list[bytes]:
+    """Bits of the sum of each of the tensors that are in this computer's own memory."""
+    return [v.detach().sum().numpy().tobytes() for v in map(unstacked, values) if v.is_cpu]
+
+
+def unstacked(v: Tensor) -> Tensor:
+    """Under vmap, where a client sees its own part: the stacked tensor of all, which counts changes."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(v):
+        v = torch._C._functorch.get_unwrapped(v)
+    return v
+
+
+@cache
+def is_own(method: type) -> bool:
+    """Whether a method, or one that it is made from, is a person's own."""
+    return any(c.__module__.partition(".")[0] not in ("motet", "builtins") for c in method.__mro__)
+
+
+def place(verb: Callable[..., Any], number: int, client: Client = "") -> str:
     """Client, verb and round, for messages; people count rounds from 1."""
-    who, when = (
-        f"client {client}, " if client else "",
-        f"round {number + 1}" if number >= 0 else "before round 1",
-    )
-    return f"{who}verb {name_of(verb)}, {when}"
+    who = f"client {client}, " if client else ""
+    what = f"verb {name_of(verb)}" if getattr(verb, "verb", False) else name_of(verb)
+    return f"{who}{'scoring' if isinstance(verb, partial) else what}, {when(number)}"
+
+
+def when(number: int) -> str:
+    return f"round {number + 1}" if number >= 0 else "before round 1"
 
 
 def name_of(verb: Any) -> str:
     return str(getattr(verb, "__name__", "")) or name_of(verb.func)
+
+
+def explained(error: BaseException, code: Any = None) -> str:
+    """What an error says, in which line of a person's own code it arose, and what would help. Where it arose in none,
+    but `code` is a person's own, that is named: a verb, or a job at the model that a method makes."""
+    said, _, hint = str(error).partition("\nhint: ")
+    if isinstance(error, LookupError) or not said:
+        said = f"{type(error).__name__}: {said}"
+    hints = [hint, *(help for words, help in _HELP.items() if words in said)]
+    if line := own_line(error):
+        hints.append("--trace shows the whole traceback")
+    elif isinstance(code, partial):
+        line = own_definition(code.args[0].personal) or own_definition(type(code.args[0]))
+    elif code is not None:
+        line = own_definition(code)
+    shown = "; ".join(filter(None, hints))
+    return "\n".join([said, *filter(None, [line, shown and f"hint: {shown}"])])
 
 
 # ---- how a thread computes ----

@@ -6,12 +6,16 @@ Knows generators and engines. Does not know what any ask means.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from motet.client.visit import FAILURES, MethodFailed, explained, when
 from motet.core import Ask, Engine, Method, NoReply, Talk, Tree, Turn
 from motet.engines.loop import AllRefused
+from motet.errors import MotetError
+from motet.trusted_code import own_definition, own_line
 
 
 def converse(engine: Engine, talk: Tree | Talk) -> Tree:
@@ -52,13 +56,37 @@ def answers(engine: Engine, asks: list[Ask]) -> list[Tree | None]:
 
 def start(engine: Engine, method: Method, turn: Turn) -> Tree:
     engine.begin(method, turn)
-    return converse(engine, method.start(turn))
+    with own_failures(turn.number):
+        return something(converse(engine, method.start(turn)), method.start, turn.number)
 
 
 def play(engine: Engine, method: Method, state: Tree, turn: Turn) -> Tree:
     """One round: the state before it to the state after it."""
     engine.begin(method, turn)
-    return converse(engine, method.round(state, turn))
+    with own_failures(turn.number):
+        return something(converse(engine, method.round(state, turn)), method.round, turn.number)
+
+
+def something(state: Tree, code: Callable[..., Any], number: int) -> Tree:
+    """The state that code of a method returned, if it did."""
+    if state is None:
+        lines = [f"{when(number)}: {code.__name__} returned nothing", own_definition(code)]
+        hint = "hint: it returns the server's next state, say `return (yield average(...))`"
+        raise MethodFailed("\n".join([*filter(None, lines), hint]))
+    return state
+
+
+@contextmanager
+def own_failures(number: int) -> Iterator[None]:
+    """For what the server does in a round: errors of a person's own code name its line. Others are bugs of motet."""
+    try:
+        yield
+    except MotetError:
+        raise
+    except FAILURES as e:
+        if not own_line(e):
+            raise
+        raise MethodFailed(f"{when(number)}: {explained(e)}") from e
 
 
 def training(method: Method, state: Tree, turn: Turn) -> list[Ask]:

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientTest, Task, predicted
 from motet.core import SIDES, Client, Method, Tree, Verb
-from motet.vec import leaves
+from motet.vec import Vec, leaves
 
 See = Callable[[list[Client], Tree], None]  # is shown the predictions of some clients
 _AT_ONCE = 64  # clients that are measured together, unless
@@ -45,8 +45,14 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
     found: Tree = truth(task, who.examples)
 
     def add(side: str, own: Any) -> None:
-        if own is not None:
+        if own is None:
+            return
+        try:
             found[side] = predicted(task.at_home(own, who.data), who.examples)
+        except RuntimeError as e:
+            if why := other_shapes(task, own):
+                raise ValueError(f"the {side} model: {why}") from e
+            raise
 
     if "global" in sent["sides"] and sent["global"] != ():
         add("global", partial(task.predict, sent["global"]))
@@ -61,6 +67,15 @@ def predictions(method: Method, sent: Tree, keep: Tree, who: ClientTest) -> tupl
     if "constant" in sent["sides"]:
         found["constant"] = constant(task, who.data.all, len(who.examples))
     return found, keep
+
+
+def other_shapes(task: Task, own: Any) -> str:
+    """Which weight of a model does not fit the network, in words; "" if all do."""
+    trees = own.args if isinstance(own, partial) else ()
+    for k, v in [pair for tree in trees if isinstance(tree, Vec) for pair in tree.items()]:
+        if k in task.w0 and v.shape != task.w0[k].shape:
+            return f"its weight {k} is {tuple(v.shape)}, the network's is {tuple(task.w0[k].shape)}"
+    return ""
 
 
 def truth(task: Task, examples: Batch) -> Tree:

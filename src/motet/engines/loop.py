@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from motet.client import Batch, ClientData, ClientTest, Data, Task, predicted, seed_of
+from motet.client.descent import first_losses
 from motet.client.devices import CPU
 from motet.client.population import Population, names_of, total_of
-from motet.client.visit import VerbFailed, examples, name_of, perform, place, tested
+from motet.client.visit import MethodFailed, VerbFailed, examples, join, name_of, perform, place, tested
 from motet.core import (
     SIDES,
     Ask,
@@ -52,6 +53,7 @@ from motet.engines.placement import Placement
 from motet.guard.pairs.chain import Chain, Leaving, kept_under
 from motet.guard.pairs.client_noise import ClientNoise
 from motet.text import round_name
+from motet.trusted_code import own_definition
 from motet.vec import leaves, stack
 from motet.wire import size
 
@@ -61,7 +63,9 @@ _NAMED = 10  # clients that an event names
 class AllRefused(VerbFailed, NoReply):
     """Clients answered an ask, and no reply can be used."""
 
-    whose = "all clients that were asked"  # at whom training diverged
+    def __init__(self, text: str, whose: str = "all clients that were asked") -> None:
+        super().__init__(text)
+        self.whose = whose  # at whom training diverged; "" where no learning rate is to blame
 
 
 class Loop:
@@ -115,7 +119,9 @@ class Loop:
 
     def ask(self, ask: Ask) -> Tree:
         if not is_verb(ask.verb):
-            raise TypeError(f"{name_of(ask.verb)} is not a verb; hint: mark what runs at clients with @verb")
+            lines = [f"{name_of(ask.verb)} is not a verb", own_definition(ask.verb)]
+            hint = "hint: write @verb above it (`from motet import verb`), as above all that runs at clients"
+            raise MethodFailed("\n".join([*filter(None, lines), hint]))
         self.refused_before = len(self.refused)
         self.left.clear()
         if self.private:
@@ -284,7 +290,9 @@ class Loop:
 
     def joined(self, client: Client) -> Tree:
         """What a client keeps before it is first asked anything."""
-        return self.method.join(self.data(client)) if type(self.method).join is not Method.join else ()
+        if type(self.method).join is Method.join:
+            return ()
+        return join(self.method, self.data(client), self.turn.number, client)
 
     def check_private(self, ask: Ask) -> None:
         """Refuse asks whose answers client-level noise does not cover: each round has one mean of updates."""
@@ -351,6 +359,12 @@ class Loop:
         if refused := self.refused[self.refused_before :]:
             who = f"none of {len(refused)} replies is finite, {refused[0][0]}'s among them"
             number = self.turn.number
+            client = refused[0][0]
+            if number <= 0 and client in self.clients_data:  # its training once more, to see how it begins
+                with first_losses() as found:
+                    self.perform(ask.verb, client, ask.sent_to(client), self.keep(client), self.data(client))
+                if not all(map(math.isfinite, found)):
+                    raise AllRefused(f"{self.where(ask.verb)}: {who}: {no_loss_at_start(client)}", "")
             raise AllRefused(
                 f"diverged in {round_name(number)}: {self.where(ask.verb)}: {who}{rate_hint(self.method)}"
             )
@@ -373,6 +387,14 @@ def rate_hint(method: Method) -> str:
         return ""
     rate = f"{rates[0]}={getattr(method, rates[0])}"
     return f" ({rate})\nhint: try a smaller method.{rates[0]}, or set method.clip"
+
+
+def no_loss_at_start(client: Client) -> str:
+    """That no rate is to blame for a loss that is not finite."""
+    return (
+        f"the loss is not finite at the initial weights of client {client}\n"
+        "hint: look for a division by 0 or a logarithm of 0 in the loss, and for strange rows of this client"
+    )
 
 
 def stacked(found: Iterable[tuple[Client, Tree]]) -> tuple[list[Client], Tree]:

@@ -20,7 +20,7 @@ from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled
 from motet.client.code_cache import code_cache, own_folder
 from motet.client.devices import CPU, moved
 from motet.client.population import Population, rows_of
-from motet.client.visit import VerbFailed, checked_pair
+from motet.client.visit import FAILURES, VerbFailed, explained, performed
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.cores import cores
@@ -207,25 +207,13 @@ class Vmap(Loop):
         letter, args = given[0], given[1:] if shared else given
         if padding:
             args = pytree.tree_map(lambda t: torch.cat([t, t[:1].expand(padding, *t.shape[1:])]), args)
-        one = partial(verb, letter) if shared else verb
+        one = partial(performed, verb, letter) if shared else partial(performed, verb)
         try:
             with compiled_steps(self.compiled, self.workers):
-                out = vmap(lambda *given: checked_pair(one(*given)), randomness="error")(*args)
-        except (
-            ArithmeticError,
-            AssertionError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as e:
+                out = vmap(one, randomness="error")(*args)
+        except FAILURES as e:
             who = f"{len(clients)} clients at once, {clients[0]} among them"
-            hint = (
-                "hint: a verb may not branch on a tensor (torch.where), and a loss may not close over one (given=); "
-                "@verb(solo=True) allows both. engine.name=loop names the client that fails"
-            )
-            raise VerbFailed(f"{self.where(verb)}, {who}: {e}\n{hint}") from e
+            raise VerbFailed(f"{self.where(verb)}, {who}: {explained(e, verb)}") from e
         reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if padding else out
         return reply, keep
 

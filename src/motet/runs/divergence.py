@@ -39,7 +39,7 @@ class Diverged(RunError):
 
     def __init__(self, text: str, whose: str = "") -> None:
         super().__init__(text)
-        self.whose = whose  # "client a", or how many of them
+        self.whose = whose  # "client a", or how many of them; "" where no learning rate is to blame
 
 
 def diverged(

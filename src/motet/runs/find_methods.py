@@ -16,6 +16,7 @@ from motet.core import Method, MethodUnfit
 from motet.runs.recipe_text import RecipeError
 from motet.settings import import_named
 from motet.text import unknown
+from motet.trusted_code import own_definition
 
 _KNOWN_AS = {  # names of papers for methods that have another name here
     "fedavgm": "method=fedopt method.server_optimiser=momentum",
@@ -44,6 +45,12 @@ def method_class(name: str) -> type[Method]:
         if not (inspect.isclass(found) and issubclass(found, Method)):
             raise RecipeError(
                 f"{name} is no method\nhint: it must be a class that inherits from motet.core.Method"
+            )
+        if line := own_definition(found.__init__):  # that of a dataclass is made, and has no line
+            raise RecipeError(
+                f"the method {found.__name__} has a constructor of its own\n{line}\n"
+                "hint: a setting is a field of the class with a type, say `mu: float = 0.1`, and self.task is there; "
+                "what is made of them is a property"
             )
         return found
     if name in _KNOWN_AS:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from motet.client import ClientData
 from motet.client.population import MANY
-from motet.client.visit import examples
+from motet.client.visit import examples, join
 from motet.core import Client, Method
 from motet.data.files.local_files import memory
 from motet.runs.store_file import PAGE
@@ -52,5 +52,5 @@ def kept_bytes(method: Method, clients_data: Mapping[Client, ClientData], compre
     if type(method).join is Method.join:
         return left_out
     first = next(iter(clients_data))
-    kept = method.join(examples(clients_data[first], 0, first, 0))
+    kept = join(method, examples(clients_data[first], 0, first, 0), -1, first)
     return left_out + sum(t.numel() * t.element_size() for t in leaves(kept) if isinstance(t, Tensor))

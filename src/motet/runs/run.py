@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from motet.atomic import write_atomically
 from motet.client.metrics import MetricFailed
-from motet.client.visit import VerbFailed, single_threaded
+from motet.client.visit import MethodFailed, single_threaded
 from motet.core import MethodUnfit, NoReply
 from motet.data import copied_rows
 from motet.data.federated import FederatedData
 from motet.engines.device_names import full_name
+from motet.engines.driver import own_failures
 from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.guard.masks.refused import MaskRefused
@@ -318,8 +319,9 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
                 store.commit()
                 raise Stopped(f"stopped after {round_name(trainer.number)} of {facts['rounds']}")
             store.set_facts(seconds=float(store.frame("rounds")["seconds"].sum()))
-            finish(trainer, folder)
-        except (VerbFailed, NoReply, MethodUnfit, MetricFailed, MaskRefused, Diverged) as e:
+            with own_failures(trainer.number):
+                finish(trainer, folder)
+        except (MethodFailed, NoReply, MethodUnfit, MetricFailed, MaskRefused, Diverged) as e:
             store.set_facts(status="failed", failure=str(e))
             store.event("failed", str(e))
             trainer.give_up_round()

@@ -18,9 +18,9 @@ import numpy as np
 from motet.client import seed_of
 from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
-from motet.engines.driver import play, start, training
+from motet.engines.driver import own_failures, play, start, training
 from motet.engines.evaluate import See
-from motet.engines.loop import AllRefused, Loop, rate_hint
+from motet.engines.loop import AllRefused, Loop, no_loss_at_start, rate_hint
 from motet.engines.meter import Alike, Meter, by_client, in_training, totals
 from motet.engines.wrappers.counted import Counted
 from motet.engines.wrappers.hostile import Hostile
@@ -155,9 +155,10 @@ class Trainer:
             trained = self.write_traffic(self.number)
             self.store.ended(self.number, seconds, *trained)
             self.idle = 0 if trained[0] else self.idle + 1
-            self.store.add_metrics(self.number, self.method.metrics(self.state))
-            self.write_spent()
-            self.write_events(before)
+            with own_failures(self.number):
+                self.store.add_metrics(self.number, self.method.metrics(self.state))
+                self.write_spent()
+                self.write_events(before)
             if time.monotonic() >= self.next_save:
                 self.save()
             observer.on_round(self, seconds)
@@ -184,10 +185,11 @@ class Trainer:
             self.number += 1
             t, ended = self.recipe.train, self.number + 1
             if ended % t.evaluate == 0 or ended == t.rounds:
-                self.evaluate()
-                self.mark_sound()
-                if t.after_training:
-                    self.score_after_training(before)
+                with own_failures(self.number):
+                    self.evaluate()
+                    self.mark_sound()
+                    if t.after_training:
+                        self.score_after_training(before)
         except (AllRefused, Diverged) as e:
             self.number, self.state = number, before
             self.back_off(e, turn.cohort)
@@ -280,7 +282,7 @@ class Trainer:
 
         Nothing is saved here. A run that is killed before the next round ends diverges once more in the same way.
         """
-        if not self.rates:
+        if not self.rates or not why.whose:  # no rate that motet chose is to blame
             raise why
         if self.halved == _HALVINGS:
             what, hint, tried = str(why).partition("\nhint:")
@@ -402,6 +404,12 @@ class Trainer:
             whose, loss = diverged(self.task.kind, self.task.outputs, clients, scores[side])
             if whose:
                 why = f"the validation loss of {whose} is {loss}"
+                finite = dict(zip(clients, scores[side]["loss"].isfinite().tolist(), strict=True))
+                here = self.federated.clients_data
+                for client in [c for c, fine in finite.items() if not fine and c in here]:
+                    rows = here[client].val.take()
+                    if len(rows) and not self.task.loss_over(self.task.w0, rows).isfinite():
+                        raise Diverged(f"{round_name(number)}: {why}: {no_loss_at_start(client)}")
                 own = "" if side == "personal" else f" ({side} model)"
                 text = f"diverged in {round_name(number)}: {why}{own}{rate_hint(self.method)}"
                 raise Diverged(text, f"{whose}{own}")

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from motet.atomic import write_atomically
 from motet.client.metrics import MetricFailed
-from motet.client.visit import VerbFailed, single_threaded
+from motet.client.visit import MethodFailed, single_threaded
 from motet.core import MethodUnfit, NoReply, Tree
 from motet.data.federated import DataError, FederatedData
 from motet.deploy.agreement.handshake import check_publishers, handshake, trees_of
@@ -77,7 +77,7 @@ from motet.wire import WireError, pack, unpack
 log = logging.getLogger("motet.server")
 _LAYOUT = "layout.motet"
 _FATAL = (
-    Damaged, FederationError, DataError, RecipeError, NetError, VerbFailed, NoReply, MethodUnfit, MetricFailed,
+    Damaged, FederationError, DataError, RecipeError, NetError, MethodFailed, NoReply, MethodUnfit, MetricFailed,
     Diverged,
 )  # fmt: skip
 _LINES, _WIDE = 200, 200  # of a text that sites have a part in, as it is shown

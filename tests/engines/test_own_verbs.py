@@ -1,0 +1,431 @@
+"""Verbs of a person's own: they change nothing that they are given, and a failure names the line that failed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import motet
+from motet.cli import main as command_line
+from motet.client import Batch, ClientData, Task
+from motet.client.visit import Visit
+from motet.core import Turn, average, collect, verb
+from motet.engines.driver import play, start
+from motet.engines.loop import Loop
+from motet.engines.threads import Threads
+from motet.engines.vmap import Vmap
+from motet.errors import MethodFailed, VerbFailed
+from motet.methods.fedavg import FedAvg
+from rounds import turn
+
+Clients = dict[str, ClientData]
+every_engine = pytest.mark.parametrize(
+    "engine",
+    [Loop, Vmap, partial(Vmap, chunk=3), partial(Threads, workers=2)],
+    ids=["loop", "vmap", "vmap in chunks", "threads"],
+)
+FIRST = "0.weight"
+
+
+@pytest.fixture
+def clients_data(clients_data: Clients) -> Clients:
+    """Five clients with rows of their own, which a test may spoil."""
+    own = {}
+    for c, d in list(clients_data.items())[:5]:
+        train, val, test = (Batch(b.x.clone(), b.y.clone(), b.live) for b in (d.train.take(), d.val, d.test))
+        own[c] = replace(d, train=train, val=val, test=test)
+    return own
+
+
+def copy_of(w: Any) -> Any:
+    return w.map(lambda a, _: a.clone())
+
+
+# ---- what a verb is given stays as it is ----
+
+
+def scale_all(w: Any) -> None:
+    for k in w:
+        w[k].mul_(0.9)
+
+
+def step_of_sgd(w: Any) -> None:
+    for t in w.values():
+        t.requires_grad_(True)
+        t.grad = torch.ones_like(t)
+    torch.optim.SGD(w.values(), lr=0.1).step()
+
+
+def entry_plus_one(w: Any, keep: Any, data: Any) -> None:
+    w[FIRST] += 1
+
+
+def one_number(w: Any, keep: Any, data: Any) -> None:
+    w[FIRST][0] = 1
+
+
+def other_entry(w: Any, keep: Any, data: Any) -> None:
+    w[FIRST] = w[FIRST] * 0.9
+
+
+def other_kept(w: Any, keep: Any, data: Any) -> None:
+    keep["v"] = keep["v"] * 0.9
+
+
+def new_entry(w: Any, keep: Any, data: Any) -> None:
+    keep["more"] = data.n + 1
+
+
+def other_rows(w: Any, keep: Any, data: Any) -> None:
+    data.x = data.x + 1
+
+
+CHANGES: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "all that was sent": (lambda w, keep, data: scale_all(w), "sent['0.weight'], sent['0.bias'], "),
+    "entry += 1": (entry_plus_one, "sent['0.weight']"),
+    "one number": (one_number, "sent['0.weight']"),
+    "a view": (lambda w, keep, data: w[FIRST].view(-1).mul_(2), "sent['0.weight']"),
+    "a detached slice": (lambda w, keep, data: w[FIRST].detach()[1:].zero_(), "sent['0.weight']"),
+    "a copy into it": (lambda w, keep, data: w[FIRST].copy_(w[FIRST] * 2), "sent['0.weight']"),
+    "another entry": (other_entry, "sent['0.weight']"),
+    "an entry less": (lambda w, keep, data: w.pop(FIRST), "the entries of a dict or list"),
+    "what it keeps": (lambda w, keep, data: scale_all(keep["v"]), "keep['v']['0.weight'], "),
+    "a number that it keeps": (lambda w, keep, data: keep["times"].add_(1), "keep['times']"),
+    "something else to keep": (other_kept, "keep['v']['0.weight'], "),
+    "more to keep": (new_entry, "keep['more']"),
+    "rows": (lambda w, keep, data: data.x.mul_(2), "data.x"),
+    "targets": (lambda w, keep, data: data.y.zero_(), "data.y"),
+    "validation rows": (lambda w, keep, data: data.val.x.zero_(), "data.val.x"),
+    "other rows": (other_rows, "data.x"),
+}
+# Of what clients have of their own, torch refuses these where clients are stacked.
+UNSTACKED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "several at once": (lambda w, keep, data: torch._foreach_mul_(list(w.values()), 0.9), "sent['0.weight']"),
+    "data of a tensor": (lambda w, keep, data: w[FIRST].data.mul_(2), "sent['0.weight']"),
+    "another tensor's data": (
+        lambda w, keep, data: setattr(w[FIRST], "data", w[FIRST] * 2),
+        "sent['0.weight']",
+    ),
+    "an optimiser's step": (lambda w, keep, data: step_of_sgd(w), "sent['0.weight'], sent['0.bias'], "),
+    "a NumPy view": (lambda w, keep, data: w[FIRST].numpy().fill(2), "sent['0.weight']"),
+    "an array that it keeps": (lambda w, keep, data: keep["array"].fill(2), "keep['array']"),
+}
+
+
+class Changing(FedAvg):
+    """Changes something that it was given."""
+
+    what: Any = None
+
+    def join(self, data: Any) -> Any:
+        return {"v": copy_of(self.task.w0), "times": torch.zeros(())}
+
+    @verb
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        self.what(w, keep, data)
+        return self.task.w0, keep
+
+
+class ChangingInPython(Changing):
+    """The same in a verb of ordinary Python, which may keep arrays."""
+
+    def join(self, data: Any) -> Any:
+        return super().join(data) | {"array": np.zeros(2)}
+
+    @verb(solo=True)
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        self.what(w, keep, data)
+        return self.task.w0, keep
+
+
+def refusal(method: FedAvg, engine: Any, send: Any) -> str:
+    with pytest.raises(VerbFailed) as e:
+        play(engine, method, send, turn(engine, 0))
+    return str(e.value)
+
+
+@every_engine
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_verb_that_changes_what_it_was_given_is_refused(
+    change: str, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    what, which = CHANGES[change]
+    said = refusal(Changing(task, what=what), engine(clients_data), copy_of(task.w0))
+    assert "verb train, round 1" in said and f"it changes what it was given: {which}" in said
+    assert re.search(r"\ntest_own_verbs.py:\d+, in train: `def train\(self, w", said) and "\nhint: " in said
+
+
+@every_engine
+@pytest.mark.parametrize("change", [c for c in UNSTACKED if "array" not in c and "optimiser" not in c])
+def test_so_is_one_that_goes_around_the_versions_of_tensors(
+    change: str, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    what, which = UNSTACKED[change]
+    said = refusal(Changing(task, what=what), engine(clients_data), copy_of(task.w0))
+    assert f"it changes what it was given: {which}" in said
+
+
+@every_engine
+@pytest.mark.parametrize("change", CHANGES | UNSTACKED)
+def test_so_is_a_verb_of_ordinary_python(change: str, engine: Any, task: Task, clients_data: Clients) -> None:
+    what, which = (CHANGES | UNSTACKED)[change]
+    said = refusal(ChangingInPython(task, what=what), engine(clients_data), copy_of(task.w0))
+    assert f"it changes what it was given: {which}" in said
+
+
+class SpoilsTheStart(FedAvg):
+    @verb
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        scale_all(self.task.w0)
+        return w, keep
+
+
+@every_engine
+def test_a_verb_may_not_change_the_weights_that_all_start_from(
+    engine: Any, task: Task, clients_data: Clients
+) -> None:
+    own = Task(torch.nn.Linear(6, 3), "classes", 3)
+    assert "changes what it was given: self.task.w0['weight']" in refusal(
+        SpoilsTheStart(own), engine(clients_data), copy_of(own.w0)
+    )
+
+
+class SpoilsElsewhere(FedAvg):
+    """Changes its rows as it joins, or what it was sent as it makes its personal model."""
+
+    at: str = "join"
+
+    def join(self, data: Any) -> Any:
+        if self.at == "join":
+            data.x.add_(1)
+        return self.task.w0
+
+    def personal(self, w: Any, keep: Any, data: Any) -> Any:
+        if self.at == "personal":
+            scale_all(w)
+        return partial(self.task.predict, w)
+
+
+@every_engine
+@pytest.mark.parametrize(("at", "which"), [("join", "data.x"), ("personal", "sent[")])
+def test_join_and_personal_change_nothing_either(
+    at: str, which: str, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    e, method = engine(clients_data), SpoilsElsewhere(task, at=at)
+    with pytest.raises(VerbFailed) as failed:
+        state = play(e, method, start(e, method, turn(e, -1)), turn(e, 0))
+        e.evaluate(method, copy_of(state), turn(e, 0), "val")
+    assert f"it changes what it was given: {which}" in str(failed.value)
+    assert re.search(rf"test_own_verbs.py:\d+, in {at}: `def {at}", str(failed.value))
+
+
+def test_a_site_refuses_it_too(task: Task, clients_data: Clients) -> None:
+    method = Changing(task, what=CHANGES["what it keeps"][0])
+    visit = Visit(method, "c00", clients_data["c00"], 1, 0)
+    with pytest.raises(VerbFailed, match=r"client c00, verb train, round 1: it changes .* keep\['v'\]"):
+        visit.perform(method.train, task.w0, visit.joined())
+
+
+class Pure(FedAvg):
+    """Changes only what it made itself, and gives back what it was sent."""
+
+    def join(self, data: Any) -> Any:
+        return self.task.w0
+
+    @verb
+    def train(self, w: Any, v: Any, data: Any) -> Any:
+        u = copy_of(w)
+        scale_all(u)
+        u[FIRST] = u[FIRST] + data.x.mean()
+        new = dict(kept=v)
+        new["more"] = v
+        return w + u, w
+
+
+@every_engine
+def test_a_verb_may_change_what_it_made(engine: Any, task: Task, clients_data: Clients) -> None:
+    e = engine(clients_data)
+    for number in range(2):
+        play(e, Pure(task), task.w0, turn(e, number))
+    assert torch.equal(e.keeps.get("c00")[FIRST], task.w0[FIRST])
+
+
+# ---- where it failed ----
+
+
+class Failing(FedAvg):
+    """Fails where it is told to."""
+
+    at: str = ""
+
+    def start(self, turn: Turn) -> Any:
+        return self.typo if self.at == "start" else self.task.w0
+
+    def round(self, w: Any, turn: Turn) -> Any:
+        if self.at == "round":
+            w = turn.cohorts
+        ask = collect(self.train, turn.cohort, send=w)
+        return (yield ask) if self.at == "collect" else (yield average(self.train, turn.cohort, send=w))
+
+    def join(self, data: Any) -> Any:
+        return {}[1] if self.at == "join" else self.task.w0
+
+    @verb
+    def train(self, w: Any, v: Any, data: Any) -> Any:
+        if self.at == "train":
+            w = self.task.los
+        if self.at == "a name":
+            w = unknown  # noqa: F821
+        if self.at == "a key":
+            w = {}[1]
+        if self.at == "its loss":
+            w = self.descend(self.own_loss, w, data)
+        return (w,) if self.at == "a pair" else (w, v)
+
+    def own_loss(self, w: Any, batch: Any) -> Any:
+        return self.task.loss(w.pick(["0.weight"]), batch)
+
+    def personal(self, w: Any, v: Any, data: Any) -> Any:
+        if self.at == "a shape":
+            w = w.map(lambda a, _: a.reshape(-1, 1) if a.ndim == 2 else a)
+        return self.task.predicts if self.at == "personal" else partial(self.task.predict, w)
+
+
+def failure(at: str, engine: Any, task: Task) -> str:
+    method = Failing(task, at=at)
+    with pytest.raises(MethodFailed) as e:
+        state = play(engine, method, start(engine, method, turn(engine, -1)), turn(engine, 0))
+        engine.evaluate(method, state, turn(engine, 0), "val")
+    return str(e.value)
+
+
+@every_engine
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("train", r"has no attribute 'los'\ntest_own_verbs.py:\d+, in train: `self.task.los`\n"),
+        ("a name", r"'unknown' is not defined\ntest_own_verbs.py:\d+, in train: `unknown`\n"),
+        ("a key", r"verb train.*: KeyError: 1\ntest_own_verbs.py:\d+, in train: `{}\[1\]`\n"),
+        ("a pair", r"must return a pair.*\ntest_own_verbs.py:\d+, in train: `def train\(self, w: Any, .*`"),
+        ("its loss", r"\ntest_own_verbs.py:\d+, in own_loss: `self.task.loss\(w.pick\(.*\), batch\)`\n"),
+        ("start", r"before round 1: .*has no attribute 'typo'\ntest_own_verbs.py:\d+, in start: `self.typo`"),
+        ("round", r"round 1: .*'cohorts'\ntest_own_verbs.py:\d+, in round: `turn.cohorts`\n"),
+        ("join", r"join, round 1.*: KeyError: 1\ntest_own_verbs.py:\d+, in join: `{}\[1\]`\n"),
+        ("personal", r"'predicts'\ntest_own_verbs.py:\d+, in personal: `self.task.predicts`\n"),
+        (
+            "a shape",
+            r"personal model: its weight 0.weight is \(48, 1\), the network's is \(8, 6\)\ntest_own_verbs.py:",
+        ),
+    ],
+)
+def test_a_failure_names_the_line(at: str, said: str, engine: Any, task: Task, clients_data: Clients) -> None:
+    message = failure(at, engine(clients_data), task)
+    assert re.search(said, message), message
+    assert "torch.where" not in message and str(__file__) not in message
+
+
+def test_a_failure_in_motets_own_code_is_told_as_before(task: Task, clients_data: Clients) -> None:
+    broken = replace(clients_data["c02"], train=Batch.of(torch.zeros(4, 9), torch.zeros(4).long()))
+    e, said = Loop(clients_data | {"c02": broken}), "mat1 and mat2 shapes cannot be multiplied (4x9 and 6x8)"
+    with pytest.raises(VerbFailed) as failed:
+        play(e, FedAvg(task), task.w0, turn(e, 0))
+    assert str(failed.value) == f"client c02, verb train, round 1: {said}"
+
+
+class Unstackable(FedAvg):
+    at: str = ""
+
+    @verb
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        if self.at == "branch" and data.x.sum() > 0:
+            w = w * 0.9
+        if self.at == "item":
+            w = w * data.x.sum().item()
+        if self.at == "draw":
+            w = w * torch.rand(())
+        if self.at == "in place":
+            torch.zeros(3).add_(data.x[0, :3])
+        if self.at == "numpy":
+            w = w * float(data.x.numpy().sum())
+        return w, keep
+
+
+@pytest.mark.parametrize(
+    ("at", "line", "hint"),
+    [
+        ("branch", "data.x.sum() > 0", "torch.where"),
+        ("item", "data.x.sum().item()", "@verb(solo=True)"),
+        ("draw", "torch.rand(())", "data.chance"),
+        ("in place", "torch.zeros(3).add_(data.x[0, :3])", "new tensor"),
+        ("numpy", "data.x.numpy()", "@verb(solo=True)"),
+    ],
+)
+def test_what_torch_cannot_stack_has_a_hint_of_its_own(
+    at: str, line: str, hint: str, task: Task, clients_data: Clients
+) -> None:
+    said = refusal(Unstackable(task, at=at), Vmap(clients_data), task.w0)
+    _, _, hints = said.partition("\nhint: ")
+    assert f"`{line}`" in said and hint in hints and "given=" not in hints
+
+
+class Unmarked(FedAvg):
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        return w, keep
+
+
+@every_engine
+def test_what_lacks_the_mark_of_a_verb_is_named_with_its_line(
+    engine: Any, task: Task, clients_data: Clients
+) -> None:
+    e = engine(clients_data)
+    with pytest.raises(MethodFailed) as failed:
+        play(e, Unmarked(task), task.w0, turn(e, 0))
+    assert re.fullmatch(
+        r"train is not a verb\ntest_own_verbs.py:\d+, in train: `def train\(.*`\nhint: .*@verb.*",
+        str(failed.value),
+    )
+
+
+# ---- classes ----
+
+
+class OwnConstructor(FedAvg):
+    def __init__(self, task: Any, mu: float = 0.1) -> None:
+        self.task = task
+
+
+SETTINGS: dict[str, Any] = {"data": "wine", "rounds": 1}
+CONSTRUCTOR = (
+    r"the method OwnConstructor has a constructor of its own\n"
+    r"test_own_verbs.py:\d+, in __init__: `def __init__\(self, task: Any, mu: .*`\nhint: .* a field "
+)
+
+
+def test_a_constructor_of_its_own_is_refused_with_its_line(tmp_path: Any) -> None:
+    with pytest.raises(motet.MotetError, match=CONSTRUCTOR):
+        motet.run(method=OwnConstructor, out=tmp_path / "run", **SETTINGS)
+
+
+def test_in_python_a_method_without_the_mark_raises_an_error_for_people(tmp_path: Any) -> None:
+    with pytest.raises(motet.MotetError, match=r"train is not a verb\ntest_own_verbs.py:\d+, in train: "):
+        motet.run(method=Unmarked, out=tmp_path / "run", **SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("OwnConstructor", CONSTRUCTOR), ("Unmarked", r"train is not a verb\n.*, in train: ")]
+)
+def test_both_are_messages_on_the_command_line(
+    name: str, said: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    words = [f"method=test_own_verbs:{name}", "data=wine", "train.rounds=1", "--out", str(tmp_path / "run")]
+    assert command_line.main(["run", *words]) == 2
+    assert re.search(said, capsys.readouterr().err)
