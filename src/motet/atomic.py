@@ -1,9 +1,14 @@
-"""Writing files so that a crash leaves the old content or the new, never half of it. Knows the file system only."""
+"""Writing files so that a crash leaves the old content or the new, never half of it, and never through a link.
+
+Knows the file system only.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from motet.errors import RunError
 
 
 def write_atomically(path: Path, content: bytes | str, *, private: bool = False) -> None:
@@ -31,3 +36,14 @@ def _flush_folder(folder: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def refuse_links(folder: Path) -> None:
+    """A folder may be somebody else's: what links in it lead to is not overwritten."""
+    if link := next(
+        (p for p in (folder, *folder.glob("*"), *folder.glob("models/*")) if p.is_symlink()), None
+    ):
+        raise RunError(
+            f"{link} is a link, and what it leads to would be overwritten\n"
+            "hint: delete the link, or choose a folder without one"
+        )

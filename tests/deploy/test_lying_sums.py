@@ -384,6 +384,19 @@ def test_a_swarm_goes_on_when_a_site_is_lost_between_two_epochs_of_a_round(tmp_p
     assert {x.sum_of for x in lines if x.sum_of and x.round == 0} == {"a,b,c,d", "a,b,c"}
 
 
+@pytest.mark.parametrize("settings", [{}, {"k": 0}, {"k": 0, "choose_k": "trials"}], ids=str)
+@pytest.mark.parametrize("grouping", ["kmeans", "none", "threshold", "random"])
+@pytest.mark.parametrize("name", ["pfa", "fedperc", "grouptune"])
+def test_groups_are_summed_with_one_set_of_sites_however_they_are_found(
+    name: str, grouping: str, settings: dict[str, Any]
+) -> None:
+    """Where the number of groups is tried out there are several sets in a round, and masked sums are refused."""
+    from motet.runs.recipe import method_class
+
+    method = method_class(name)(None, grouping=grouping, **settings)
+    assert method.shows_differences() or method.most_asks() == 1
+
+
 FIVE = ("a", "b", "c", "d", "e")
 
 

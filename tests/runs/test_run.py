@@ -502,15 +502,29 @@ def test_a_folder_with_a_colon_in_its_name_is_a_folder(
     assert done.facts["status"] == "done" and (tmp_path / "cpu:0" / "predictions.parquet").exists()
 
 
-def test_a_run_and_a_study_write_through_no_link_that_lies_in_their_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["recipe.toml", "clients.parquet", "models", "models/client-00.md", "."])
+def test_a_run_writes_through_no_link_that_lies_in_its_folder(place: str, tmp_path: Path) -> None:
     """The folder may be somebody else's."""
-    (mine := tmp_path / "mine").write_text("precious")
+    (mine := tmp_path / "mine").mkdir()
+    (mine / "file").write_text("precious")
+    (link := tmp_path / "theirs" / "run" / place).parent.mkdir(parents=True)
+    link.symlink_to(mine if place in ("models", ".") else mine / "file")
+    with pytest.raises(RunError, match="is a link"):
+        motet.run(method="local", data="wine", rounds=1, out=tmp_path / "theirs" / "run")
+    assert [(f.name, f.read_text()) for f in mine.iterdir()] == [("file", "precious")]
+
+
+def test_a_study_writes_through_no_link_that_lies_in_its_folder(tmp_path: Path) -> None:
     words = {"data": "wine", "rounds": 1}
-    first = motet.compare(["local"], **words, jobs=1, splits=0, base=tmp_path / "first")
-    name = first.report().name
-    (folder := tmp_path / "theirs" / "run").mkdir(parents=True)
-    for link in (folder / "recipe.toml", folder.parent / name):
-        link.symlink_to(mine)
-    motet.run(method="local", **words, out=folder)
-    motet.compare(["local"], **words, jobs=1, splits=0, base=folder.parent).report()
-    assert mine.read_text() == "precious" and (folder.parent / name).read_text().startswith("<!")
+    (mine := tmp_path / "mine").write_text("precious")
+    name = motet.compare(["local"], **words, jobs=1, splits=0, base=tmp_path / "first").report().name
+    (theirs := tmp_path / "theirs").mkdir()
+    (theirs / name).symlink_to(mine)
+    motet.compare(["local"], **words, jobs=1, splits=0, base=theirs).report()
+    assert mine.read_text() == "precious" and (theirs / name).read_text().startswith("<!")
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (tmp_path / "others").mkdir()
+    (tmp_path / "others" / "studies").symlink_to(elsewhere)
+    with pytest.raises(RunError, match="is a link"):
+        motet.compare(["local"], **words, jobs=1, splits=0, base=tmp_path / "others")
+    assert [*elsewhere.iterdir()] == []

@@ -103,8 +103,13 @@ class Grouping(Method):
         """A client's whole model, given its group's."""
         return model
 
+    @property
+    def tries_numbers(self) -> bool:
+        """Whether the number of groups is found by training with each."""
+        return self.grouping == "kmeans" and not self.k and self.choose_k == "trials"
+
     def shows_differences(self) -> str:
-        if self.k or self.choose_k != "trials" or self.grouping != "kmeans":
+        if not self.tries_numbers:
             return ""
         return (
             "method.choose_k is trials, which sums the same replies in groups of different sizes, and the differences "
@@ -260,7 +265,7 @@ class Grouping(Method):
 
     def most_asks(self) -> int:
         """A trial trains and scores once for each number of groups."""
-        return 1 + (clusters.MOST if not self.k and self.choose_k == "trials" else 0)
+        return 1 + (clusters.MOST if self.tries_numbers else 0)
 
     def numbers_measured(self, verb: str, reply: int, rounds: int) -> int:
         """A client is measured when it comes; a trial scores once for each number of groups; then groups change."""

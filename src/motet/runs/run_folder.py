@@ -13,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from motet.atomic import refuse_links
 from motet.errors import RunError
 from motet.runs.store_checks import about_the_disk, damage
 from motet.runs.store_file import FILE
@@ -24,7 +25,8 @@ class Busy(RunError):
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make the folder, if it is not there, and keep other processes from writing it."""
+    """Make the folder, if it is not there and holds no links, and keep other processes from writing it."""
+    refuse_links(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / "lock", timeout=0):

@@ -20,7 +20,7 @@ import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct, field
 
-from motet.atomic import write_atomically
+from motet.atomic import refuse_links, write_atomically
 
 FOLDER = "studies"
 
@@ -66,6 +66,7 @@ def lock_of_study(base: Path, name: str) -> Path:
 def recorded(base: Path, record: StudyRecord) -> Iterator[None]:
     """Keep the record, and the lock that says that somebody is at it. A second process works without either, and so
     does one that may only read: finished runs can be compared on a disk that nobody can write."""
+    refuse_links(base / FOLDER)
     lock = FileLock(lock_of_study(base, record.name), timeout=0)
     try:
         (base / FOLDER).mkdir(parents=True, exist_ok=True)
