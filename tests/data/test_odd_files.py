@@ -155,3 +155,12 @@ def test_many_images_that_do_not_fit_into_memory_are_refused(
     with pytest.raises(DataError, match=r"2 images of 64 x 64 pixels take 24,576 bytes.*\nhint: data.size="):
         load(str(tmp_path))
     assert len(load(str(tmp_path), {"size": 8, "split": "iid", "clients": 1, "unseen": 0}).clients_data) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["a,b\nx,1\n{long},0\nz,?\n", "a,{long},b\n1,2,0\n2,3,1\n"], ids=["cell", "heading"]
+)
+def test_a_table_with_an_endless_cell_is_refused(text: str, tmp_path: Path) -> None:
+    (file := tmp_path / "t.csv").write_text(text.format(long="y" * 200_000))
+    with pytest.raises(DataError, match="t.csv cannot be read as CSV"):
+        load(str(file), {"target": "b", "clients": 2})

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -79,7 +80,8 @@ def form_of(path: Path) -> CsvForm:
     with path.open(newline="", encoding=encoding) as f:
         for _ in range(at):
             next(f)
-        given = next(csv.reader(f, delimiter=separator), [])
+        with _readable(path):
+            given = next(csv.reader(f, delimiter=separator), [])
     given = [n.strip() for n in given]
     check_names(path, given)
     names = [n or f"column {i}" for i, n in enumerate(given, 1)]
@@ -87,6 +89,17 @@ def form_of(path: Path) -> CsvForm:
     western = encoding in ("cp1252", "latin-1")
     notes = [f"{path.name} is not UTF-8: read as Western European text ({encoding})"] * western
     return CsvForm(encoding, separator, names, nameless, at, notes)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """A cell of more letters than Python's reader takes is no cell: a quote is missing, or this is no table."""
+    try:
+        yield
+    except csv.Error as e:
+        raise DataError(
+            f"{path.name} cannot be read as CSV: {e}\nhint: look for a quote that is never closed, or a binary file"
+        ) from None
 
 
 def separator_of(line: str) -> str:
@@ -200,7 +213,7 @@ def records(path: Path) -> Iterator[Record]:
     """Everything below the names."""
     form = form_of(path)
     last, number, text = 0, -1, list[str]()
-    with path.open(newline="", encoding=form.encoding) as f:
+    with path.open(newline="", encoding=form.encoding) as f, _readable(path):
         reader = csv.reader(_kept_lines(f, text), delimiter=form.separator, skipinitialspace=True)
         for cells in reader:
             first, last = last + 1, reader.line_num
