@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -128,10 +128,13 @@ def check_origin(request: Request) -> None:
 async def read_form(request: Request) -> dict[str, str]:
     """The fields of a form; of several values of one name the last one."""
     raw = bytearray()
-    async for piece in request.stream():
-        raw += piece
-        if len(raw) > _LARGEST:
-            raise Refused(f"the form has more than {_LARGEST:,} bytes")
+    try:
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > _LARGEST:
+                raise Refused(f"the form has more than {_LARGEST:,} bytes")
+    except ClientDisconnect as e:
+        raise Refused("the form was cut off") from e
     try:
         found = parse_qs(raw.decode(), keep_blank_values=True, max_num_fields=2000)
     except ValueError as e:
