@@ -55,9 +55,8 @@ class QuantileRange(msgspec.Struct, array_like=True):
             return found
         logs = np.log(np.maximum(values, np.finfo(float).tiny))
         other = self.half_widths(logs, np.log(self.low), np.log(self.high))
-        return np.where(
-            found < 0, np.minimum(np.maximum(found, other), 0), np.maximum(np.minimum(found, other), 0)
-        )
+        nearer = np.where(abs(found) < abs(other), found, other)
+        return np.asarray(np.where(found * other > 0, nearer, 0.0))
 
     def half_widths(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
         half = (high - low) / 2 * special.ndtri(_SHARE) / special.ndtri(self.share)
