@@ -114,17 +114,45 @@ def one_spelling(texts: Collection[str]) -> dict[str, str]:
     return {t: "yes" if value else "no" for t, value in zip(texts, values, strict=True)}
 
 
+def truths_among(texts: Collection[str]) -> dict[str, float]:
+    """0 or 1 for those texts that say yes or no beside other values, where words for both do; otherwise nothing.
+    Words count that mean nothing else, or beside their partner where one of their language does so. 0 and 1 count
+    unless there are other numbers.
+
+    >>> truths_among(["ja", "nein", "Yes", "1", "unknown"])
+    {'ja': 1.0, 'nein': 0.0, 'Yes': 1.0, '1': 1.0}
+    >>> truths_among(["no", "yes", "0", "2"]), truths_among(["NO", "DK", "1"]), truths_among(["F", "T", "x"])
+    ({'no': 0.0, 'yes': 1.0}, {}, {})
+    """
+    words = {t: _plain(t) for t in texts}
+    there = set(words.values())
+    beside = [
+        {*pair} for pairs in _PAIRS if there & _PLAIN & {w for pair in pairs for w in pair}
+        for pair in pairs if there >= {*pair}
+    ]  # fmt: skip
+    if not any(pair & _PLAIN for pair in beside):
+        return {}
+    clear = (there & _PLAIN).union(*beside)
+    if not any(_NUMBER.fullmatch(w) for w in there - set(_DIGITS)):
+        clear |= set(_DIGITS)
+    return {t: _TRUTHS.get(w, _DIGITS.get(w, 0.0)) for t, w in words.items() if w in clear}
+
+
 def respelled(texts: Iterable[str], categories: Sequence[str]) -> dict[str, str]:
-    """Texts that say yes or no in other words than the categories do, where these are yes and no.
+    """Texts that say yes or no in other words than the categories do, where two of these are yes and no.
 
     >>> respelled(["1", "N", "maybe", "yes"], ["no", "yes"]), respelled(["1"], ["f", "m"])
     ({'1': 'yes', 'N': 'no'}, {})
+    >>> respelled(["oui", "1"], ["no", "unknown", "yes"]), respelled(["oui", "1"], ["2", "no", "yes"])
+    ({'oui': 'yes', '1': 'yes'}, {'oui': 'yes'})
     """
     values = truths(categories)
-    if values is None or len(set(values)) < len(values):
+    among = truths_among(categories) if values is None else dict(zip(categories, values, strict=True))
+    if len(set(among.values())) < len(among):
         return {}
-    known = dict(zip(values, categories, strict=True))
-    said = {t: truth(t) for t in texts if t not in categories}
+    known = {v: category for category, v in among.items()}
+    codes = any(_NUMBER.fullmatch(c) for c in categories if c not in among)
+    said = {t: truth(t) for t in texts if t not in categories and not (codes and t in _DIGITS)}
     return {t: known[v] for t, v in said.items() if v is not None and v in known}
 
 

@@ -55,7 +55,7 @@ def test_a_persons_csv_with_a_shared_row_and_a_leak_is_reported(tmp_path: Path, 
     assert "test rows equal one that their own client trains on" in out and "(most: north " in out
 
 
-def test_run_and_compare_say_the_classes_leaks_and_columns_that_are_the_target(
+def test_show_run_and_compare_say_the_classes_leaks_and_columns_that_are_the_target(
     tmp_path: Path, capsys: Capture
 ) -> None:
     rows = [f"{i / 7:.2f},{['ja', 'nein'][i % 2]},{i % 2},{'ns'[i // 40]}" for i in range(80)]
@@ -68,7 +68,8 @@ def test_run_and_compare_say_the_classes_leaks_and_columns_that_are_the_target(
         "column 'leak' equals the target, or names it one to one",
     ]
     assert main(["data", "show", *words]) == 0
-    assert "2 classes: 0 60, 1 40" in capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
+    assert "2 classes: 0 60, 1 40" in out and out.count(f"note {said[2]}") == 1
     assert main(["run", *words, "method=local", "--out", str(tmp_path / "r")]) == 0
     err = capsys.readouterr().err
     assert all(err.count(line) == 1 for line in said), err

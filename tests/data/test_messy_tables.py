@@ -396,11 +396,43 @@ def test_words_that_mean_something_else_stay_text(tmp_path: Path, cells: str) ->
     assert columns == [f"said={word}" for word in sorted(words)]
 
 
-def test_a_column_of_which_one_file_has_other_words_stays_text(tmp_path: Path) -> None:
-    folder = hospitals_in(tmp_path / "f", "no yes", "nein ja")
-    (folder / "z.csv").write_text("age,smoker,outcome\n1.5,formerly,yes\n2.5,no,no\n")
-    names = [c.name for c in user_table.load(str(folder), target="outcome").columns]
-    assert names == ["age", "smoker=formerly", "smoker=ja", "smoker=nein", "smoker=no", "smoker=yes"]
+def smokers(folder: Path, **cells: str) -> Path:
+    """A file for each name, whose column `smoker` holds these words in turn."""
+    folder.mkdir()
+    for name, words in cells.items():
+        rows = [f"{i / 7:.3f},{words.split()[i % len(words.split())]},{i % 2}" for i in range(24)]
+        (folder / f"{name}.csv").write_text("\n".join(["age,smoker,outcome", *rows]) + "\n")
+    return folder
+
+
+def test_spellings_of_yes_and_no_beside_a_third_value_are_one_category_each(tmp_path: Path) -> None:
+    given = {"a": "0 1", "b": "nein ja", "c": "no yes unknown", "d": "N Y", "e": "No YES unknown"}
+    pool = user_table.load(str(smokers(tmp_path / "f", **given)), target="outcome")
+    assert [c.name for c in pool.columns] == ["age", "smoker=no", "smoker=unknown", "smoker=yes"]
+    no, unknown, yes = pool.x[:, 1:].reshape(5, 24, 3).transpose(2, 0, 1)
+    for k in (0, 1, 3):
+        assert no[k].tolist() == [1.0, 0.0] * 12 and yes[k].tolist() == [0.0, 1.0] * 12
+    for k in (2, 4):
+        assert no[k].tolist() == [1.0, 0.0, 0.0] * 8 and unknown[k].tolist() == [0.0, 0.0, 1.0] * 8
+    assert any("'smoker' writes yes and no in several ways" in note for note in pool.notes)
+    apart = user_table.load(str(tmp_path / "f"), target="outcome", categories=("smoker",))
+    assert len(apart.columns) == 12
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories"),
+    [
+        ({"a": "0 1 2", "b": "no yes x", "c": "ja nein"}, "0 1 2 no x yes"),  # other numbers: codes
+        ({"a": "ja nein x"}, "ja nein x"),  # one spelling keeps its name
+        ({"a": "F T N Y x"}, "F N T Y x"),  # letters alone mean other things
+        ({"a": "NO SE DK", "b": "SE DK NO", "c": "0 1"}, "0 1 DK NO SE"),  # no yes
+    ],
+)
+def test_what_may_be_no_spelling_of_yes_and_no_stays_a_category(
+    tmp_path: Path, cells: dict[str, str], categories: str
+) -> None:
+    pool = user_table.load(str(smokers(tmp_path / "f", **cells)), target="outcome", drop=("age",))
+    assert [c.name for c in pool.columns] == [f"smoker={c}" for c in categories.split()]
 
 
 def test_arrays_and_frames_of_several_languages_have_two_classes() -> None:

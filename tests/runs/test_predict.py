@@ -28,11 +28,11 @@ from motet.runs.export import export
 from motet.runs.find_methods import method_names
 from motet.runs.finish import card, in_file
 from motet.runs.model_files import write_weights
-from motet.runs.predict import laid_out, predict, read_weights
+from motet.runs.predict import laid_out, open_model, predict, read_weights
 from motet.runs.run import Run, RunError, run
 from motet.runs.store import Store
 from motet.runs.trainer import Trainer
-from motet.runs.training_ranges import QuantileRange, TrainingRanges
+from motet.runs.training_ranges import QuantileRange, TrainingRanges, outside, quantiles
 from motet.trusted_code import UntrustedCode
 from motet.wire import pack, unpack
 from rounds import after, turn
@@ -256,7 +256,7 @@ def test_rows_and_predictions_far_from_those_of_training_are_named(
     new = with_ages(files, tmp_path / "new.csv", [5000, 4000])
     assert main(["predict", "--model", str(model), str(new)]) == 0
     said = " ".join(capsys.readouterr().err.split())
-    assert "column 'age': " in said and "of 50 rows lie above the " in said
+    assert "column 'age': 2 of 50 rows lie far above the " in said
     assert "quantile of training (" in said and "the largest is 5,000" in said and "below" not in said
     assert "2 of 50 predictions lie far outside of the outcomes of training (" in said
     Run(folder).predict("west", pd.read_csv(new).drop(columns="y"))
@@ -322,6 +322,49 @@ def test_more_rows_beyond_a_quantile_than_chance_puts_there_are_named() -> None:
     ]
 
 
+def test_ordinary_new_rows_of_any_shape_are_silent_however_many() -> None:
+    rng = np.random.default_rng(0)
+    draws = {
+        "log-normal": lambda n: rng.lognormal(0, 0.8, n),
+        "normal": lambda n: rng.normal(60, 10, n),
+        "around 0": lambda n: rng.normal(0, 1, n),
+        "uniform": lambda n: rng.random(n),
+    }
+    for shape, draw in draws.items():
+        for trained in (40, 160, 1000):
+            for n in (40, 160, 1000):
+                files = [(quantiles(draw(trained)), draw(n)) for _ in range(50)]
+                notes = [line for r, rows in files if r for line in outside("lab", r, rows)]
+                assert len(notes) <= 1, (shape, trained, n, notes)
+
+
+def test_one_row_far_away_is_named_by_its_value_and_many_by_their_number() -> None:
+    ages, lab = QuantileRange(47.0, 79.0, 96), QuantileRange(0.25, 4.0, 96)
+    rows = np.full(160, 60.0)
+    rows[0] = 5000
+    assert list(outside("age", ages, rows)) == [
+        "column 'age': 1 of 160 rows lies far above the 94.8 % quantile of training (79): 5,000"
+    ]
+    rows[:23] = 119  # not far by the log scale, and 23 of them are no chance
+    assert list(outside("age", ages, rows)) == [
+        "column 'age': 23 of 160 rows lie above the 94.8 % quantile of training (79); the largest is 119"
+    ]
+    rows[:23] = -30
+    assert "23 of 160 rows lie below" in next(outside("age", ages, rows))
+    ordinary = np.ones(160)
+    ordinary[0] = 11.0  # far on the plain scale alone
+    assert list(outside("lab", lab, ordinary)) == []
+    ordinary[0] = 1000.0
+    assert "1 of 160 rows lies far above" in next(outside("lab", lab, ordinary))
+
+
+def test_more_columns_are_no_more_alarms() -> None:
+    ranges = TrainingRanges({f"c{j}": QuantileRange(0.0, 10.0, 500) for j in range(20)})
+    rows = np.full((200, 20), 5.0)
+    rows[:14, 0] = 11  # in a table of one column, chance does this less than one time in 10,000
+    assert ranges.remarks(list(ranges.columns), rows, None) == []
+
+
 # ---- what can be wrong ----
 
 
@@ -340,9 +383,42 @@ def test_missing_columns_wrong_cells_and_gaps_are_reported_together(
     frame.loc[1, "sex"] = np.nan
     said = complaint(trained, frame.rename(columns={"age": "ages"}), tmp_path)
     assert "there is no column 'age'" in said and "did you mean 'ages'" in said
-    assert "column 'ill' must hold numbers, and 1 values are none: new.csv (1: line 2)" in said
+    assert "column 'ill' said yes or no in training, and 1 values are neither: new.csv (1: line 2)" in said
     assert "perhaps" not in said
     assert "column 'sex' has 1 empty cells: new.csv (1: line 3)" in said
+
+
+@pytest.mark.parametrize("trained", ["fedper"], indirect=True)
+def test_a_column_of_yes_and_no_takes_no_other_number(trained: tuple[Path, Path], tmp_path: Path) -> None:
+    path, files = trained[0] / "models" / "east.safetensors", pd.read_csv(trained[1] / "east.csv")
+    right = predict(path, trained[1] / "east.csv")[0].head(4).drop(columns="row")
+    wrong = "column 'ill' said yes or no in training, and {} values are neither: {}"
+    for given, lines in (
+        ([1, 2, 1, 2], (2, "3, 5")),
+        ([0, 1, 0, 5000], (1, "5")),
+        (["ja", "7", 0, 1], (1, "3")),
+    ):
+        said = complaint(trained, files.head(4).assign(ill=pd.Series(given, dtype=object)), tmp_path)
+        assert (
+            wrong.format(lines[0], f"new.csv ({lines[0]}: line {lines[1]})") in said
+            and "hint: write 0" in said
+        )
+        assert "5,000" not in said and "5000" not in said
+    model = open_model(path)
+    frame = files.head(4).assign(ill=[1, 2, 0, 1])
+    with pytest.raises(DataError, match="column 'ill' said yes or no in training, and 1 values are neither"):
+        model.predict(frame)
+    named = {
+        "ill": frame["ill"],
+        "age": frame["age"],
+        "sex=f": frame["sex"] == "f",
+        "sex=m": frame["sex"] == "m",
+    }
+    rows = np.column_stack([named[c] for c in model.columns]).astype(float)
+    with pytest.raises(DataError, match="column 'ill' said yes or no in training, and 1 values are neither"):
+        model.predict(rows)
+    words = np.where(files["ill"].head(4), "oui", "non")
+    pd.testing.assert_frame_equal(model.predict(files.head(4).assign(ill=words)), right)
 
 
 def test_gaps_can_be_filled_and_values_that_nobody_saw_are_reported(

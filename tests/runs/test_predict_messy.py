@@ -195,3 +195,26 @@ def test_a_cell_with_a_line_break_is_one_row(german: Path) -> None:
 def test_rows_of_several_files_are_named_by_their_file(german: Path) -> None:
     found, _ = predict(german / "run" / "models" / "a.safetensors", german / "files")
     assert found[["file", "row"]].iloc[[0, 40]].to_numpy().tolist() == [["a.csv", 1], ["b.csv", 1]]
+
+
+def test_a_spelling_of_yes_beside_a_third_value_is_the_category_that_training_made(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    for site, words in {"a": "0 1", "b": "nein ja", "c": "no yes unknown"}.items():
+        cells = [f"{i / 7:.3f},{words.split()[i % len(words.split())]},{i % 2}" for i in range(60)]
+        (tmp_path / "files" / f"{site}.csv").write_text("\n".join(["age,smoker,outcome", *cells]) + "\n")
+    words = ["data.target=outcome", "method=fedavg", "net=logistic", "train.rounds=1"]
+    run(read(None, [f"data={tmp_path / 'files'}", *words]), tmp_path / "run")
+    model = tmp_path / "run" / "models" / "c.safetensors"
+
+    def said(no: object, yes: object) -> tuple[pd.DataFrame, list[str]]:
+        frame = pd.DataFrame({"age": [1.0, 2.0, 3.0], "smoker": [no, yes, "unknown"]})
+        frame.to_csv(tmp_path / "new.csv", index=False)
+        return predict(model, tmp_path / "new.csv")
+
+    right, notes = said("no", "yes")
+    assert notes == [] and "smoker=unknown" in open_model(model).columns
+    for no, yes in ((0, 1), ("Nein", "ja"), ("non", "OUI"), ("N", "Y")):
+        found, notes = said(no, yes)
+        pd.testing.assert_frame_equal(found, right)
+        assert notes == []
+    assert any("the model never saw" in note for note in said("no", 2)[1])

@@ -30,6 +30,7 @@ class NewRows:
     absent: Sequence[str] = ()  # columns that the model's owner did not hold: the table need not have them
     fill: str = ""  # what fills empty cells, in words; "": they are refused
     day_first: Mapping[str, bool] = field(default_factory=dict)  # of columns of dates, as in training
+    flags: Sequence[str] = ()  # columns of yes and no in training: no other number has a meaning there
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -85,19 +86,29 @@ class NewRows:
         else:
             text = TextColumn(column)
             numbers = numbers_of(text.texts).values
-            if np.isin(
-                numbers[~np.isnan(numbers)], (0, 1)
-            ).all():  # beside other numbers, "no" is none of them
+            # beside other numbers, "no" is none of them
+            if name in self.flags or np.isin(numbers[~np.isnan(numbers)], (0, 1)).all():
                 said = [truth(t) for t in text.texts]
                 numbers = np.array([np.nan if v is None else v for v in said])
             values = np.append(numbers, np.nan)[text.codes]
             wrong = ~np.isfinite(values) & (text.codes >= 0)
-        if len(bad := np.flatnonzero(wrong)):
+        if name in self.flags:
+            self.expect_truths(name, values, wrong)
+        elif len(bad := np.flatnonzero(wrong)):
             where = self.table.where(bad)
             self.problems.append(
                 f"column {name!r} must hold numbers, and {len(bad)} values are none: {where}"
             )
         return values
+
+    def expect_truths(self, name: str, values: np.ndarray, wrong: np.ndarray | bool = False) -> None:
+        """A column that said yes or no in training does so in new rows; NaN is an empty cell unless it is `wrong`."""
+        bad = np.flatnonzero(wrong | ~(np.isnan(values) | np.isin(values, (0, 1))))
+        if len(bad):
+            self.problems.append(
+                f"column {name!r} said yes or no in training, and {len(bad)} values are neither: "
+                f"{self.table.where(bad)}.\nhint: write 0 for no and 1 for yes, or the words"
+            )
 
     def date(self, source: str, name: str) -> np.ndarray:
         column = self.table.frame[source]

@@ -157,6 +157,9 @@ def survey(federated: FederatedData, test: bool = True) -> Survey:
         client_survey(federated, client, mine, counts.sum(0), more)
         for client, mine, more in zip(clients_data, counts, described_rows, strict=True)
     ]
+    some = [] if too_large(federated) else clients_data.values()
+    parts = [[d.train.take(), d.val.take(), *([d.test.take()] if test else [])] for d in some]
+    target_columns = columns_like_target(federated, parts)
     return Survey(
         name=federated.name, kind=federated.kind, features=features, shape=tuple(federated.shape),
         columns=federated.shape[0] if features == "table" else 0, labels=labels,
@@ -166,7 +169,7 @@ def survey(federated: FederatedData, test: bool = True) -> Survey:
         evenness=Range.of(clients, "evenness"), distance=Range.of(clients, "distance"),
         gini=gini(np.array([c.rows for c in clients])), duplicates=duplicates(federated, reads),
         missing=sum(c.missing for c in clients), proxy=size(federated.proxy), server_test=size(federated.server_test),
-        notes=list(federated.notes),
+        notes=[*federated.notes, *target_columns],
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from motet.data.table_files import SourceTable
 from motet.data.table_settings import TableSettings
 from motet.data.targets import name_of
 from motet.data.tidy_cells import TextColumn, is_text
-from motet.text import truths
+from motet.text import truths, truths_among
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,8 +182,8 @@ class FeatureReader:
 
     def _text(self, name: str, column: pd.Series) -> dict[str, TableFeature]:
         text = TextColumn(column)
-        if (said := truths(text.texts)) is not None:
-            values = np.append(said, np.nan)[text.codes]
+        if (every := truths(text.texts)) is not None:
+            values = np.append(every, np.nan)[text.codes]
             if len(text.texts) == 1:
                 self.notes.append(f"column {name!r} is the same in every row: it says nothing")
             return {name: TableFeature(values[:, None], [Column(name, "flag")])}
@@ -193,9 +193,19 @@ class FeatureReader:
         if dates and 2 * dates.when.notna().sum() >= text.many.sum():
             return self._text_dates(name, text, dates)
         numbers = numbers_of(text.texts, ".")  # other signs are numbers since the file was read
-        if text.mostly_numbers(numbers):
+        said = truths_among(text.texts)
+        coded = all(t in said for t, v in zip(text.texts, numbers.values, strict=True) if not np.isnan(v))
+        if text.mostly_numbers(numbers) and not (said and coded):
             return self._text_numbers(name, text, numbers.values)
-        return {} if self._is_id(name, column) else self._one_hot(name, text)
+        if self._is_id(name, column):
+            return {}
+        if len(said) > len(set(said.values())):
+            text.texts = [("no", "yes")[int(said[t])] if t in said else t for t in text.texts]
+            self.notes.append(
+                f"text column {name!r} writes yes and no in several ways beside other values: read as two of its "
+                f"categories; {self.how.say('categories', [name])} keeps them apart"
+            )
+        return self._one_hot(name, text)
 
     def _text_numbers(self, name: str, text: TextColumn, numbers: np.ndarray) -> dict[str, TableFeature]:
         """Numbers in a column that its file calls text."""

@@ -241,6 +241,7 @@ def facts_of(
     """What a model's file says of it; `client` is "" for the global model."""
     client_data = f.clients_data.get(client)
     ruler = f.rulers.get(client or next(iter(f.clients_data), ""))
+    flags = [c.name for c in f.columns if c.kind == "flag" and not c.group]
     return {
         "client": client,
         "method": recipe["method"],
@@ -261,6 +262,7 @@ def facts_of(
         if client_data
         else {},
         "test": dict(scores),
+        **({"flags": flags} if flags else {}),
     } | ({"weighted": True} if client_data and client_data.weighted else {})
 
 

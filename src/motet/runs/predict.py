@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from motet import nets
 from motet.client import Task
 from motet.core import Tree
-from motet.data.federated import DataError
+from motet.data.federated import DataError, refuse
 from motet.data.new_rows import NewRows, category_sources
 from motet.data.table_files import FRAME, SourceTable, read
 from motet.data.table_settings import SIGNS
@@ -75,6 +75,14 @@ class Model:
         found = np.asarray(rows)
         if found.shape[1:] != shape:
             raise DataError(f"examples have the shape {found.shape[1:]}; this model expects {shape}")
+        if flags := self.facts.get("flags", ()):
+            import pandas as pd
+
+            frame = pd.DataFrame(found, columns=self.columns)
+            new = NewRows(SourceTable(frame, [FRAME], [len(frame)]), self.columns)
+            for name in flags:
+                new.expect_truths(name, frame[name].to_numpy(np.float64))
+            refuse(new.problems)
         return self.table_with_warnings(found, [])
 
     def rows_of(self, table: SourceTable, missing: str) -> NewRows | NewTexts:
@@ -86,7 +94,8 @@ class Model:
                 f"this model takes examples of shape {tuple(self.facts['shape'])}, not rows of a table"
             )
         absent, day_first = self.facts.get("absent", ()), self.reading.get("day_first", {})
-        return NewRows(table, self.columns, absent, self.fill_in_words(missing), day_first)
+        flags = self.facts.get("flags", ())  # models of earlier versions do not say
+        return NewRows(table, self.columns, absent, self.fill_in_words(missing), day_first, flags)
 
     @property
     def reading(self) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from motet.text import in_markdown
 _SHARE = 0.01  # of the rows lies beyond each quantile,
 _BEYOND = 5  # and at least so many rows
 _LEAST = 8 * _BEYOND  # of fewer rows, quantiles lie too far inside to say anything of a single value
-_CHANCE = 1e-4  # more rows beyond a quantile are mentioned if so many come by chance this rarely
+_CHANCE = 1e-4  # more rows than expected are mentioned if chance does so this rarely, in a whole table
+_FAR = 3.0  # half widths of a range from its middle: beyond, one row is mentioned
+_AWAY = 1.5  # half widths: beyond, rows are mentioned where they are clearly more than a hundredth
 _SLACK = 1e-4  # of a range: cells of training rows were rounded when they were standardised
 _LISTED = 10  # notes of columns that are given one by one
 
@@ -38,16 +40,27 @@ class QuantileRange(msgspec.Struct, array_like=True):
     def share(self) -> float:
         return max(_SHARE, _BEYOND / max(self.rows, 1))
 
-    @property
-    def far(self) -> float:
-        """How far beyond an end is far outside: the width of the range, where it leaves out a hundredth at each end.
-        Narrower ones are taken for the middle of a bell curve.
+    def away(self, values: np.ndarray) -> np.ndarray:
+        """How far values lie from the middle, in half widths of a range that leaves out a hundredth at each end; below
+        the middle negative. Narrower ranges are taken for the middle of a bell curve. Skewed positive values are a
+        bell curve on the log scale rather, so that there the scale counts on which a value lies nearer.
 
-        >>> QuantileRange(0.0, 10.0, 500).far, round(QuantileRange(0.0, 10.0, 40).far, 1)
-        (10.0, 25.3)
+        >>> QuantileRange(-10.0, 10.0, 500).away(np.array([-20.0, 15.0])).tolist()
+        [-2.0, 1.5]
+        >>> QuantileRange(1.0, 100.0, 500).away(np.array([1000.0])).round(6).tolist()
+        [2.0]
         """
-        widths = float(special.ndtri(_SHARE) / special.ndtri(self.share))
-        return (self.high - self.low) * (3 * widths - 1) / 2
+        found = self.half_widths(values, self.low, self.high)
+        if self.low <= 0:
+            return found
+        logs = np.log(np.maximum(values, np.finfo(float).tiny))
+        other = self.half_widths(logs, np.log(self.low), np.log(self.high))
+        nearer = np.where(abs(found) < abs(other), found, other)
+        return np.asarray(np.where(found * other > 0, nearer, 0.0))
+
+    def half_widths(self, values: np.ndarray, low: float, high: float) -> np.ndarray:
+        half = (high - low) / 2 * special.ndtri(_SHARE) / special.ndtri(self.share)
+        return np.asarray((values - (low + high) / 2) / half)
 
     def __str__(self) -> str:
         return f"{in_words(self.low)} to {in_words(self.high)}"
@@ -90,13 +103,14 @@ class TrainingRanges(msgspec.Struct, omit_defaults=True):
     def remarks(self, columns: list[str], rows: np.ndarray, predicted: np.ndarray | None) -> list[str]:
         """What a person should know of rows, in a model's columns, and of the numbers predicted for them."""
         known = [(j, name) for j, name in enumerate(columns) if name in self.columns]
-        found = [line for j, name in known for line in outside(name, self.columns[name], rows[:, j])]
+        chance = _CHANCE / max(len(known), 1)
+        found = [line for j, name in known for line in outside(name, self.columns[name], rows[:, j], chance)]
         if len(found) > _LISTED:
             found[_LISTED:] = [f"{len(found) - _LISTED} more such notes on columns"]
         if predicted is None or (r := self.outcome) is None:
             return found
-        distance = np.maximum(r.low - predicted, predicted - r.high)
-        if many := int((distance > r.far).sum()):
+        distance = np.abs(r.half_widths(predicted, r.low, r.high))
+        if many := int((distance > _FAR).sum()):
             furthest = in_words(predicted[distance.argmax()])
             said = f"{many} of {len(predicted)} predictions lie far outside of the outcomes of training ({r})"
             found.append(f"{said}; the furthest is {furthest}")
@@ -120,23 +134,29 @@ def quantiles(values: np.ndarray) -> QuantileRange | None:
     return QuantileRange(low, high, len(values)) if low < high else None
 
 
-def outside(name: str, r: QuantileRange, values: np.ndarray) -> Iterator[str]:
+def outside(name: str, r: QuantileRange, values: np.ndarray, chance: float = _CHANCE) -> Iterator[str]:
     """A note for each side on which values lie far away, or more of them than chance puts there."""
     values = values[~np.isnan(values)]
-    low = ("below", r.share, r.low, "smallest", r.low - values)
-    high = ("above", 1 - r.share, r.high, "largest", values - r.high)
+    n, away = len(values), r.away(values)
+    low = ("below", r.share, r.low, "smallest", r.low - values, -away)
+    high = ("above", 1 - r.share, r.high, "largest", values - r.high, away)
     # the quantile is of finitely many rows itself: how many new rows lie beyond it is beta-binomial
     beyond, within = r.rows * r.share + 1, r.rows * (1 - r.share) + 1
-    for where, share, bound, furthest, distance in (low, high):
+    for where, share, bound, furthest, distance, side in (low, high):
         if not (many := int((distance > _SLACK * (r.high - r.low)).sum())):
             continue
-        k, n = np.arange(many, len(values) + 1), len(values)
+        quantile = f"the {100 * share:.3g} % quantile of training ({in_words(bound)})"
+        value = in_words(values[distance.argmax()])
+        k = np.arange(many, n + 1)
         logs = special.betaln(k + beyond, n - k + within) - special.betaln(1 + k, 1 + n - k)
         by_chance = np.exp(logs - special.betaln(beyond, within) - np.log1p(n)).sum()
-        if distance.max() > r.far or by_chance < _CHANCE:
-            quantile = f"the {100 * share:.3g} % quantile of training ({in_words(bound)})"
-            value = in_words(values[distance.argmax()])
+        apart, far = int((side > _AWAY).sum()), int((side > _FAR).sum())
+        if by_chance < chance or (apart and special.bdtrc(apart - 1, n, _SHARE) < chance):
             yield f"column {name!r}: {many} of {n} rows lie {where} {quantile}; the {furthest} is {value}"
+        elif far == 1:
+            yield f"column {name!r}: 1 of {n} rows lies far {where} {quantile}: {value}"
+        elif far:
+            yield f"column {name!r}: {far} of {n} rows lie far {where} {quantile}; the {furthest} is {value}"
 
 
 def in_words(value: float) -> str:
