@@ -302,10 +302,27 @@ def test_the_constant_prediction_is_the_last_row_and_must_be_beaten(make):
     assert list(table["method"]) == ["ditto", "local", "majority class"]
     assert list(table["best"]) == [True, False, False]
     text = verdict(read(folders), table)[1]
-    assert text.endswith("ditto is not known to beat the majority class of each client's own training rows.")
+    known = "the majority class of each client's own training rows (accuracy 90.0 %)"
+    assert text.endswith(f"; no model, training alone included, beats {known}.")
     beaten = [make(m, s, folder=f"b-{m}", constant=dict.fromkeys(CLIENTS, 0.5), tests=ROWS)
               for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]  # fmt: skip
     assert "beat" not in verdict(read(beaten))[1]
+
+
+def test_a_model_that_is_surely_worse_than_the_constant_is_called_worse(make):
+    constant = dict.fromkeys(CLIENTS, 1.5)
+    poor = {c: v + 3.0 for c, v in ALONE.items()}
+    good = {c: v for c, v in ALONE.items()}
+    ditto = make("ditto", poor, constant=constant, metric="rmse", tests=ROWS)
+    local, better = (
+        make("local", scores, constant=constant, metric="rmse", tests=ROWS, folder=name)
+        for name, scores in (("poor", poor), ("good", good))
+    )
+    none = "the mean of each client's own training rows (RMSE 1.50)"
+    said = verdict(read([ditto, local]))[1]
+    assert said.endswith(f"; no model, training alone included, beats {none}.")
+    assert verdict(read([ditto, better]))[1].endswith(f"; ditto is worse than {none}.")
+    assert verdict(read([ditto]))[0].endswith(f"; ditto is worse than {none}.")
 
 
 def test_the_constant_of_numbers_is_the_mean(make):
