@@ -122,6 +122,25 @@ def test_a_failed_run_is_shown_and_does_not_count(make):
     assert any(line.startswith("scaffold ") and "failed: client a" in line for line in text.splitlines())
 
 
+def test_failures_name_their_splits_where_runs_differ_by_them(make, tmp_path):
+    bad = {"status": "failed", "failure": "loss is nan", "reported": None}
+    folders = [make("ditto", {"a": 0.1}, folder=f"d{s}", split=s, **bad) for s in (0, 1)]
+    assert row(comparison(read(folders)), "ditto")["trouble"] == (
+        "split 0, seed 0 and split 1, seed 0: loss is nan"
+    )
+    assert "split 0, seed 0 and split 1, seed 0: loss is nan" in render(read(folders))
+    assert row(comparison(read(folders[:1])), "ditto")["trouble"] == "seed 0: loss is nan"
+
+
+def test_more_rounds_are_advised_where_a_poor_model_was_still_improving(make):
+    val = [{c: 0.05 + 0.02 * i for c in BAD} for i in range(12)]
+    (run,) = read([make("fedavg", BAD, constant=GOOD, val=val, settings={"method": {"lr": 0.1}})])
+    assert summary(run)["needs"]
+    assert summary(run)["below_constant"].endswith(
+        ": it was still improving when it stopped, so give it more rounds"
+    )
+
+
 def test_a_diverged_run_is_failed_and_an_unfinished_one_is_not(make):
     folders = [
         make("ditto", {"a": math.inf, "b": 1.0}, metric="rmse"),

@@ -76,6 +76,30 @@ def test_the_runs_to_look_at_are_those_of_the_chosen_method_or_of_the_best_by_va
     assert {run.label for run in Comparison([*folders[:2], worse]).chosen} == {"local"}
 
 
+def test_the_runs_to_look_at_are_finished_ones(make):
+    failed = {"status": "failed", "failure": "diverged", "reported": None}
+    best = [
+        make("ditto", shifted(0.2), split=s, folder=f"d{s}", **(failed if s == 0 else {})) for s in (0, 1)
+    ]
+    whole = [make("local", ALONE, split=s, folder=f"l{s}") for s in (1, 0)]
+    chosen = Comparison([*best, *whole]).chosen
+    assert [(run.label, run.split) for run in chosen] == [("local", 0), ("local", 1)]
+    assert [(run.label, run.split) for run in Comparison(best).chosen] == [("ditto", 1)]
+    assert [run.split for run in Comparison(best[:1]).chosen] == [0]
+
+
+def test_scores_that_differ_by_rounding_are_equal(make):
+    scores = {"local": 0.0, "ditto": -1e-12}
+    folders = [
+        make(m, {c: 7.0 + v + by * i for i, (c, v) in enumerate(ALONE.items())}, metric="rmse", tests=ROWS)
+        for m, by in scores.items()
+    ]
+    table = comparison(read(folders))
+    (ditto,) = [row for row in table.to_dict("records") if row["method"] == "ditto"]
+    assert (ditto["gain_local"], ditto["gain_local_low"], ditto["gain_local_high"]) == (0, 0, 0)
+    assert "  0 (0 to 0)  " in as_text(table) and lines_of(folders)[0].startswith("No difference in RMSE")
+
+
 @pytest.mark.parametrize("many", [2, 10])
 def test_equal_scores_claim_nothing(make, many):
     some = dict.fromkeys(CLIENTS[:many], 0.7)

@@ -147,6 +147,8 @@ def _advice(group: Sequence[ReportedRun]) -> str:
     if halvings:
         where = listed(list(dict.fromkeys(str(halving["whose"]) for halving in halvings)))
         return f": its rate was halved already, so look at data.scale and at the rows of {where}"
+    if needs(group):
+        return ": it was still improving when it stopped, so give it more rounds"
     run = group[0]
     method = (run.facts.get("settings") or {}).get("method") or {}
     names = [k for k in _TOO_LARGE if isinstance(method.get(k), int | float) and method[k] > 0]
@@ -282,12 +284,24 @@ def _name(run: ReportedRun) -> str:
 
 
 def _trouble(group: Sequence[ReportedRun]) -> str:
-    """What went wrong, each reason once, with its seeds."""
-    seeds: dict[str, list[str]] = {}
+    """What went wrong, each reason once, with its seeds, and its splits where runs differ by them."""
+    found: dict[str, list[ReportedRun]] = {}
     for run in group:
         if run.trouble:
-            seeds.setdefault(run.trouble, []).append(str(run.seed))
-    return "; ".join(f"seed {', '.join(which)}: {what}" for what, which in seeds.items())
+            found.setdefault(run.trouble, []).append(run)
+    return "; ".join(f"{splits_and_seeds(some, group)}: {what}" for what, some in found.items())
+
+
+def splits_and_seeds(some: Sequence[ReportedRun], group: Sequence[ReportedRun]) -> str:
+    """`seeds 0, 1`; `split 0, seed 0 and split 1, seeds 0, 1` of some runs of a group that has several splits."""
+    # without a split of its own, a run's split is its seed
+    several = len({run.split for run in group}) > 1 and any(run.split != run.seed for run in group)
+    seeds: dict[str, list[str]] = {}
+    for run in some:
+        seeds.setdefault(f"split {run.split}, " * several, []).append(str(run.seed))
+    return " and ".join(
+        f"{split}seed{'s' * (len(which) > 1)} {', '.join(which)}" for split, which in seeds.items()
+    )
 
 
 def _gains(
