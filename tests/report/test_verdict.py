@@ -85,7 +85,8 @@ def test_the_runs_to_look_at_are_finished_ones(make):
     chosen = Comparison([*best, *whole]).chosen
     assert [(run.label, run.split) for run in chosen] == [("local", 0), ("local", 1)]
     assert [(run.label, run.split) for run in Comparison(best).chosen] == [("ditto", 1)]
-    assert [run.split for run in Comparison(best[:1]).chosen] == [0]
+    other = make("local", ALONE, split=0, folder="other", **failed)
+    assert {run.label for run in Comparison([best[0], other]).chosen} == {"ditto"}
 
 
 def test_scores_that_differ_by_rounding_are_equal(make):
