@@ -132,6 +132,15 @@ def test_runs_that_all_failed_have_a_page(make, tmp_path):
     assert "No method has test scores" in page and "no space left" in page
 
 
+def test_runs_that_all_diverged_before_their_first_scores_have_a_page(make, tmp_path):
+    why = "diverged in round 1: the validation loss of client a is 1e+17 (lr=3.0)"
+    folders = [
+        make(m, {"a": 0.1}, val=[], status="failed", failure=why, reported=None) for m in ("ditto", "local")
+    ]
+    page = page_of(folders, tmp_path)
+    assert "No method has test scores" in page and why in page and "Validation over rounds" not in page
+
+
 def test_a_hint_stands_once_whatever_the_number_of_seeds(make, tmp_path):
     why = "round 2: loss is nan\nhint: a smaller learning rate"
     folders = [

@@ -80,8 +80,8 @@ def test_seven_rows_are_too_few_to_tell(make):
 def test_equal_risks_are_named_as_they_are(make):
     from motet.report.verdict import _constant
 
-    row = {"name": "ditto", "role": "", "gain_constant_low": -0.1}
-    said = _constant(row, [row, {"role": "constant", "name": "equal risks"}])
+    row = {"name": "ditto", "role": "", "gain_constant_low": -0.1, "gain_constant_high": 0.1}
+    said = _constant(row, [row, {"role": "constant", "name": "equal risks"}], "cindex")
     assert said == "; ditto is not known to beat equal risks"
 
 

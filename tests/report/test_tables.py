@@ -122,6 +122,25 @@ def test_a_failed_run_is_shown_and_does_not_count(make):
     assert any(line.startswith("scaffold ") and "failed: client a" in line for line in text.splitlines())
 
 
+def test_failures_name_their_splits_where_runs_differ_by_them(make, tmp_path):
+    bad = {"status": "failed", "failure": "loss is nan", "reported": None}
+    folders = [make("ditto", {"a": 0.1}, folder=f"d{s}", split=s, **bad) for s in (0, 1)]
+    assert row(comparison(read(folders)), "ditto")["trouble"] == (
+        "split 0, seed 0 and split 1, seed 0: loss is nan"
+    )
+    assert "split 0, seed 0 and split 1, seed 0: loss is nan" in render(read(folders))
+    assert row(comparison(read(folders[:1])), "ditto")["trouble"] == "seed 0: loss is nan"
+
+
+def test_more_rounds_are_advised_where_a_poor_model_was_still_improving(make):
+    val = [{c: 0.05 + 0.02 * i for c in BAD} for i in range(12)]
+    (run,) = read([make("fedavg", BAD, constant=GOOD, val=val, settings={"method": {"lr": 0.1}})])
+    assert summary(run)["needs"]
+    assert summary(run)["below_constant"].endswith(
+        ": it was still improving when it stopped, so give it more rounds"
+    )
+
+
 def test_a_diverged_run_is_failed_and_an_unfinished_one_is_not(make):
     folders = [
         make("ditto", {"a": math.inf, "b": 1.0}, metric="rmse"),
@@ -231,10 +250,10 @@ def test_records_are_valid_json(three):
 BAD, GOOD = ({c: v + i / 100 for i, c in enumerate("abcdef")} for v in (0.1, 0.5))
 
 
-def test_a_run_that_is_surely_below_the_constant_says_what_would_help(make):
+def test_a_run_that_is_surely_worse_than_the_constant_says_what_would_help(make):
     settings = {"method": {"name": "ditto", "lr": 0.1, "lam": 100.0, "batch": 16}}
     (run,) = read([make("ditto", BAD, constant=GOOD, settings=settings)])
-    said = "below the constant model (52.5 %): try a smaller lr / lam"
+    said = "worse than the constant model (accuracy 52.5 %): try a smaller lr / lam"
     assert (
         summary(run)["below_constant"] == said
         and f"  trouble   {said}\n" in f"{summary_text(summary(run))}\n"
@@ -243,15 +262,28 @@ def test_a_run_that_is_surely_below_the_constant_says_what_would_help(make):
     assert f"<li>ditto: {said}.</li>" in render([run])
 
 
+def test_where_rates_were_halved_no_smaller_rate_is_advised(make):
+    halvings = [
+        {"whose": who, "rates": {"lr": 0.1 / 2**i}} for i, who in enumerate(("client a", "client b"), 1)
+    ]
+    settings = {"method": {"name": "ditto", "lr": 0.1, "lam": 100.0}}
+    sound = make("ditto", BAD, constant=GOOD, settings=settings, split=0)
+    halved = make("ditto", BAD, constant=GOOD, settings=settings, split=1, halvings=halvings, folder="halved")
+    advice = "its rate was halved already, so look at data.scale and at the rows of client a and client b"
+    assert summary(read([halved])[0])["below_constant"].endswith(f": {advice}")
+    text = " ".join(as_text(comparison(read([sound, halved]))).split())
+    assert f"{advice}." in text and "try a smaller" not in text
+
+
 def test_a_run_that_may_be_as_good_as_the_constant_says_nothing(make):
     near = {c: v + (0.2 if c in "ace" else -0.2) for c, v in GOOD.items()}
     for scores in (GOOD, near):
         (run,) = read([make("ditto", scores, constant=GOOD, folder=str(id(scores)))])
-        assert summary(run)["below_constant"] == "" and "below the constant" not in as_text(comparison([run]))
+        assert summary(run)["below_constant"] == "" and "the constant model" not in as_text(comparison([run]))
 
 
-def test_errors_are_below_the_constant_where_they_are_larger(make):
+def test_errors_are_worse_than_the_constant_where_they_are_larger(make):
     (run,) = read([make("fedavg", GOOD, constant=BAD, metric="rmse", settings={"method": {"lr": 0.1}})])
-    assert summary(run)["below_constant"] == "below the constant model (0.125): try a smaller lr"
+    assert summary(run)["below_constant"] == "worse than the constant model (RMSE 0.125): try a smaller lr"
     (better,) = read([make("fedprox", BAD, constant=GOOD, metric="rmse")])
     assert summary(better)["below_constant"] == ""

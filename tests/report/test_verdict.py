@@ -76,6 +76,31 @@ def test_the_runs_to_look_at_are_those_of_the_chosen_method_or_of_the_best_by_va
     assert {run.label for run in Comparison([*folders[:2], worse]).chosen} == {"local"}
 
 
+def test_the_runs_to_look_at_are_finished_ones(make):
+    failed = {"status": "failed", "failure": "diverged", "reported": None}
+    best = [
+        make("ditto", shifted(0.2), split=s, folder=f"d{s}", **(failed if s == 0 else {})) for s in (0, 1)
+    ]
+    whole = [make("local", ALONE, split=s, folder=f"l{s}") for s in (1, 0)]
+    chosen = Comparison([*best, *whole]).chosen
+    assert [(run.label, run.split) for run in chosen] == [("local", 0), ("local", 1)]
+    assert [(run.label, run.split) for run in Comparison(best).chosen] == [("ditto", 1)]
+    other = make("local", ALONE, split=0, folder="other", **failed)
+    assert {run.label for run in Comparison([best[0], other]).chosen} == {"ditto"}
+
+
+def test_scores_that_differ_by_rounding_are_equal(make):
+    scores = {"local": 0.0, "ditto": -1e-12}
+    folders = [
+        make(m, {c: 7.0 + v + by * i for i, (c, v) in enumerate(ALONE.items())}, metric="rmse", tests=ROWS)
+        for m, by in scores.items()
+    ]
+    table = comparison(read(folders))
+    (ditto,) = [row for row in table.to_dict("records") if row["method"] == "ditto"]
+    assert (ditto["gain_local"], ditto["gain_local_low"], ditto["gain_local_high"]) == (0, 0, 0)
+    assert "  0 (0 to 0)  " in as_text(table) and lines_of(folders)[0].startswith("No difference in RMSE")
+
+
 @pytest.mark.parametrize("many", [2, 10])
 def test_equal_scores_claim_nothing(make, many):
     some = dict.fromkeys(CLIENTS[:many], 0.7)
@@ -302,10 +327,27 @@ def test_the_constant_prediction_is_the_last_row_and_must_be_beaten(make):
     assert list(table["method"]) == ["ditto", "local", "majority class"]
     assert list(table["best"]) == [True, False, False]
     text = verdict(read(folders), table)[1]
-    assert text.endswith("ditto is not known to beat the majority class of each client's own training rows.")
+    known = "the majority class of each client's own training rows (accuracy 90.0 %)"
+    assert text.endswith(f"; no model, training alone included, beats {known}.")
     beaten = [make(m, s, folder=f"b-{m}", constant=dict.fromkeys(CLIENTS, 0.5), tests=ROWS)
               for m, s in (("local", ALONE), ("ditto", shifted(0.1)))]  # fmt: skip
     assert "beat" not in verdict(read(beaten))[1]
+
+
+def test_a_model_that_is_surely_worse_than_the_constant_is_called_worse(make):
+    constant = dict.fromkeys(CLIENTS, 1.5)
+    poor = {c: v + 3.0 for c, v in ALONE.items()}
+    good = {c: v for c, v in ALONE.items()}
+    ditto = make("ditto", poor, constant=constant, metric="rmse", tests=ROWS)
+    local, better = (
+        make("local", scores, constant=constant, metric="rmse", tests=ROWS, folder=name)
+        for name, scores in (("poor", poor), ("good", good))
+    )
+    none = "the mean of each client's own training rows (RMSE 1.50)"
+    said = verdict(read([ditto, local]))[1]
+    assert said.endswith(f"; no model, training alone included, beats {none}.")
+    assert verdict(read([ditto, better]))[1].endswith(f"; ditto is worse than {none}.")
+    assert verdict(read([ditto]))[0].endswith(f"; ditto is worse than {none}.")
 
 
 def test_the_constant_of_numbers_is_the_mean(make):

@@ -349,6 +349,14 @@ def test_nothing_is_unsure_where_nothing_changed() -> None:
     assert said.splitlines()[-1] == "mean change of the others: none, because no other client's score changed"
 
 
+def test_it_is_said_which_way_a_change_is_better() -> None:
+    gain = {"gain": 0.0164, "low": 0.01, "high": 0.02}
+    rows = [{"client": "a", "test": 9, "before": 1.23, "after": 1.21, "outcome": "better"} | gain]
+    found = {"metric": "rmse", "better": -1, "note": "", "mean": gain, "global": None, "clients": rows}
+    said = price_text("south", found)
+    assert "+0.0164" in said and said.splitlines()[-1] == "a positive change is better: less RMSE"
+
+
 # ---- copies in the cache ----
 
 

@@ -159,6 +159,25 @@ def test_a_study_shows_its_runs_and_those_that_wait(tmp_path: Path) -> None:
     assert page.get("/studies/toy-1/report").status_code == 404
 
 
+def test_a_study_whose_runs_all_failed_is_failed(tmp_path: Path) -> None:
+    StudyRecord("toy-1", "toy", 1.0, status="done", jobs=["a", "b"], failures={"a": "nan", "b": "nan"}).write(
+        tmp_path
+    )
+    page = browser(tmp_path)
+    for address in ("/studies", "/studies/toy-1"):
+        text = page.get(address).text
+        assert '<span class="state failed">failed</span>' in text and "state done" not in text
+    assert "data-live" not in text
+
+
+def test_the_list_names_splits_where_runs_have_other_ones(tmp_path: Path) -> None:
+    made(tmp_path, "ditto", {"a": 0.5}, folder="one", split=0)
+    assert ">split<" not in browser(tmp_path).get("/").text
+    made(tmp_path, "ditto", {"a": 0.5}, folder="two", split=1)
+    text = browser(tmp_path).get("/").text
+    assert '<td data-label="split">0</td>' in text and '<td data-label="split">1</td>' in text
+
+
 def test_a_report_is_shown_as_a_page_of_nobody(tmp_path: Path) -> None:
     (tmp_path / "toy.html").write_text("<script>1</script>")
     StudyRecord("toy-1", "toy", report="toy.html").write(tmp_path)

@@ -22,7 +22,7 @@ from scipy import special
 from motet.checksums import file_checksum
 from motet.errors import Damaged
 from motet.report.certainty import LEVEL, Floats, sign_test, two_shares
-from motet.report.gains import Pair, gain_frame, unit_of
+from motet.report.gains import Pair, apart, gain_frame, unit_of
 from motet.report.read import ReportedRun, settings_of
 from motet.runs.store import Store
 
@@ -277,7 +277,7 @@ def _differences(
     weights = np.vstack([np.ones(many), draw.multinomial(many, np.full(many, 1 / many), times)])
     with np.errstate(divide="ignore", invalid="ignore"):
         each = [
-            measure(one.y, one.p, one.weighted(weights)) - measure(two.y, two.p, two.weighted(weights))
+            apart(measure(one.y, one.p, one.weighted(weights)), measure(two.y, two.p, two.weighted(weights)))
             for one, two in seeds
         ]
     return np.asarray(np.mean(each, axis=0), dtype=float)

@@ -48,12 +48,15 @@ class Comparison:
     @property
     def chosen(self) -> list[ReportedRun]:
         """The runs of the federated method that validation rows chose, where it is better than training alone; else of
-        the method with the best validation score. By split and seed."""
+        the method with the best validation score. By split and seed. Methods whose runs are all finished go first; of
+        another, the finished runs; and all its runs where none is finished."""
         rows = [row for row in self.table.to_dict("records") if row["role"] != "constant"]
         better = [row for row in rows if row["best"] and row["gain_local_low"] > 0]
-        labels = [row["method"] for row in better + rows]
         runs = sorted(self.runs, key=lambda run: (run.split, run.seed))
-        return next((of for label in labels if (of := [r for r in runs if r.label == label])), runs)
+        groups = [[run for run in runs if run.label == row["method"]] for row in better + rows]
+        finished = [[run for run in group if not run.trouble] for group in groups]
+        whole = [some for some, group in zip(finished, groups, strict=True) if len(some) == len(group)]
+        return next((some for some in whole + finished + groups if some), runs)
 
     @property
     def frame(self) -> pd.DataFrame:

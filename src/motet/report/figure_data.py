@@ -45,11 +45,13 @@ def curves(runs: Sequence[ReportedRun]) -> pd.DataFrame:
         run.val[run.val["side"].isin(SIDES)].assign(label=run.label, run=i) for i, run in enumerate(some)
     ]
     rows = pd.concat(parts, ignore_index=True)
+    columns = ["label", "side", "round", "score", "low", "high", "runs"]
     found = [
         _curve(part).assign(label=label, side=side)
         for (label, side), part in rows.groupby(["label", "side"], sort=False)
     ]
-    return pd.concat(found, ignore_index=True)[["label", "side", "round", "score", "low", "high", "runs"]]
+    # no run may have come to its first validation scores
+    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
 
 def _curve(rows: pd.DataFrame) -> pd.DataFrame:

@@ -14,12 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from motet.report.certainty import LEVEL, Interval, interval, signed_rank
 from motet.report.read import ALONE, CONSTANT, ReportedRun, settings_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+ROUNDING = 1e-6  # of the larger score: what trainings differ by that add the same numbers in another order
 Groups = Mapping[str, Sequence[ReportedRun]]  # sound runs of each row of a table
 NO_NETWORK = ("stacking",)  # methods whose models are no networks: a network alone is not their kind
 
@@ -90,7 +93,8 @@ def validation(group: Sequence[ReportedRun]) -> float:
 
 
 def gain_frame(some: Sequence[Pair]) -> pd.DataFrame:
-    """split, seed, client, unit, n, own, other, gain: test scores that both have; a positive gain is better."""
+    """split, seed, client, unit, n, own, other, gain: test scores that both have; a positive gain is better, and
+    scores that differ by rounding are equal."""
     import pandas as pd
 
     parts = [
@@ -106,7 +110,18 @@ def gain_frame(some: Sequence[Pair]) -> pd.DataFrame:
         parts.append(part.assign(split=pair.run.split, seed=pair.run.seed, unit=units))
     frame = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
     better = some[0].run.better if some else 1
-    return frame.assign(gain=(frame["own"] - frame["other"]).astype(float) * better)
+    own, other = (frame[side].to_numpy(dtype=float) for side in ("own", "other"))
+    return frame.assign(gain=apart(own, other) * better)
+
+
+def apart(own: Any, other: Any) -> Any:
+    """By how much scores differ; by nothing where it is rounding.
+
+    >>> apart(np.array([7.0, 7.0]), np.array([7.0 + 1e-12, 6.0])).tolist()
+    [0.0, 1.0]
+    """
+    found = own - other
+    return np.where(np.abs(found) <= ROUNDING * np.maximum(np.abs(own), np.abs(other)), 0.0, found)
 
 
 def mean_gain(frame: pd.DataFrame, level: float = LEVEL) -> Interval:

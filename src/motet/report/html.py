@@ -26,7 +26,7 @@ from motet.report.price import forgotten
 from motet.report.privacy_figures import budgets
 from motet.report.read import ALONE, ReportedRun
 from motet.report.stack_variants import stacks
-from motet.report.tables import client_scores, comparison, summary
+from motet.report.tables import client_scores, comparison, splits_and_seeds, summary
 from motet.report.unscored import WEIGHTED, remark, with_unscored
 from motet.report.verdict import CLAIMS, verdict
 
@@ -155,7 +155,7 @@ def _troubles(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     for run in runs:
         groups.setdefault(run.label, []).append(run)
     return [
-        {"label": label, "what": _what(group), "reasons": _reasons([run for run in group if run.trouble])}
+        {"label": label, "what": _what(group), "reasons": _reasons(group)}
         for label, group in groups.items()
         if any(run.trouble for run in group)
     ]
@@ -169,15 +169,16 @@ def _what(group: Sequence[ReportedRun]) -> str:
     return ", ".join(parts + ([f"{unfinished} of {len(group)} runs not finished"] if unfinished else []))
 
 
-def _reasons(bad: Sequence[ReportedRun]) -> list[str]:
+def _reasons(group: Sequence[ReportedRun]) -> list[str]:
     """`seeds 0, 1: what happened`, then the hints, each once."""
-    seeds: dict[str, list[str]] = {}
+    found: dict[str, list[ReportedRun]] = {}
     hints: dict[str, None] = {}
-    for run in bad:
-        what, _, hint = run.trouble.partition("\nhint:")
-        seeds.setdefault(what, []).append(str(run.seed))
-        hints |= {hint.strip(): None} if hint else {}
-    lines = [f"seed{'s' * (len(some) > 1)} {', '.join(some)}: {what}" for what, some in seeds.items()]
+    for run in group:
+        if run.trouble:
+            what, _, hint = run.trouble.partition("\nhint:")
+            found.setdefault(what, []).append(run)
+            hints |= {hint.strip(): None} if hint else {}
+    lines = [f"{splits_and_seeds(some, group)}: {what}" for what, some in found.items()]
     return lines + [f"hint: {hint}" for hint in hints]
 
 

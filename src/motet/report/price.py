@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from motet.report.certainty import LEVEL
 from motet.report.client_outcomes import OUTCOMES, gain_intervals, outcomes
-from motet.report.gains import Pair, gain_frame, mean_gain, unit_of
+from motet.report.gains import Pair, apart, gain_frame, mean_gain, unit_of
 from motet.report.read import ReportedRun, natural
 from motet.report.terminal import gain, named, plain, score, short, unit, with_interval
 from motet.text import aligned, printable
@@ -57,8 +59,9 @@ def by_metric(run: ReportedRun, like: ReportedRun) -> ReportedRun:
 
 def global_gain(before: ReportedRun, after: ReportedRun) -> float | None:
     """Of the one model for all, mean over the clients that both runs scored; None where there is none."""
-    one, two = after.of("global"), before.of("global")
-    both = (one - two).dropna()
+    one, two = after.of("global").align(before.of("global"), join="inner")
+    both = apart(one.to_numpy(), two.to_numpy())
+    both = both[~np.isnan(both)]
     return float(both.mean() * after.better) if len(both) else None
 
 
@@ -101,6 +104,10 @@ def sentences(found: Mapping[str, Any]) -> list[str]:
     if all(r["gain"] == 0 for r in rows):
         said = "none, because no other client's score changed"
     lines = [f"mean change of the others: {said}"]
+    if any(r["gain"] for r in rows) or found["global"]:
+        lines.append(
+            f"a positive change is better: {'more' if found['better'] > 0 else 'less'} {named(metric)}"
+        )
     lines += [f"scores are {named(metric)}, as with it; {found['note']}"] if found.get("note") else []
     if found["global"] is not None:
         lines.append(f"mean change of the global model: {gain(found['global'], metric)}")

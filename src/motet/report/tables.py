@@ -32,7 +32,7 @@ from motet.report.read import (
 from motet.report.row_intervals import gain_of_these
 from motet.report.sample import sample_of
 from motet.report.spent_privacy import spent
-from motet.report.terminal import plain, said_score
+from motet.report.terminal import listed, named, plain, said_score
 from motet.report.unscored import remark, scored_units, unscored, with_unscored
 from motet.settings import AUTO
 
@@ -128,14 +128,28 @@ def below_constant(run: ReportedRun) -> str:
     lead = (_known(run, "personal") - _known(run, CONSTANT)) * run.better
     if run.trouble or not lead < 0 or not gain_of_these(with_side([run], CONSTANT)).high < 0:
         return ""
-    return f"below the constant model ({said_score(_known(run, CONSTANT), run.metric)}){_smaller(run)}"
+    return _worse_than_constant(_known(run, CONSTANT), [run])
 
 
-def _smaller(run: ReportedRun) -> str:
+def _worse_than_constant(constant: float, group: Sequence[ReportedRun]) -> str:
+    """`worse than the constant model (RMSE 1.53): try a smaller lr`, for errors as for scores."""
+    metric = group[0].metric
+    return f"worse than the constant model ({named(metric)} {said_score(constant, metric)}){_advice(group)}"
+
+
+def _advice(group: Sequence[ReportedRun]) -> str:
     """Settings that make a model poor where they are too large: rates, and strengths of a pull.
 
-    A pull adds to the curvature, and a rate that was chosen without it is too large.
+    A pull adds to the curvature, and a rate that was chosen without it is too large. Where rates were halved and the
+    model is still poor, the data are to be looked at: a client in other units, or columns that are not scaled.
     """
+    halvings = [halving for run in group for halving in run.facts.get("halvings") or []]
+    if halvings:
+        where = listed(list(dict.fromkeys(str(halving["whose"]) for halving in halvings)))
+        return f": its rate was halved already, so look at data.scale and at the rows of {where}"
+    if needs(group):
+        return ": it was still improving when it stopped, so give it more rounds"
+    run = group[0]
     method = (run.facts.get("settings") or {}).get("method") or {}
     names = [k for k in _TOO_LARGE if isinstance(method.get(k), int | float) and method[k] > 0]
     return f": try a smaller {' / '.join(names)}" if names else ""
@@ -270,12 +284,24 @@ def _name(run: ReportedRun) -> str:
 
 
 def _trouble(group: Sequence[ReportedRun]) -> str:
-    """What went wrong, each reason once, with its seeds."""
-    seeds: dict[str, list[str]] = {}
+    """What went wrong, each reason once, with its seeds, and its splits where runs differ by them."""
+    found: dict[str, list[ReportedRun]] = {}
     for run in group:
         if run.trouble:
-            seeds.setdefault(run.trouble, []).append(str(run.seed))
-    return "; ".join(f"seed {', '.join(which)}: {what}" for what, which in seeds.items())
+            found.setdefault(run.trouble, []).append(run)
+    return "; ".join(f"{splits_and_seeds(some, group)}: {what}" for what, some in found.items())
+
+
+def splits_and_seeds(some: Sequence[ReportedRun], group: Sequence[ReportedRun]) -> str:
+    """`seeds 0, 1`; `split 0, seed 0 and split 1, seeds 0, 1` of some runs of a group that has several splits."""
+    # without a split of its own, a run's split is its seed
+    several = len({run.split for run in group}) > 1 and any(run.split != run.seed for run in group)
+    seeds: dict[str, list[str]] = {}
+    for run in some:
+        seeds.setdefault(f"split {run.split}, " * several, []).append(str(run.seed))
+    return " and ".join(
+        f"{split}seed{'s' * (len(which) > 1)} {', '.join(which)}" for split, which in seeds.items()
+    )
 
 
 def _gains(
@@ -378,13 +404,12 @@ def _halved(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def _below(rows: Sequence[dict[str, Any]], groups: Groups) -> list[str]:
-    """A line for each method that is surely below the constant prediction."""
+    """A line for each method that is surely worse than the constant prediction."""
     constant = next((row["personal"] for row in rows if row["role"] == ROLES[CONSTANT]), NOTHING)
     return [
-        f"{row['method']}: below the constant model ({said_score(constant, run.metric)}){_smaller(run)}."
+        f"{row['method']}: {_worse_than_constant(constant, groups[row['method']])}."
         for row in rows
         if row["gain_constant_high"] < 0
-        for run in groups[row["method"]][:1]
     ]
 
 

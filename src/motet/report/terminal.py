@@ -27,6 +27,7 @@ ABSENT = "-"  # what does not apply or is not known
 MISSING = "–"  # a score that a client has not
 STAR = "*"  # at a gain that holds for all methods at once
 BY_CHANCE = "each at 95 %: of 20 clients up to about one is called better or worse by chance"
+MOST_NAMED = 3  # methods or clients in a line
 PERCENT = ("accuracy", "balanced", "auc", "f1", "cindex")
 NAMES = {
     "balanced": "balanced accuracy", "auc": "AUC", "f1": "F1", "brier": "Brier score", "rmse": "RMSE",
@@ -90,6 +91,16 @@ def short(name: str, most: int) -> str:
 def named(metric: str) -> str:
     """A metric as people call it."""
     return NAMES.get(metric) or function_name(metric)
+
+
+def listed(names: Sequence[str]) -> str:
+    """
+    >>> listed(["a", "b", "c", "d"]), listed(["a", "b"])
+    ('a, b, c and 1 more', 'a and b')
+    """
+    shown, more = list(names[:MOST_NAMED]), len(names) - MOST_NAMED
+    shown += [f"{more} more"] if more > 0 else []
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def unit(metric: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from motet.report.read import ALONE, ReportedRun
 from motet.report.tables import ROLES, SIGNIFICANT, comparison
-from motet.report.terminal import PERCENT, gain, named, number, said_score, three_digits
+from motet.report.terminal import MOST_NAMED, PERCENT, gain, listed, named, number, said_score, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,6 @@ FEW_ROWS = 30  # test rows of a client: with fewer, one client is hardly ever to
 CLAIMS = {"helps": "Federating helps here", "harms": "Federating harms here"}
 EXPECTED = ("accuracy", "rmse", "cindex")  # metrics that need no reason
 EQUAL_RISKS = "equal risks"  # the constant of survival
-MOST_NAMED = 3  # methods in a line
 
 
 def verdict(runs: Sequence[ReportedRun], table: pd.DataFrame | None = None) -> list[str]:
@@ -44,7 +43,7 @@ def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
     row, metric = rows[0], table.attrs["metric"]
     who = _scored(row["clients"], row, table)
     said = f"{row['name']}: {said_score(row['personal'], metric)} {named(metric)} on average over {who}"
-    beaten = _constant(row, rows)
+    beaten = _constant(row, rows, metric)
     if any(r["federated"] for r in rows[1:]):
         return [f"{said}{beaten}.", "No method is chosen: none has validation scores of all its runs."]
     if row["federated"] and not math.isnan(row["gain_local"]):
@@ -57,7 +56,11 @@ def _one(rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
 
 
 def _two(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> list[str]:
-    return [_helps(best, rows, table), _others_help(best, rows, table), _best(best, rows)]
+    return [
+        _helps(best, rows, table),
+        _others_help(best, rows, table),
+        _best(best, rows, table.attrs["metric"]),
+    ]
 
 
 def _others_help(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
@@ -71,7 +74,7 @@ def _others_help(best: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
     said = [f"{r['name']} {_change(r['gain_local'], table)}" for r in clear]
     gains = "gains" if len(clear) == 1 else "gain"
     return (
-        f"That is of {best['name']}, which validation rows chose. On test rows, which choose nothing, {_listed(said)} "
+        f"That is of {best['name']}, which validation rows chose. On test rows, which choose nothing, {listed(said)} "
         f"clearly {gains} over training alone, also when corrected for the number of methods."
     )
 
@@ -97,7 +100,7 @@ def _helps(row: Any, rows: Sequence[Any], table: pd.DataFrame) -> str:
     alone = [r for r in rows if r["role"] == ROLES[ALONE] and kind.startswith(f"{r['method']}, ")]
     when = ""
     if late := [r for r in (row, *alone) if r["needs"]]:
-        names = _listed([r["name"] for r in late])
+        names = listed([r["name"] for r in late])
         when = f" after {number(late[0]['rounds'])} rounds ({names} not yet converged)"
     if math.isnan(low):
         where = "from one pair of scores"
@@ -152,7 +155,7 @@ def _scored(many: int, row: Any, table: pd.DataFrame) -> str:
     return f"{many:,} of " * bool(row["unscored"]) + _clients(many + row["unscored"], table)
 
 
-def _best(best: Any, rows: Sequence[Any]) -> str:
+def _best(best: Any, rows: Sequence[Any], metric: str) -> str:
     others = [row for row in rows if row["federated"] and not row["best"]]
     close = [row["name"] for row in others if not row["p_best"] < SIGNIFICANT]
     ahead = [row["name"] for row in others if row["beats_best"]]
@@ -162,26 +165,26 @@ def _best(best: Any, rows: Sequence[Any]) -> str:
     elif not close:
         tail = "" if ahead else "; it can be told apart from the others"
     else:
-        tail = f"; {_listed(close)} cannot be told apart"
+        tail = f"; {listed(close)} cannot be told apart"
     if ahead:
-        tail += f"; on test rows, which choose nothing, {_listed(ahead)} did better"
-    return f"{hurt}: {best['name']}{tail}{_constant(best, rows)}."
+        tail += f"; on test rows, which choose nothing, {listed(ahead)} did better"
+    return f"{hurt}: {best['name']}{tail}{_constant(best, rows, metric)}."
 
 
-def _listed(names: Sequence[str]) -> str:
-    """`a, b and 2 more`."""
-    shown, more = list(names[:MOST_NAMED]), len(names) - MOST_NAMED
-    shown += [f"{more} more"] if more > 0 else []
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def _constant(row: Any, rows: Sequence[Any]) -> str:
-    """Said where a model is not known to be better than none."""
-    name = next((r["name"] for r in rows if r["role"] == "constant"), "")
-    if not name or row["role"] == "constant" or row["gain_constant_low"] > 0:
+def _constant(row: Any, rows: Sequence[Any], metric: str) -> str:
+    """Said where a model is not known to be better than none, or is surely worse."""
+    none = next((r for r in rows if r["role"] == "constant"), None)
+    if none is None or row["role"] == "constant" or row["gain_constant_low"] > 0:
         return ""
+    name = none["name"]
     known = name if name == EQUAL_RISKS else f"the {name} of each client's own training rows"
-    return f"; {row['name']} is not known to beat {known}"
+    if not row["gain_constant_high"] < 0:
+        return f"; {row['name']} is not known to beat {known}"
+    known += f" ({named(metric)} {said_score(none['personal'], metric)})"
+    models = [r for r in rows if r["role"] != "constant"]
+    if any(r["role"] == ROLES[ALONE] for r in models) and all(r["gain_constant_high"] < 0 for r in models):
+        return f"; no model, training alone included, beats {known}"
+    return f"; {row['name']} is worse than {known}"
 
 
 # ---- how far it can be relied on ----

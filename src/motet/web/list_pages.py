@@ -62,6 +62,7 @@ class ListPages:
             "runs": found[(number - 1) * _PAGE : number * _PAGE], "many": len(found), "all": len(everything),
             "states": Counter(r.state for r in everything), "known_states": STATES, "q": asked.get("q", ""),
             "state": state, "number": number, "pages": pages, "kept": urlencode(kept),
+            "with_splits": any(r.facts.get("split") for r in everything),  # else all are of split 0, or have none
         }  # fmt: skip
 
     def studies(self, request: Request) -> Response:
@@ -119,11 +120,16 @@ class ListPages:
 
 
 def study_row(study: StudyRecord, by_folder: dict[str, RunEntry], dashboard: Dashboard) -> dict[str, Any]:
-    """A study in a list: how many of its runs are done, and whether a process is at it."""
+    """A study in a list: how many of its runs are done, and whether a process is at it; failed where none is done."""
     runs = [by_folder[f] for f in study.folders if f in by_folder]
     lock = lock_of_study(dashboard.index.base, study.name)
-    state = "running" if writer_of(lock) is not None else "done" if study.status == "done" else "stopped"
     done = sum(r.state == "done" for r in runs)
+    if writer_of(lock) is not None:
+        state = "running"
+    elif study.status != "done":
+        state = "stopped"
+    else:
+        state = "failed" if study.failures and not done else "done"
     return {
         "study": study,
         "state": state,
