@@ -16,6 +16,7 @@ import torch
 import motet
 from motet.cli import main as command_line
 from motet.client import Batch, ClientData, Task
+from motet.client.losses import Criterion
 from motet.client.visit import Visit
 from motet.core import Turn, average, collect, verb
 from motet.engines.driver import play, start
@@ -120,6 +121,22 @@ UNSTACKED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
 }
 
 
+# Rows are each client's own, so torch refuses these too where clients are stacked, in words of its own.
+ROWS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "an array of rows": (
+        lambda w, keep, data: np.multiply(data.x.numpy(), 0.9, out=data.x.numpy()),
+        "data.x",
+    ),
+    "data of rows": (lambda w, keep, data: data.x.data.mul_(0.9), "data.x"),
+    "targets in another order": (lambda w, keep, data: data.y.numpy().sort(), "data.y"),
+    "data of validation rows": (lambda w, keep, data: data.val.x.data.neg_(), "data.val.x"),
+    "two numbers that change places": (
+        lambda w, keep, data: w["0.bias"].numpy().__setitem__([0, 1], w["0.bias"].numpy()[[1, 0]]),
+        "sent['0.bias']",
+    ),
+}
+
+
 class Changing(FedAvg):
     """Changes something that it was given."""
 
@@ -174,11 +191,58 @@ def test_so_is_one_that_goes_around_the_versions_of_tensors(
 
 
 @every_engine
-@pytest.mark.parametrize("change", CHANGES | UNSTACKED)
+@pytest.mark.parametrize("change", CHANGES | UNSTACKED | ROWS)
 def test_so_is_a_verb_of_ordinary_python(change: str, engine: Any, task: Task, clients_data: Clients) -> None:
-    what, which = (CHANGES | UNSTACKED)[change]
+    what, which = (CHANGES | UNSTACKED | ROWS)[change]
     said = refusal(ChangingInPython(task, what=what), engine(clients_data), copy_of(task.w0))
     assert f"it changes what it was given: {which}" in said
+
+
+@every_engine
+@pytest.mark.parametrize("change", ROWS)
+def test_rows_changed_around_versions_are_refused_too(
+    change: str, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    what, which = ROWS[change]
+    e = engine(clients_data)
+    said = refusal(Changing(task, what=what), e, copy_of(task.w0))
+    assert isinstance(e, Vmap) or f"it changes what it was given: {which}" in said
+    assert re.search(r"\ntest_own_verbs.py:\d+, in ", said)
+
+
+class SpoilingNet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        x.data.mul_(0.9)
+        return self.last(x)
+
+
+def spoiling_loss(z: Any, y: Any) -> Any:
+    y.data.zero_()
+    return torch.nn.functional.cross_entropy(z, y, reduction="none")
+
+
+def loss_of_rows(method: Any, sent: Any, keep: Any, data: Any) -> Any:
+    return method.task.loss(sent, data.val), keep
+
+
+@pytest.mark.parametrize("engine", [Loop, partial(Threads, workers=2)], ids=["loop", "threads"])
+@pytest.mark.parametrize("at", ["forward", "spoiling_loss"])
+def test_a_network_or_loss_of_ones_own_changes_no_rows(at: str, engine: Any, clients_data: Clients) -> None:
+    spoils = at == "forward"
+    net = SpoilingNet() if spoils else torch.nn.Linear(6, 3)
+    task = Task(net, "classes", 3, criterion=None if spoils else Criterion(own=spoiling_loss))
+    e, method = engine(clients_data), FedAvg(task)
+    e.begin(method, turn(e, 0))
+    with pytest.raises(VerbFailed) as failed:
+        if spoils:
+            e.evaluate(method, task.w0, turn(e, 0), "test")
+        list(e.each(partial(loss_of_rows, method), dict.fromkeys(e.clients, task.w0), e.data))
+    assert f"it changes what it was given: {'examples.x' if spoils else 'data.val.y'}" in str(failed.value)
+    assert re.search(rf"\ntest_own_verbs.py:\d+, in {at}: `def {at}\(", str(failed.value))
 
 
 class SpoilsTheStart(FedAvg):
