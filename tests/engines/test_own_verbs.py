@@ -483,6 +483,22 @@ def test_in_python_a_method_without_the_mark_raises_an_error_for_people(tmp_path
         motet.run(method=Unmarked, out=tmp_path / "run", **SETTINGS)
 
 
+class SpoilsRows(FedAvg):
+    @verb(solo=True)
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        x = data.x.numpy()
+        x *= 0.5
+        return w, keep
+
+
+def test_rows_that_a_refused_method_changed_are_read_again(tmp_path: Any) -> None:
+    asked = dict(data="wine", train={"rounds": 1}, seeds=[0], splits=[0], jobs=1)
+    alone = motet.compare(methods=["fedavg"], base=tmp_path / "alone", **asked)
+    beside = motet.compare(methods=[SpoilsRows, "fedavg"], base=tmp_path / "beside", **asked)
+    one, two = (next(r.test for r in c.runs if r.label == "fedavg") for c in (alone, beside))
+    assert one.equals(two)
+
+
 @pytest.mark.parametrize(
     ("name", "said"), [("OwnConstructor", CONSTRUCTOR), ("Unmarked", r"train is not a verb\n.*, in train: ")]
 )
