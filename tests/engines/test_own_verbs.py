@@ -322,6 +322,123 @@ def test_a_verb_may_change_what_it_made(engine: Any, task: Task, clients_data: C
     assert torch.equal(e.keeps.get("c00")[FIRST], task.w0[FIRST])
 
 
+# ---- what the server does ----
+
+
+class ServerChanges(FedAvg):
+    """Changes at the server what it was given, or what it sent."""
+
+    at: str = ""
+
+    def start(self, turn: Turn) -> Any:
+        if self.at == "start":
+            scale_all(self.task.w0)
+        return {"w": self.task.w0, "m": self.task.w0 * 0}
+
+    def round(self, s: Any, turn: Turn) -> Any:
+        sent = copy_of(s["w"])
+        w = yield average(self.train, turn.cohort, send=sent)
+        if self.at == "round":
+            scale_all(w := s["w"])
+        if self.at == "momentum":
+            s["m"][FIRST].mul_(0.9).add_(w[FIRST] - s["w"][FIRST])
+        if self.at == "around versions":
+            s["w"][FIRST].numpy()[0] += 1
+        if self.at == "entry":
+            s["w"] = w
+        if self.at == "sent":
+            scale_all(sent)
+        scale_all(own := copy_of(w))
+        return {"w": own, "m": s["m"]}
+
+    def look(self, at: str, s: Any) -> Any:
+        if self.at == at:
+            scale_all(s["w"])
+        return s["w"]
+
+    def global_model(self, s: Any) -> Any:
+        return self.look("global_model", s)
+
+    def download(self, s: Any, client: Any) -> Any:
+        return self.look("download", s)
+
+    def metrics(self, s: Any) -> Any:
+        return {"bias": float(next(iter(self.look("metrics", s).values())).sum())}
+
+    def log(self, before: Any, after: Any) -> str:
+        return "" if before == () else str(len(self.look("log", before)))
+
+
+@every_engine
+@pytest.mark.parametrize(
+    ("at", "which"),
+    [
+        ("start", "self.task.w0['weight'], "),
+        ("round", "state['w']['weight'], "),
+        ("momentum", "state['m']['weight']"),
+        ("around versions", "state['w']['weight']"),
+        ("entry", "state['w']['weight'], "),
+        ("sent", "sent[0]['weight'], "),
+    ],
+)
+def test_a_server_that_changes_what_it_was_given_is_refused(
+    at: str, which: str, engine: Any, clients_data: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "FIRST", "weight")
+    e, method = engine(clients_data), ServerChanges(Task(torch.nn.Linear(6, 3), "classes", 3), at=at)
+    with pytest.raises(MethodFailed) as failed:
+        play(e, method, start(e, method, turn(e, -1)), turn(e, 0))
+    hook, said = "start" if at == "start" else "round", str(failed.value)
+    assert f"{hook}: it changes what it was given: {which}" in said
+    assert re.search(rf"\ntest_own_verbs.py:\d+, in {hook}: `def {hook}\(.*\nhint: make new tensors", said)
+
+
+@every_engine
+def test_a_server_may_change_what_it_made(engine: Any, task: Task, clients_data: Clients) -> None:
+    e, method = engine(clients_data), ServerChanges(task)
+    state = start(e, method, turn(e, -1))
+    for number in range(2):
+        state = play(e, method, state, turn(e, number))
+    assert not torch.equal(state["w"][FIRST], task.w0[FIRST])
+
+
+@pytest.mark.parametrize("at", ["", "global_model", "download", "metrics", "log"])
+def test_what_looks_at_the_servers_state_changes_nothing(at: str, tmp_path: Any) -> None:
+    asked: Any = dict(method={"name": ServerChanges, "at": at}, data="wine", rounds=1, out=tmp_path / "run")
+    if not at:
+        motet.run(**asked)
+        return
+    with pytest.raises(
+        motet.MotetError, match=rf"{at}.*: it changes what it was given: (before|state)\['w'\]"
+    ):
+        motet.run(**asked)
+
+
+class Answers(FedAvg):
+    at: str = ""
+
+    def round(self, w: Any, turn: Turn) -> Any:
+        ask = average(self.train, turn.cohort, send=w)
+        return ask if self.at == "an ask" else self.talk(ask)
+
+    def talk(self, ask: Any) -> Any:
+        return (yield 3)
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("an ask", "round returned an ask, which nobody was asked"),
+        ("3", "round yielded int; it must yield an ask"),
+    ],
+)
+def test_a_round_that_does_not_ask_is_told_how(at: str, said: str, task: Task, clients_data: Clients) -> None:
+    e = Loop(clients_data)
+    with pytest.raises(MethodFailed) as failed:
+        play(e, Answers(task, at=at), task.w0, turn(e, 0))
+    assert re.search(rf"round 1: {said}\ntest_own_verbs.py:\d+, in round: .*\nhint: ", str(failed.value))
+
+
 # ---- where it failed ----
 
 

@@ -119,7 +119,7 @@ def performed(verb: Verb, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree
     """What a verb returns, if it is what every verb must return; also under vmap."""
     method = verb.args[0] if isinstance(verb, partial) else getattr(verb, "__self__", None)
     rows = vars(data) if isinstance(data, ClientTest) else {"data": data}
-    given = Given(method, rows, sent, keep)
+    given = Given(method, rows, sent=sent, keep=keep)
     returned = verb(sent, keep, data)
     given.check()
     if not isinstance(returned, tuple) or len(returned) != 2:
@@ -150,16 +150,16 @@ class Given:
     tested, and may take no longer than a tenth of a millisecond: with them, only versions of features are compared.
     """
 
-    def __init__(self, method: Any, rows: Mapping[str, Any], sent: Tree = (), keep: Tree = ()) -> None:
+    def __init__(self, method: Any, rows: Mapping[str, Any], **trees: Tree) -> None:
         summed: list[Any] = []
         self.method = method
         self.trees = {f"{name}.x": part.x for name, part in rows.items()}
         kind: type = type(method)
-        if is_own(kind) or method.task.own_code:
-            self.trees = {"sent": sent, "keep": keep, **rows, "self.task.w0": method.task.w0}
+        if is_own(kind) or (method is not None and method.task.own_code):
+            self.trees = {**trees, **rows, "self.task.w0": method.task.w0}
             # torch changes nothing around versions of tensors that are stacked, as rows are under vmap
             summed = [v for v in values_in(rows) if isinstance(v, Tensor) and unstacked(v) is v]
-            summed += values_in((sent, keep, method.task.w0))
+            summed += values_in((*trees.values(), method.task.w0))
         self.values = values_in(self.trees)
         self.versions = list(map(version, self.values))
         self.summed = list({id(v): v for v in summed if isinstance(v, Tensor)}.values())
@@ -177,8 +177,8 @@ class Given:
         found = list({v: place for v, place in reversed(named) if not same.get(v)}.values())[::-1]
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         what = ", ".join(found[:_NAMED]) or "the entries of a dict or list"
-        task = self.method.task
-        whose = [] if is_own(type(self.method)) else list(map(own_definition, task.own_code))
+        plain = self.method is None or is_own(type(self.method))
+        whose = [] if plain else list(map(own_definition, self.method.task.own_code))
         said = [f"it changes what it was given: {what}{more}", *filter(None, whose), f"hint: {_MAKE_NEW}"]
         raise TypeError("\n".join(said))
 
