@@ -575,7 +575,60 @@ def test_what_lacks_the_mark_of_a_verb_is_named_with_its_line(
     )
 
 
+class Odd(Exception):
+    pass
+
+
+class Raising(FedAvg):
+    what: Any = None
+
+    @verb(solo=True)
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        raise self.what
+
+
+@every_engine
+@pytest.mark.parametrize("what", [Odd("so"), ImportError("so"), OSError("so"), StopIteration("so")])
+def test_whatever_own_code_raises_is_told_with_its_line(
+    what: Exception, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    said = refusal(Raising(task, what=what), engine(clients_data), task.w0)
+    name = type(what).__name__
+    assert re.search(rf"{name}: so\ntest_own_verbs.py:\d+, in train: `raise self.what`", said)
+
+
 # ---- classes ----
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(:", r"SyntaxError: .*\n{name}.py:\d+: `def f\(:`"),
+        (
+            "import no_such_thing",
+            r"No module named 'no_such_thing'\n{name}.py:\d+, in <module>: `import no_such",
+        ),
+        ("1 / 0", r"ZeroDivisionError: .*\n{name}.py:\d+, in <module>: `1 / 0`"),
+        (
+            "class Own(FedAvg):\n    mu: float",
+            r"non-default argument 'mu' .*\n{name}.py:\d+, in <module>: `class Own",
+        ),
+        ("class Own(Method):\n    mu: float", r"without a default: mu\n{name}.py:\d+, in Own: `class Own"),
+        ("class Own(FedAvg):\n    mu: 'Flot' = 1", r"unknown type: .*Flot.*\n{name}.py:\d+, in Own: `class"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_named_with_its_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"own_module_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from motet.core import Method\nfrom motet.methods.fedavg import FedAvg\n\n\n{text}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [f"method={name}:Own", "data=wine", "train.rounds=1", "--out", "run"]
+    assert command_line.main(["run", *words]) == 2
+    assert re.search(said.format(name=name), capsys.readouterr().err)
 
 
 class OwnConstructor(FedAvg):

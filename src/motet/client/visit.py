@@ -111,7 +111,9 @@ def perform(
     """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
     try:
         return performed(verb, sent, keep, data)
-    except FAILURES as e:
+    except Exception as e:
+        if not is_failure(e):
+            raise
         raise VerbFailed(f"{place(verb, number, client)}: {explained(e, verb)}") from e
 
 
@@ -134,7 +136,9 @@ def join(method: Method, data: Data, number: int, client: Client = "") -> Tree:
         keep = method.join(data)
         given.check()
         return keep
-    except FAILURES as e:
+    except Exception as e:
+        if not is_failure(e):
+            raise
         raise VerbFailed(f"{place(method.join, number, client)}: {explained(e, method.join)}") from e
 
 
@@ -256,11 +260,16 @@ def name_of(verb: Any) -> str:
     return str(getattr(verb, "__name__", "")) or name_of(verb.func)
 
 
+def is_failure(error: Exception) -> bool:
+    """Whether an error is one of a method's code, for people; anything that a person's own code raises is."""
+    return isinstance(error, FAILURES) or (not isinstance(error, MotetError) and bool(own_line(error)))
+
+
 def explained(error: BaseException, code: Any = None) -> str:
     """What an error says, in which line of a person's own code it arose, and what would help. Where it arose in none,
     but `code` is a person's own, that is named: a verb, or a job at the model that a method makes."""
     said, _, hint = str(error).partition("\nhint: ")
-    if isinstance(error, LookupError) or not said:
+    if isinstance(error, LookupError) or not isinstance(error, FAILURES) or not said:
         said = f"{type(error).__name__}: {said}"
     hints = [hint, *(help for words, help in _HELP.items() if words in said)]
     if line := own_line(error):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from motet.client.visit import FAILURES, Given, MethodFailed, explained, when
+from motet.client.visit import Given, MethodFailed, explained, when
 from motet.core import Ask, Engine, Method, NoReply, Talk, Tree, Turn
 from motet.engines.loop import AllRefused
 from motet.errors import MotetError
@@ -121,7 +121,7 @@ def own_failures(number: int) -> Iterator[None]:
         yield
     except MotetError:
         raise
-    except FAILURES as e:
+    except Exception as e:
         if not own_line(e):
             raise
         raise MethodFailed(f"{when(number)}: {explained(e)}") from e
