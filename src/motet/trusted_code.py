@@ -131,7 +131,6 @@ def is_here(name: str) -> bool:
     return bool(places) and not _is_standard(name) and all(inside)
 
 
-@cache
 def is_own(kind: type) -> bool:
     """Whether a class, or one that it is made from, is neither motet's, nor torch's, nor Python's own."""
     return any(c.__module__.partition(".")[0] not in ("motet", "torch", "builtins") for c in kind.__mro__)

@@ -231,7 +231,7 @@ def version(v: Any) -> int:
 
 def sums_of(values: list[Tensor]) -> list[int]:
     """Checksums of the bits of tensors that are in this computer's own memory; order counts."""
-    return [crc32(bits(v).numpy()) for v in map(unstacked, values) if v.is_cpu]
+    return [crc32(bits(v).numpy().data) for v in map(unstacked, values) if v.is_cpu]
 
 
 def bits(v: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def check_settings(method: type[Method]) -> None:
     except (NameError, TypeError) as e:
         said = f"the method {method.__name__} has a setting of an unknown type: {e}"
         raise RecipeError("\n".join(filter(None, [said, own_definition(method), hint]))) from e
-    if without := [f.name for f in fields(method) if f.init and f.name != "task" and f.name not in known]:  # type: ignore[arg-type]
+    if without := [f.name for f in fields(method) if f.init and f.name != "task" and f.name not in known]:
         said = f"the method {method.__name__} has a setting without a default: {', '.join(without)}"
         raise RecipeError("\n".join(filter(None, [said, own_definition(method), hint])))
 
