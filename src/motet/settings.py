@@ -24,7 +24,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from motet.text import nearest, unknown
-from motet.trusted_code import check_trusted
+from motet.trusted_code import check_trusted, own_line
 
 SESSION = "session:"  # names of code that was defined in a notebook or script (own_code.py)
 AUTO = "auto"  # a setting that is chosen when a run starts
@@ -250,16 +250,27 @@ def import_named(spec: str, error: type[ValueError]) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as e:
         if e.name is None or not f"{module_name}.".startswith(f"{e.name}."):
-            raise  # the module is there, and something that it imports is not
+            raise error(_why_not_imported(module_name, e)) from e  # something that it imports is not there
         raise error(
             f"{spec!r} names the module {module_name!r}, which is not there.\n"
             f"hint: put {module_name.replace('.', '/')}.py into {os.getcwd()}, or install it"
         ) from None
+    except Exception as e:  # whatever a person's own module raises
+        raise error(_why_not_imported(module_name, e)) from e
     found = getattr(module, name, None)
     if not callable(found):
         mine = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
         raise error(f"the module {module_name!r} has no function {name!r}.\nhint: {nearest(name, mine)}")
     return found  # type: ignore[no-any-return]
+
+
+def _why_not_imported(name: str, error: Exception) -> str:
+    """What an error in a module says, and in which line it arose."""
+    said = f"the module {name!r} cannot be imported: {type(error).__name__}: "
+    if isinstance(error, SyntaxError) and error.filename:
+        text = f": `{error.text.strip()}`" if error.text else ""
+        return f"{said}{error.msg}\n{os.path.basename(error.filename)}:{error.lineno}{text}"
+    return "\n".join(filter(None, [f"{said}{error}", own_line(error)]))
 
 
 def _of_this_session(spec: str, error: type[ValueError]) -> Callable[..., Any]:

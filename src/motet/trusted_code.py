@@ -131,6 +131,11 @@ def is_here(name: str) -> bool:
     return bool(places) and not _is_standard(name) and all(inside)
 
 
+def is_own(kind: type) -> bool:
+    """Whether a class, or one that it is made from, is neither motet's, nor torch's, nor Python's own."""
+    return any(c.__module__.partition(".")[0] not in ("motet", "torch", "builtins") for c in kind.__mro__)
+
+
 @cache
 def is_own_file(file: str) -> bool:
     """Whether a module's file is neither motet's, nor Python's, nor installed."""

@@ -176,6 +176,34 @@ def test_lists_may_be_written_with_spaces(monkeypatch: pytest.MonkeyPatch, tmp_p
             assert found.rows[0].settings["train"]["rounds"] == rounds
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [
+            "--methods",
+            "fedavg",
+            "--methods",
+            "ditto",
+            "--seeds",
+            "0-1",
+            "--seeds",
+            "4",
+            "--splits",
+            "0",
+            "--splits",
+            "2",
+        ],
+        ["--methods", "fedavg,", "ditto", "--seeds", "0-1,", "4", "--splits", "0,", "2"],
+        ["--methods", "fedavg ditto", "--seeds", "0-1 4", "--splits", "0 2"],
+        ["--methods", "fedavg, ditto", "--seeds", "0-1, 4", "--splits", "0, 2"],
+        ["--methods", "fedavg", ",", "ditto", "--seeds", "0-1,4", "--splits", "0,2"],
+    ],
+)
+def test_lists_add_up_however_they_are_written(words: list[str]) -> None:
+    plain = ["--methods", "fedavg,ditto", "--seeds", "0-1,4", "--splits", "0,2"]
+    assert planned(["data=wine", *words]) == planned(["data=wine", *plain])
+
+
 def test_a_method_that_is_also_a_file_is_taken_as_the_method_and_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import torch
 import motet
 from motet.cli import main as command_line
 from motet.client import Batch, ClientData, Task
+from motet.client.losses import Criterion
 from motet.client.visit import Visit
 from motet.core import Turn, average, collect, verb
 from motet.engines.driver import play, start
@@ -120,6 +121,22 @@ UNSTACKED: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
 }
 
 
+# Rows are each client's own, so torch refuses these too where clients are stacked, in words of its own.
+ROWS: dict[str, tuple[Callable[[Any, Any, Any], Any], str]] = {
+    "an array of rows": (
+        lambda w, keep, data: np.multiply(data.x.numpy(), 0.9, out=data.x.numpy()),
+        "data.x",
+    ),
+    "data of rows": (lambda w, keep, data: data.x.data.mul_(0.9), "data.x"),
+    "targets in another order": (lambda w, keep, data: data.y.numpy().sort(), "data.y"),
+    "data of validation rows": (lambda w, keep, data: data.val.x.data.neg_(), "data.val.x"),
+    "two numbers that change places": (
+        lambda w, keep, data: w["0.bias"].numpy().__setitem__([0, 1], w["0.bias"].numpy()[[1, 0]]),
+        "sent['0.bias']",
+    ),
+}
+
+
 class Changing(FedAvg):
     """Changes something that it was given."""
 
@@ -174,11 +191,58 @@ def test_so_is_one_that_goes_around_the_versions_of_tensors(
 
 
 @every_engine
-@pytest.mark.parametrize("change", CHANGES | UNSTACKED)
+@pytest.mark.parametrize("change", CHANGES | UNSTACKED | ROWS)
 def test_so_is_a_verb_of_ordinary_python(change: str, engine: Any, task: Task, clients_data: Clients) -> None:
-    what, which = (CHANGES | UNSTACKED)[change]
+    what, which = (CHANGES | UNSTACKED | ROWS)[change]
     said = refusal(ChangingInPython(task, what=what), engine(clients_data), copy_of(task.w0))
     assert f"it changes what it was given: {which}" in said
+
+
+@every_engine
+@pytest.mark.parametrize("change", ROWS)
+def test_rows_changed_around_versions_are_refused_too(
+    change: str, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    what, which = ROWS[change]
+    e = engine(clients_data)
+    said = refusal(Changing(task, what=what), e, copy_of(task.w0))
+    assert isinstance(e, Vmap) or f"it changes what it was given: {which}" in said
+    assert re.search(r"\ntest_own_verbs.py:\d+, in ", said)
+
+
+class SpoilingNet(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(6, 3)
+
+    def forward(self, x: Any) -> Any:
+        x.data.mul_(0.9)
+        return self.last(x)
+
+
+def spoiling_loss(z: Any, y: Any) -> Any:
+    y.data.zero_()
+    return torch.nn.functional.cross_entropy(z, y, reduction="none")
+
+
+def loss_of_rows(method: Any, sent: Any, keep: Any, data: Any) -> Any:
+    return method.task.loss(sent, data.val), keep
+
+
+@pytest.mark.parametrize("engine", [Loop, partial(Threads, workers=2)], ids=["loop", "threads"])
+@pytest.mark.parametrize("at", ["forward", "spoiling_loss"])
+def test_a_network_or_loss_of_ones_own_changes_no_rows(at: str, engine: Any, clients_data: Clients) -> None:
+    spoils = at == "forward"
+    net = SpoilingNet() if spoils else torch.nn.Linear(6, 3)
+    task = Task(net, "classes", 3, criterion=None if spoils else Criterion(own=spoiling_loss))
+    e, method = engine(clients_data), FedAvg(task)
+    e.begin(method, turn(e, 0))
+    with pytest.raises(VerbFailed) as failed:
+        if spoils:
+            e.evaluate(method, task.w0, turn(e, 0), "test")
+        list(e.each(partial(loss_of_rows, method), dict.fromkeys(e.clients, task.w0), e.data))
+    assert f"it changes what it was given: {'examples.x' if spoils else 'data.val.y'}" in str(failed.value)
+    assert re.search(rf"\ntest_own_verbs.py:\d+, in {at}: `def {at}\(", str(failed.value))
 
 
 class SpoilsTheStart(FedAvg):
@@ -256,6 +320,123 @@ def test_a_verb_may_change_what_it_made(engine: Any, task: Task, clients_data: C
     for number in range(2):
         play(e, Pure(task), task.w0, turn(e, number))
     assert torch.equal(e.keeps.get("c00")[FIRST], task.w0[FIRST])
+
+
+# ---- what the server does ----
+
+
+class ServerChanges(FedAvg):
+    """Changes at the server what it was given, or what it sent."""
+
+    at: str = ""
+
+    def start(self, turn: Turn) -> Any:
+        if self.at == "start":
+            scale_all(self.task.w0)
+        return {"w": self.task.w0, "m": self.task.w0 * 0}
+
+    def round(self, s: Any, turn: Turn) -> Any:
+        sent = copy_of(s["w"])
+        w = yield average(self.train, turn.cohort, send=sent)
+        if self.at == "round":
+            scale_all(w := s["w"])
+        if self.at == "momentum":
+            s["m"][FIRST].mul_(0.9).add_(w[FIRST] - s["w"][FIRST])
+        if self.at == "around versions":
+            s["w"][FIRST].numpy()[0] += 1
+        if self.at == "entry":
+            s["w"] = w
+        if self.at == "sent":
+            scale_all(sent)
+        scale_all(own := copy_of(w))
+        return {"w": own, "m": s["m"]}
+
+    def look(self, at: str, s: Any) -> Any:
+        if self.at == at:
+            scale_all(s["w"])
+        return s["w"]
+
+    def global_model(self, s: Any) -> Any:
+        return self.look("global_model", s)
+
+    def download(self, s: Any, client: Any) -> Any:
+        return self.look("download", s)
+
+    def metrics(self, s: Any) -> Any:
+        return {"bias": float(next(iter(self.look("metrics", s).values())).sum())}
+
+    def log(self, before: Any, after: Any) -> str:
+        return "" if before == () else str(len(self.look("log", before)))
+
+
+@every_engine
+@pytest.mark.parametrize(
+    ("at", "which"),
+    [
+        ("start", "self.task.w0['weight'], "),
+        ("round", "state['w']['weight'], "),
+        ("momentum", "state['m']['weight']"),
+        ("around versions", "state['w']['weight']"),
+        ("entry", "state['w']['weight'], "),
+        ("sent", "sent[0]['weight'], "),
+    ],
+)
+def test_a_server_that_changes_what_it_was_given_is_refused(
+    at: str, which: str, engine: Any, clients_data: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "FIRST", "weight")
+    e, method = engine(clients_data), ServerChanges(Task(torch.nn.Linear(6, 3), "classes", 3), at=at)
+    with pytest.raises(MethodFailed) as failed:
+        play(e, method, start(e, method, turn(e, -1)), turn(e, 0))
+    hook, said = "start" if at == "start" else "round", str(failed.value)
+    assert f"{hook}: it changes what it was given: {which}" in said
+    assert re.search(rf"\ntest_own_verbs.py:\d+, in {hook}: `def {hook}\(.*\nhint: make new tensors", said)
+
+
+@every_engine
+def test_a_server_may_change_what_it_made(engine: Any, task: Task, clients_data: Clients) -> None:
+    e, method = engine(clients_data), ServerChanges(task)
+    state = start(e, method, turn(e, -1))
+    for number in range(2):
+        state = play(e, method, state, turn(e, number))
+    assert not torch.equal(state["w"][FIRST], task.w0[FIRST])
+
+
+@pytest.mark.parametrize("at", ["", "global_model", "download", "metrics", "log"])
+def test_what_looks_at_the_servers_state_changes_nothing(at: str, tmp_path: Any) -> None:
+    asked: Any = dict(method={"name": ServerChanges, "at": at}, data="wine", rounds=1, out=tmp_path / "run")
+    if not at:
+        motet.run(**asked)
+        return
+    with pytest.raises(
+        motet.MotetError, match=rf"{at}.*: it changes what it was given: (before|state)\['w'\]"
+    ):
+        motet.run(**asked)
+
+
+class Answers(FedAvg):
+    at: str = ""
+
+    def round(self, w: Any, turn: Turn) -> Any:
+        ask = average(self.train, turn.cohort, send=w)
+        return ask if self.at == "an ask" else self.talk(ask)
+
+    def talk(self, ask: Any) -> Any:
+        return (yield 3)
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ("an ask", "round returned an ask, which nobody was asked"),
+        ("3", "round yielded int; it must yield an ask"),
+    ],
+)
+def test_a_round_that_does_not_ask_is_told_how(at: str, said: str, task: Task, clients_data: Clients) -> None:
+    e = Loop(clients_data)
+    with pytest.raises(MethodFailed) as failed:
+        play(e, Answers(task, at=at), task.w0, turn(e, 0))
+    assert re.search(rf"round 1: {said}\ntest_own_verbs.py:\d+, in round: .*\nhint: ", str(failed.value))
 
 
 # ---- where it failed ----
@@ -394,7 +575,60 @@ def test_what_lacks_the_mark_of_a_verb_is_named_with_its_line(
     )
 
 
+class Odd(Exception):
+    pass
+
+
+class Raising(FedAvg):
+    what: Any = None
+
+    @verb(solo=True)
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        raise self.what
+
+
+@every_engine
+@pytest.mark.parametrize("what", [Odd("so"), ImportError("so"), OSError("so"), StopIteration("so")])
+def test_whatever_own_code_raises_is_told_with_its_line(
+    what: Exception, engine: Any, task: Task, clients_data: Clients
+) -> None:
+    said = refusal(Raising(task, what=what), engine(clients_data), task.w0)
+    name = type(what).__name__
+    assert re.search(rf"{name}: so\ntest_own_verbs.py:\d+, in train: `raise self.what`", said)
+
+
 # ---- classes ----
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f(:", r"SyntaxError: .*\n{name}.py:\d+: `def f\(:`"),
+        (
+            "import no_such_thing",
+            r"No module named 'no_such_thing'\n{name}.py:\d+, in <module>: `import no_such",
+        ),
+        ("1 / 0", r"ZeroDivisionError: .*\n{name}.py:\d+, in <module>: `1 / 0`"),
+        (
+            "class Own(FedAvg):\n    mu: float",
+            r"non-default argument 'mu' .*\n{name}.py:\d+, in <module>: `class Own",
+        ),
+        ("class Own(Method):\n    mu: float", r"without a default: mu\n{name}.py:\d+, in Own: `class Own"),
+        ("class Own(FedAvg):\n    mu: 'Flot' = 1", r"unknown type: .*Flot.*\n{name}.py:\d+, in Own: `class"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_named_with_its_line(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"own_module_{abs(hash(text))}"
+    (tmp_path / f"{name}.py").write_text(
+        f"from motet.core import Method\nfrom motet.methods.fedavg import FedAvg\n\n\n{text}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = [f"method={name}:Own", "data=wine", "train.rounds=1", "--out", "run"]
+    assert command_line.main(["run", *words]) == 2
+    assert re.search(said.format(name=name), capsys.readouterr().err)
 
 
 class OwnConstructor(FedAvg):
@@ -417,6 +651,22 @@ def test_a_constructor_of_its_own_is_refused_with_its_line(tmp_path: Any) -> Non
 def test_in_python_a_method_without_the_mark_raises_an_error_for_people(tmp_path: Any) -> None:
     with pytest.raises(motet.MotetError, match=r"train is not a verb\ntest_own_verbs.py:\d+, in train: "):
         motet.run(method=Unmarked, out=tmp_path / "run", **SETTINGS)
+
+
+class SpoilsRows(FedAvg):
+    @verb(solo=True)
+    def train(self, w: Any, keep: Any, data: Any) -> Any:
+        x = data.x.numpy()
+        x *= 0.5
+        return w, keep
+
+
+def test_rows_that_a_refused_method_changed_are_read_again(tmp_path: Any) -> None:
+    asked = dict(data="wine", train={"rounds": 1}, seeds=[0], splits=[0], jobs=1)
+    alone = motet.compare(methods=["fedavg"], base=tmp_path / "alone", **asked)
+    beside = motet.compare(methods=[SpoilsRows, "fedavg"], base=tmp_path / "beside", **asked)
+    one, two = (next(r.test for r in c.runs if r.label == "fedavg") for c in (alone, beside))
+    assert one.equals(two)
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,14 @@ def is_method(word: str) -> bool:
     return word in method_names()
 
 
-def listed(given: Sequence[str] | None, words: list[str], fits: Callable[[str], bool]) -> list[str]:
-    """The values of an option that takes a list, with commas or spaces between them. What follows them and does not
-    fit is put back among the words: settings, and the path of a recipe."""
-    first, rest = list(given or [])[:1], list(given or [])[1:]
-    words += [word for word in rest if not fits(word)]
-    return [name for part in [*first, *filter(fits, rest)] for name in part.split(",")]
+def listed(given: Sequence[Sequence[str]] | None, words: list[str], fits: Callable[[str], bool]) -> list[str]:
+    """The values of an option that takes a list, with commas or spaces between them; given twice, both count. What
+    follows them and does not fit is put back among the words: settings, and the path of a recipe."""
+    found: list[str] = []
+    for first, *rest in given or []:
+        words += [word for word in rest if not fits(word)]
+        found += [name for part in [first, *filter(fits, rest)] for name in names(part.replace(" ", ","))]
+    return found
 
 
 def is_number(word: str) -> bool:

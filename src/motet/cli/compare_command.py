@@ -49,6 +49,7 @@ def compare_command(add: Add) -> None:
     p.add_argument(
         "--methods",
         nargs="+",
+        action="append",
         metavar="A,B",
         help="local is always added (default: local, fedavg, fedprox, ditto, finetune, centralised)",
     )
@@ -57,10 +58,11 @@ def compare_command(add: Add) -> None:
         help="one row for each value; may be given several times",
     )  # fmt: skip
     p.add_argument(
-        "--seeds", nargs="+", metavar="0-4", help="of initial weights, batches, cohorts (default: 0)"
-    )
+        "--seeds", nargs="+", action="append", metavar="0-4",
+        help="of initial weights, batches, cohorts (default: 0)",
+    )  # fmt: skip
     p.add_argument(
-        "--splits", nargs="+", metavar="0-4",
+        "--splits", nargs="+", action="append", metavar="0-4",
         help="who holds which rows, data.seed (default: 5 or 15 for few rows of named clients, else one)",
     )  # fmt: skip
     p.add_argument(

@@ -36,7 +36,9 @@ def reproduce_command(add: Add) -> None:
         metavar="A,B,…",
         help="only these rows, separated by commas or in several --rows (default: all of the scale)",
     )
-    p.add_argument("--seeds", nargs="+", metavar="0-4", help="seeds (default: those of the scale)")
+    p.add_argument(
+        "--seeds", nargs="+", action="append", metavar="0-4", help="seeds (default: those of the scale)"
+    )
     p.add_argument(
         "--jobs", type=jobs_word, default=0, metavar="N | ray",
         help="runs at a time (default: as many as use all cores); ray: on a Ray cluster",

@@ -9,7 +9,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from motet.client.thread_net import (
     why_not_stacked,
 )
 from motet.errors import UsageError
+from motet.trusted_code import is_own
 from motet.vec import Vec
 
 Array = np.ndarray[Any, Any]
@@ -117,10 +118,17 @@ class Task:
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process of the same owner: threads' own networks stay here."""
-        return {k: v for k, v in vars(self).items() if k != "_own"}
+        return {k: v for k, v in vars(self).items() if k not in ("_own", "own_code")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _own=threading.local())
+
+    @cached_property
+    def own_code(self) -> tuple[Any, ...]:
+        """What of the network and the loss is a person's own, or of another library."""
+        nets = {type(m): type(m).forward for m in self.net.modules() if is_own(type(m))}
+        loss = self.criterion.own
+        return (*nets.values(), *([] if loss is None else [loss]))
 
     @property
     def width(self) -> int:

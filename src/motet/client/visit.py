@@ -2,7 +2,7 @@
 
 Engines, sites, dry runs and expected replies all go through here, so that a verb sees the same examples and
 the same seed wherever its client lives. What a verb is given stays as it is: a change in place would reach other
-clients on one engine and not on another. So versions of all tensors are compared before and after it.
+clients on one engine and not on another. So versions and sums of all tensors are compared before and after it.
 Knows one client's examples and one method. Does not know where clients live, nor what is done with replies.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from operator import is_
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from motet.client.data import Batch, ClientData, ClientTest, Data, seed_of
 from motet.errors import MotetError
-from motet.trusted_code import own_definition, own_line
+from motet.trusted_code import is_own, own_definition, own_line
 
 if TYPE_CHECKING:
     from motet.core import Client, Method, Part, Tree, Verb
@@ -110,7 +111,9 @@ def perform(
     """Call a verb; whatever goes wrong becomes a VerbFailed that names client, verb and round."""
     try:
         return performed(verb, sent, keep, data)
-    except FAILURES as e:
+    except Exception as e:
+        if not is_failure(e):
+            raise
         raise VerbFailed(f"{place(verb, number, client)}: {explained(e, verb)}") from e
 
 
@@ -118,7 +121,7 @@ def performed(verb: Verb, sent: Tree, keep: Tree, data: Any) -> tuple[Tree, Tree
     """What a verb returns, if it is what every verb must return; also under vmap."""
     method = verb.args[0] if isinstance(verb, partial) else getattr(verb, "__self__", None)
     rows = vars(data) if isinstance(data, ClientTest) else {"data": data}
-    given = Given(method, rows, sent, keep)
+    given = Given(method, rows, sent=sent, keep=keep)
     returned = verb(sent, keep, data)
     given.check()
     if not isinstance(returned, tuple) or len(returned) != 2:
@@ -133,7 +136,9 @@ def join(method: Method, data: Data, number: int, client: Client = "") -> Tree:
         keep = method.join(data)
         given.check()
         return keep
-    except FAILURES as e:
+    except Exception as e:
+        if not is_failure(e):
+            raise
         raise VerbFailed(f"{place(method.join, number, client)}: {explained(e, method.join)}") from e
 
 
@@ -144,18 +149,21 @@ class Given:
     """What code of a method is given, as it was before; `check` refuses changes of tensors and arrays in place, and of
     entries of dicts and lists.
 
-    A tensor counts its changes. It does not count those through its `.data` or an array that shares its memory. So sums
-    are compared too, but not of rows, which may be many. Verbs of motet's own are tested, and may take no longer than
-    a tenth of a millisecond: with them, only features are compared, which a network of a person's own could change.
+    A tensor counts its changes. It does not count those through its `.data` or an array that shares its memory. So
+    checksums are compared too, where a method, a network or a loss is a person's own. Verbs of motet's own are
+    tested, and may take no longer than a tenth of a millisecond: with them, only versions of features are compared.
     """
 
-    def __init__(self, method: Any, rows: Mapping[str, Any], sent: Tree = (), keep: Tree = ()) -> None:
+    def __init__(self, method: Any, rows: Mapping[str, Any], **trees: Tree) -> None:
         summed: list[Any] = []
+        self.method = method
         self.trees = {f"{name}.x": part.x for name, part in rows.items()}
         kind: type = type(method)
-        if is_own(kind):
-            self.trees = {"sent": sent, "keep": keep, **rows, "self.task.w0": method.task.w0}
-            summed = values_in((sent, keep, method.task.w0))
+        if is_own(kind) or (method is not None and method.task.own_code):
+            self.trees = {**trees, **rows, "self.task.w0": method.task.w0}
+            # torch changes nothing around versions of tensors that are stacked, as rows are under vmap
+            summed = [v for v in values_in(rows) if isinstance(v, Tensor) and unstacked(v) is v]
+            summed += values_in((*trees.values(), method.task.w0))
         self.values = values_in(self.trees)
         self.versions = list(map(version, self.values))
         self.summed = list({id(v): v for v in summed if isinstance(v, Tensor)}.values())
@@ -173,7 +181,10 @@ class Given:
         found = list({v: place for v, place in reversed(named) if not same.get(v)}.values())[::-1]
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         what = ", ".join(found[:_NAMED]) or "the entries of a dict or list"
-        raise TypeError(f"it changes what it was given: {what}{more}\nhint: {_MAKE_NEW}")
+        plain = self.method is None or is_own(type(self.method))
+        whose = [] if plain else list(map(own_definition, self.method.task.own_code))
+        said = [f"it changes what it was given: {what}{more}", *filter(None, whose), f"hint: {_MAKE_NEW}"]
+        raise TypeError("\n".join(said))
 
 
 def values_in(tree: Tree) -> list[Any]:
@@ -218,9 +229,13 @@ def version(v: Any) -> int:
     return 0 if v.is_inference() else v._version
 
 
-def sums_of(values: list[Tensor]) -> list[bytes]:
-    """Bits of the sum of each of the tensors that are in this computer's own memory."""
-    return [v.detach().sum().numpy().tobytes() for v in map(unstacked, values) if v.is_cpu]
+def sums_of(values: list[Tensor]) -> list[int]:
+    """Checksums of the bits of tensors that are in this computer's own memory; order counts."""
+    return [crc32(bits(v).numpy().data) for v in map(unstacked, values) if v.is_cpu]
+
+
+def bits(v: Tensor) -> Tensor:
+    return v.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def unstacked(v: Tensor) -> Tensor:
@@ -228,12 +243,6 @@ def unstacked(v: Tensor) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(v):
         v = torch._C._functorch.get_unwrapped(v)
     return v
-
-
-@cache
-def is_own(method: type) -> bool:
-    """Whether a method, or one that it is made from, is a person's own."""
-    return any(c.__module__.partition(".")[0] not in ("motet", "builtins") for c in method.__mro__)
 
 
 def place(verb: Callable[..., Any], number: int, client: Client = "") -> str:
@@ -251,11 +260,16 @@ def name_of(verb: Any) -> str:
     return str(getattr(verb, "__name__", "")) or name_of(verb.func)
 
 
+def is_failure(error: Exception) -> bool:
+    """Whether an error is one of a method's code, for people; anything that a person's own code raises is."""
+    return isinstance(error, FAILURES) or (not isinstance(error, MotetError) and bool(own_line(error)))
+
+
 def explained(error: BaseException, code: Any = None) -> str:
     """What an error says, in which line of a person's own code it arose, and what would help. Where it arose in none,
     but `code` is a person's own, that is named: a verb, or a job at the model that a method makes."""
     said, _, hint = str(error).partition("\nhint: ")
-    if isinstance(error, LookupError) or not said:
+    if isinstance(error, LookupError) or not isinstance(error, FAILURES) or not said:
         said = f"{type(error).__name__}: {said}"
     hints = [hint, *(help for words, help in _HELP.items() if words in said)]
     if line := own_line(error):

@@ -20,7 +20,7 @@ from motet.client import Batch, ClientData, ClientTest, Data, LazyRows, compiled
 from motet.client.code_cache import code_cache, own_folder
 from motet.client.devices import CPU, moved
 from motet.client.population import Population, rows_of
-from motet.client.visit import FAILURES, VerbFailed, explained, performed
+from motet.client.visit import VerbFailed, explained, is_failure, performed
 from motet.core import Ask, Client, Method, Part, Tree, Turn, Verb, is_solo
 from motet.engines.client_state import ClientStates
 from motet.engines.cores import cores
@@ -211,7 +211,9 @@ class Vmap(Loop):
         try:
             with compiled_steps(self.compiled, self.workers):
                 out = vmap(one, randomness="error")(*args)
-        except FAILURES as e:
+        except Exception as e:
+            if not is_failure(e):
+                raise
             who = f"{len(clients)} clients at once, {clients[0]} among them"
             raise VerbFailed(f"{self.where(verb)}, {who}: {explained(e, verb)}") from e
         reply, keep = pytree.tree_map(lambda t: t[: len(clients)], out) if padding else out

@@ -6,6 +6,7 @@ Knows names and where classes lie. Does not know what any method does.
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -14,7 +15,7 @@ from typing import Any
 
 from motet.core import Method, MethodUnfit
 from motet.runs.recipe_text import RecipeError
-from motet.settings import import_named
+from motet.settings import fields_of, import_named
 from motet.text import unknown
 from motet.trusted_code import own_definition
 
@@ -52,12 +53,26 @@ def method_class(name: str) -> type[Method]:
                 "hint: a setting is a field of the class with a type, say `mu: float = 0.1`, and self.task is there; "
                 "what is made of them is a property"
             )
+        check_settings(found)
         return found
     if name in _KNOWN_AS:
         raise RecipeError(f"unknown method {name}\nhint: it is a setting of another one: {_KNOWN_AS[name]}")
     if name not in method_names():
         raise RecipeError(unknown("method", name, method_names()))
     return only_method(import_module(f"motet.methods.{name}"), name)
+
+
+def check_settings(method: type[Method]) -> None:
+    """Refuse a class of a person's own with a setting whose type is unknown, or that has no default."""
+    hint = "hint: a setting is a field of the class with a type and a default, say `mu: float = 0.1`"
+    try:
+        known = fields_of(method)
+    except (NameError, TypeError) as e:
+        said = f"the method {method.__name__} has a setting of an unknown type: {e}"
+        raise RecipeError("\n".join(filter(None, [said, own_definition(method), hint]))) from e
+    if without := [f.name for f in fields(method) if f.init and f.name != "task" and f.name not in known]:
+        said = f"the method {method.__name__} has a setting without a default: {', '.join(without)}"
+        raise RecipeError("\n".join(filter(None, [said, own_definition(method), hint])))
 
 
 @cache

@@ -30,7 +30,7 @@ from motet.errors import RunError as RunError
 from motet.errors import Stopped as Stopped
 from motet.guard.masks.refused import MaskRefused
 from motet.runs.budget_ledger import charge
-from motet.runs.build import Resolved, Who, as_asked, attackers_of, resolve, scored_of
+from motet.runs.build import Resolved, Who, as_asked, attackers_of, forget_data, resolve, scored_of
 from motet.runs.choose_metric import metric_facts
 from motet.runs.client_columns import client_rows
 from motet.runs.cluster import on_cluster
@@ -326,6 +326,7 @@ def train(resolved: Resolved, store: Store, folder: Path, observer: Observer) ->
             store.event("failed", str(e))
             trainer.give_up_round()
             store.commit()
+            forget_data()  # what failed may have changed rows, and the next run in this process takes the same ones
             raise RunError(str(e)) from e
 
 

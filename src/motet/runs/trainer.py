@@ -18,7 +18,7 @@ import numpy as np
 from motet.client import seed_of
 from motet.core import SIDES, Client, Engine, Part, Tree, Turn
 from motet.engines.client_state import ClientStates
-from motet.engines.driver import own_failures, play, start, training
+from motet.engines.driver import own_failures, play, start, training, unchanged
 from motet.engines.evaluate import See
 from motet.engines.loop import AllRefused, Loop, no_loss_at_start, rate_hint
 from motet.engines.meter import Alike, Meter, by_client, in_training, totals
@@ -155,8 +155,9 @@ class Trainer:
             trained = self.write_traffic(self.number)
             self.store.ended(self.number, seconds, *trained)
             self.idle = 0 if trained[0] else self.idle + 1
-            with own_failures(self.number):
-                self.store.add_metrics(self.number, self.method.metrics(self.state))
+            m, states = self.method, {"before": before, "state": self.state}
+            with own_failures(self.number), unchanged(m, self.number, m.metrics, m.log, **states):
+                self.store.add_metrics(self.number, m.metrics(self.state))
                 self.write_spent()
                 self.write_events(before)
             if time.monotonic() >= self.next_save:
@@ -386,7 +387,9 @@ class Trainer:
     ) -> dict[str, float]:
         """Write down everyone's scores of some sides, which a mapping gives other names; return their means."""
         labels = sides if isinstance(sides, Mapping) else {s: s for s in sides}
-        clients, scores = engine.evaluate(self.method, state, turn, part, tuple(labels), see)
+        m = self.method
+        with unchanged(m, turn.number, m.global_model, m.download, state=state):
+            clients, scores = engine.evaluate(m, state, turn, part, tuple(labels), see)
         means: dict[str, float] = {}
         if part == "val" and set(labels) >= {"personal"}:
             self.check_divergence(clients, scores, turn.number)
