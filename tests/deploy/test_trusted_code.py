@@ -51,10 +51,14 @@ def test_a_dry_run_imports_nothing_that_the_policy_does_not_trust(
     (tmp_path / "timed.toml").write_text(
         '[data]\nname = "timeit:main"\nargs = ["-s", "open(\'written\', \'w\')"]\n'
     )
-    for more in (["--recipe", "recipe.toml"], ["--method", "theirs:Mine"], ["--recipe", "timed.toml"]):
+    for more in (["--recipe", "recipe.toml"], ["--method", "theirs:Mine"]):
         assert dry_run(tmp_path, *more) == 2
         err = capsys.readouterr().err
         assert "names code that is not motet's" in err and "policy does not trust it" in err
+    assert (
+        dry_run(tmp_path, "--recipe", "timed.toml") == 2
+    )  # a site's data are its own, whatever a recipe names
+    assert "unknown setting data.args" in capsys.readouterr().err
     assert not (tmp_path / "imported").exists() and not (tmp_path / "written").exists()
 
 

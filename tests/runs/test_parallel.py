@@ -72,7 +72,8 @@ def test_a_worker_that_dies_or_a_bug_fails_its_run_and_the_others_go_on(odd: Pat
     heard = Heard()
     kills, fedavg, raises, local, ditto, fedprox = perform(jobs, odd / "runs", 2, heard)
     assert "killed (signal 9)" in kills.failure and kills.held
-    assert "KeyError: 'nothing here' (" in raises.failure and "about to fail" in heard.lines
+    assert "KeyError: 'nothing here'\nodd_methods_of_a_test.py:" in raises.failure
+    assert "about to fail" in heard.lines
     assert ditto.failure == "it comes after Raises, which failed"
     for fine in (fedavg, local, fedprox):
         assert not fine.failure and fine.folder and Run(fine.folder).facts["status"] == "done"

@@ -98,7 +98,7 @@ def test_rates_that_are_left_open_are_not_measured_on_rows() -> None:
 
 
 def test_rates_of_texts_are_found_without_rows(tmp_path: Path) -> None:
-    lines = [f"{word} again,{i % 2},{'ab'[i % 2]}" for i, word in enumerate(["good", "bad"] * 20)]
+    lines = [f"{word} again,{i % 2},{'ab'[i // 2 % 2]}" for i, word in enumerate(["good", "bad"] * 20)]
     (tmp_path / "t.csv").write_text("\n".join(["words,y,c", *lines]))
     words = [f"data={tmp_path / 't.csv'}", "data.target=y", "data.client=c", "data.text=words", "net=lstm"]
     recipe = read(None, [*words, *PRIVATE, "train.rounds=1"])

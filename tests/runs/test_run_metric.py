@@ -21,7 +21,8 @@ from motet.runs.run import RunError, run, verify
 from motet.runs.store import METRICS, Store
 from rewritten import rewritten
 
-WINE = ["data=wine", "data.clients=4", "data.unseen=0", "train.rounds=3", "save.models=none"]
+SPLIT = ["data=wine", "data.clients=4", "data.unseen=0", "save.models=none"]
+WINE = [*SPLIT, "train.rounds=3"]
 EARLIER = ("accuracy", "balanced", "rmse", "mae", "r2", "loss")
 
 
@@ -194,7 +195,7 @@ def test_an_own_metric_that_fails_later_ends_the_run_and_loses_nothing(
 ) -> None:
     text = "calls = []\ndef score(targets, p):\n    calls.append(1)\n    return 0.5 if len(calls) < 22 else [][0]\n"
     module(tmp_path, monkeypatch, "own_late", text)
-    words = [*WINE, "train.metric=own_late:score", "train.rounds=9", "save.checkpoint=0"]
+    words = [*SPLIT, "train.metric=own_late:score", "train.rounds=9", "save.checkpoint=0"]
     assert main(["run", *words, "--out", str(tmp_path / "r")]) == 2
     said = capsys.readouterr().err
     assert "own_late:score, client client-" in said and "IndexError" in said
@@ -309,7 +310,7 @@ def test_an_own_metric_is_shown_by_its_name(
     )
     runs = [str(tmp_path / name) for name in ("miss", "hits")]
     for folder in runs:
-        words = [*WINE, f"train.metric=named_miss:{Path(folder).name}", "method=stacking", "train.rounds=1"]
+        words = [*SPLIT, f"train.metric=named_miss:{Path(folder).name}", "method=stacking", "train.rounds=1"]
         assert main(["run", *words, "--out", folder]) == 0
     shown = capsys.readouterr()
     assert "personal miss 0." in shown.err and "own metric" not in shown.out + shown.err

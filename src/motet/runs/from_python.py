@@ -108,7 +108,9 @@ def section_of(section: str, value: Any, settings: Mapping[str, Any]) -> Any:
     }
     if section not in named:
         return str(value) if isinstance(value, Path) else value
-    if not _is_settings(value) or (section == "data" and None in value.values()):  # no setting is None
+    if not _is_settings(value) or (
+        section == "data" and any(v is None for v in value.values())
+    ):  # no setting is None
         return named[section](value)
     return value | named[section](value["name"]) if "name" in value else value
 
