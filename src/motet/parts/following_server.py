@@ -18,13 +18,10 @@ from motet.core import Client, Count, Method, MethodUnfit, NotNegative, Positive
 from motet.parts import games, step_lengths
 from motet.parts.agents import AgentSettings
 from motet.parts.follower import Follower, Reward, full, unfit
+from motet.parts.games import AGENT
 from motet.parts.players import WITH_NETWORKS, PlayerName, unused_by
 from motet.parts.unused_settings import refuse_unused
 from motet.vec import Vec, stack
-
-AGENT = AgentSettings(
-    gamma=0.0, warm_up=0, initial_action=0.9, noise_rate=1.0, noise_decay=200, normalise_rewards=True
-)
 
 
 class FollowingServer(Method):

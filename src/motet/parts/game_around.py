@@ -22,7 +22,7 @@ from motet.client import Data
 from motet.core import Ask, Method, MethodUnfit, NoReply, Share, Talk, Tree, Turn, collect
 from motet.parts import games
 from motet.parts.agents import AgentSettings
-from motet.parts.following_server import AGENT
+from motet.parts.games import AGENT
 from motet.parts.players import PlayerName
 from motet.vec import Vec, stack
 

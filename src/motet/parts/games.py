@@ -17,9 +17,13 @@ from torch.utils import _pytree as pytree
 
 from motet.client import Batch, Data, Task, slices
 from motet.parts import agents, players
+from motet.parts.agents import AgentSettings
 from motet.vec import Vec, unstack
 
 Tree = dict[str, Any]
+AGENT = AgentSettings(  # of the server and of the clients, unless a method says otherwise
+    gamma=0.0, warm_up=0, initial_action=0.9, noise_rate=1.0, noise_decay=200, normalise_rewards=True
+)
 _AT_ONCE = 8  # models scored together
 
 

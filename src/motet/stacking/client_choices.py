@@ -20,12 +20,12 @@ from motet.published import ModelRefused, Published
 from motet.published.folder import load, owner_of, path_of
 from motet.published.outbox import Terms, defaults_stand_for, in_terms, is_pickle, terms_of
 from motet.published.public_choice import NOTHING, OUTBOX, PublicChoice
+from motet.stacking.catalogue import Tree
 from motet.stacking.contribution import OWN
 from motet.stacking.public_models import public_models
 from motet.stacking.stack import StackRows
 from motet.text import unknown
 
-Tree = Any
 _HINT = "hint: motet.save_published writes CLIENT.onnx and CLIENT.json of a model that motet.publish made"
 
 
