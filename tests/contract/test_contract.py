@@ -26,6 +26,7 @@ from loss_ways import WAYS_TO_COUNT, clients_of, task_of, with_weights
 from motet.client import Batch, ClientData, descent, seed_of
 from motet.client.client_by_client import client_by_client
 from motet.client.optimisers import OptimiserName
+from motet.client.visit import VerbFailed
 from motet.core import Ask, Method, MethodUnfit, Tree, Turn, Verb, is_solo, is_verb, verb
 from motet.engines.client_state import ClientStates
 from motet.engines.driver import play, start
@@ -347,7 +348,7 @@ def test_steps_compiled_client_by_client_agree_with_the_loop_and_with_themselves
     monkeypatch.setattr(descent, "client_by_client", noted)
     expected, found = undisturbed(method, "loop", clients_data).outcome, []
     if name in TOGETHER - SOME_TOGETHER:
-        with pytest.raises(TakenTogether):
+        with pytest.raises(VerbFailed, match="TakenTogether"):
             go(method, Vmap(clients_data, compiled=True))
         return
     for workers in (1, 3):
