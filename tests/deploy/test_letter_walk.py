@@ -17,7 +17,7 @@ from motet.engines.flare import Flare
 from motet.engines.letters import Letter
 
 HOME = str(Path(motet.__file__).parent) + "/"
-MOST = 36  # with client/thread_net.py and client/dropout.py, which every network runs through
+MOST = 37  # with client/thread_net.py and client/dropout.py, and trusted_code.py, which says whose code is checked
 
 
 def files_of_a_letter(folder: Path) -> list[str]:
