@@ -34,6 +34,14 @@ from motet.runs.run import Run, run
 from motet.wire import unpack
 
 WORDS = ["method.name=fedper", "net.name=mlp", "net.hidden=[8]", "data.val=0.2", "train.patience=0"]
+
+
+def usual(rounds: int, given: Sequence[str]) -> list[str]:
+    """Settings of these tests that are not given otherwise."""
+    named = {word.partition("=")[0] for word in given}
+    return [w for w in (*WORDS, f"train.rounds={rounds}") if w.partition("=")[0] not in named]
+
+
 SPLIT = ["--val", "0.2"]  # the sites' own, so that runs at home are the same
 
 
@@ -83,13 +91,13 @@ class Living:
         self.parties.running[party].wait()
 
     def order(self, rounds: int, min_sites: int, timeout: float, *words: str) -> RunOrder:
-        given = [*WORDS, f"train.rounds={rounds}", *words]
+        given = [*usual(rounds, words), *words]
         return make_order("care", None, given, min_sites, 0, timeout)
 
     def run(self, order: RunOrder, rounds: int, *words: str) -> None:
         """`motet federation run`, in a process of its own."""
         options = ["--min-sites", str(order.min_sites), "--timeout", str(order.timeout)]
-        given = [*WORDS, f"train.rounds={rounds}", *words]
+        given = [*usual(rounds, words), *words]
         command = [
             sys.executable,
             "-m",
@@ -116,7 +124,7 @@ class Living:
         """The same run as `far` on the loop engine, with the learning rate that the server chose."""
         chosen = {"method": far.facts["settings"]["method"]}
         data = [f"data.name={self.tables}", "data.target=y", "data.unseen=0", "engine.name=loop"]
-        given = [*WORDS, f"train.rounds={rounds}", *words, *data]
+        given = [*usual(rounds, words), *words, *data]
         return run(recipes.read(None, given, chosen), base=self.folder / "at-home")
 
     def logs(self) -> str:
