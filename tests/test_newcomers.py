@@ -54,6 +54,23 @@ def test_a_method_that_returns_the_wrong_thing_is_told_what_is_right(
         motet.run(method=method, data="wine", rounds=1, engine=engine, out=tmp_path)
 
 
+class Clones(motet.methods.FedAvg):
+    """Works on copies, as people do who know torch."""
+
+    @motet.verb
+    def train(self, w, keep, data):
+        own = {k: v.clone() for k, v in w.items()}
+        for k in own:
+            own[k].mul_(0.9)
+        return self.descend(self.task.loss, own, data), keep
+
+
+@pytest.mark.parametrize("engine", ["loop", "vmap", "threads"])
+def test_a_plain_dict_of_weights_trains_on_every_engine(engine: str, tmp_path: Path) -> None:
+    words = {"method": Clones, "data": "wine", "rounds": 1, "lr": 0.1, "engine": engine}
+    assert motet.run(**words, out=tmp_path).summary["status"] == "done"
+
+
 def test_a_branch_on_a_tensor_is_named_as_such(tmp_path: Path) -> None:
     with pytest.raises(
         motet.MotetError, match=r"data-dependent control flow(.|\n)*hint: torch.where chooses"

@@ -514,6 +514,15 @@ def test_a_run_writes_through_no_link_that_lies_in_its_folder(place: str, tmp_pa
     assert [(f.name, f.read_text()) for f in mine.iterdir()] == [("file", "precious")]
 
 
+@pytest.mark.parametrize("name", ["recipe.toml", "clients.parquet", "predictions.parquet", "scores.parquet"])
+def test_a_file_that_has_another_name_as_well_is_replaced(name: str, tmp_path: Path) -> None:
+    (mine := tmp_path / "mine").write_text("precious")
+    (folder := tmp_path / "theirs").mkdir()
+    (folder / name).hardlink_to(mine)
+    motet.run(method="local", data="wine", rounds=1, out=folder)
+    assert mine.read_text() == "precious" and (folder / name).stat().st_size > len("precious")
+
+
 def test_a_study_writes_through_no_link_that_lies_in_its_folder(tmp_path: Path) -> None:
     words = {"data": "wine", "rounds": 1}
     (mine := tmp_path / "mine").write_text("precious")

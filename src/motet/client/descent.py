@@ -70,7 +70,7 @@ def descend(
     how = Optimiser(optimiser, momentum, decay, clip)
     rule = DescentRule(loss, step, how, batch, drop_last, data.augment, data.private)
     tree = (
-        w,
+        Vec(w),  # own code may bring a plain dict
         given,
         torch.as_tensor(lr, dtype=torch.float32),
         (torch.as_tensor(epochs), torch.as_tensor(steps)),

@@ -73,6 +73,7 @@ def write_table(pieces: Iterator[pd.DataFrame], path: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     first = pa.Table.from_pandas(next(pieces), preserve_index=False)
+    path.unlink(missing_ok=True)  # a file that has this name as well keeps what it holds
     with ParquetWriter(path.absolute(), first.schema) as writer:  # x:y/z would be taken for an address
         writer.write_table(first)
         for piece in pieces:

@@ -62,4 +62,5 @@ class PredictionRows:
             | columns
             | ({} if (weight == 1).all() else {"weight": weight})
         )
+        (folder / FILE).unlink(missing_ok=True)  # a file that has this name as well keeps what it holds
         frame.to_parquet((folder / FILE).absolute())
