@@ -69,9 +69,8 @@ class Best:
     score: float
     state: Tree
     loss: float = math.inf  # mean validation loss: of two rounds with the same score, the lower one is better
-    halved: int = (
-        0  # how often rates had been halved: models that train while they are scored need the same rates
-    )
+    # how often rates had been halved: models that train while they are scored need the same rates
+    halved: int = 0
 
 
 class Trainer:
